@@ -103,7 +103,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
         "optimizer.warmup_steps = 10 is not below budget.steps = 3: the learning rate is still rising when the run "
         "ends\n"
     )
-    assert lines[3].startswith("main: exact gives 0 on average to 2 answers of the model as it is; check that it can ")
+    assert lines[3].startswith("main: exact gives 0 on average to 2 answers of the untrained model; check that it can ")
     assert [line.split("|")[0].strip() for line in lines[4:]] == ["0", "0"]
     assert not out.parent.exists()
     with webhook() as chat:

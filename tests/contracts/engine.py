@@ -15,7 +15,7 @@ from played import STOPS, Echo, played_requests, playing, turns_engine
 from scalerl.environments.conversation import Conversation
 from scalerl.errors import EngineError
 from scalerl.loop.seams import Engine
-from scalerl.rollout.progress import FREE, OneProgress
+from scalerl.rollout.progress import FREE, CompletionProgress
 from scalerl.types import LengthPlan, Work
 
 
@@ -85,7 +85,7 @@ def test_completions_follow_their_length_plans(make_engine, stops):
     engine.submit([make_request(number, plan=plan) for number, plan in enumerate(PLANS * 4)])
     seen = set()
     for completion in drain(engine):
-        progress, forced, stopped = OneProgress(completion.request.length), [], False
+        progress, forced, stopped = CompletionProgress(completion.request.length), [], False
         for token in completion.tokens.tolist():
             assert progress.count < progress.limit
             assert not stopped, "nothing follows a stop token"
@@ -153,7 +153,7 @@ def test_versions_rise_within_a_completion(make_engine, new_weights):
         for versions in (first, second, third):
             assert (np.diff(versions) >= 0).all()
             assert set(versions.tolist()) <= {4, 5, 9}
-        with pytest.raises(ValueError, match="versions only rise"):
+        with pytest.raises(ValueError, match="versions must rise"):
             engine.push_weights(new_weights, 8)
         if len(set(first.tolist())) > 1:
             return

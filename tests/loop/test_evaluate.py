@@ -9,7 +9,15 @@ from simulated import SimulatedEngine, complete
 
 from scalerl.errors import EngineStalled
 from scalerl.graders.pool import GraderSpec
-from scalerl.loop.evaluate import Asked, EvalResult, Evaluation, eval_requests, hash_prompts, pass_at, pass_at_turns
+from scalerl.loop.evaluate import (
+    EvalResult,
+    Evaluation,
+    SetRequests,
+    eval_requests,
+    hash_prompts,
+    pass_at,
+    pass_at_turns,
+)
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict, WeightedGrader
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, Problem
@@ -42,7 +50,7 @@ def evaluate(engine, asked, *, graders, prompts_hash="h", seen: list[int] | None
     progress = [] if seen is None else seen
     evaluation = Evaluation(
         engine,
-        {"main": Asked(asked, JUDGE, prompts_hash)},
+        {"main": SetRequests(asked, JUDGE, prompts_hash)},
         graders=graders,
         on_progress=lambda finished, total: progress.append(finished),
     )

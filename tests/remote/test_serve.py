@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scalerl.errors import RecipeError
-from scalerl.remote.serve import DriverGone, RemoteFailure, Server
+from scalerl.remote.serve import DriverGone, ObjectServer, RemoteFailure
 
 
 class Counter:
@@ -58,7 +58,7 @@ def messages(make: Any, *commands: tuple[Any, tuple[Any, ...]]) -> list[tuple[st
         return None
 
     try:
-        Server(receive, lambda kind, value: sent.append((kind, value))).run(make)
+        ObjectServer(receive, lambda kind, value: sent.append((kind, value))).run(make)
     except DriverGone:
         sent.append(("gone", None))
     except Exception:

@@ -1,10 +1,10 @@
-"""Progress in chunks against a plain loop over one completion's tokens."""
+"""SlotProgress in chunks against a plain loop over one completion's tokens."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.rollout.progress import FREE, OneProgress, Progress
+from scalerl.rollout.progress import FREE, CompletionProgress, SlotProgress
 from scalerl.types import Ending, LengthPlan
 
 STOP = 0
@@ -28,7 +28,7 @@ def reference(plan: LengthPlan, stream) -> tuple[list[int], list[bool], bool]:
 
 
 def one_by_one(plan: LengthPlan, stream) -> tuple[list[int], list[bool], bool]:
-    progress, tokens, forced = OneProgress(plan), [], []
+    progress, tokens, forced = CompletionProgress(plan), [], []
     while len(tokens) < progress.limit:
         given = progress.forced(len(tokens))
         tokens.append(stream(len(tokens)) if given == FREE else given)
@@ -66,7 +66,7 @@ plans = st.builds(
 def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots, seed):
     # Few tokens and rare stops: most patterns that end thinking occur, many of them across two chunks.
     streams = np.random.default_rng(seed).choice(6, (len(waiting), 40), p=[0.04, 0.4, 0.2, 0.2, 0.1, 0.06])
-    progress = Progress(slots, [STOP])
+    progress = SlotProgress(slots, [STOP])
     holders: list[int | None] = [None] * slots
     results: dict[int, tuple[list[int], list[bool], bool]] = {}
     partial: dict[int, tuple[list[int], list[bool]]] = {}

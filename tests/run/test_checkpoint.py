@@ -100,7 +100,7 @@ def test_a_learner_that_took_no_step_can_be_saved_too(tmp_path):
 
 
 def test_another_models_weights_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"of another model: lm_head.weight is only in one of the two"):
+    with pytest.raises(ValueError, match=r"to another model: only one of the two has lm_head.weight"):
         make_learner(family="smollm").load_state_dict(make_learner(family="llama").state_dict())
 
 
@@ -138,7 +138,7 @@ def test_saving_a_step_again_never_loses_it(tmp_path, monkeypatch):
         ("tensors.weights.safetensors", lambda data: data[:-3], "has [0-9]+ bytes instead of [0-9]+"),
         ("tensors.weights.safetensors", lambda data: data[:-1] + b"\x7f", "has changed since it was written"),
         ("meta.json", lambda data: None, "meta.json is missing"),
-        ("manifest.json", lambda data: data[:20], "manifest.json is missing or cut"),
+        ("manifest.json", lambda data: data[:20], "manifest.json is missing or incomplete"),
         ("manifest.json", lambda data: data.replace(b'"format": 2', b'"format": 9'), "its format is 9"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from transformers import GPT2Config, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from scalerl.models.shape import ModelShape, forward_flops, training_flops, work_flops
-from scalerl.run.clock import Clock, Pace, larger
+from scalerl.run.clock import Clock, StallDetector, larger
 from scalerl.types import Work
 
 SIZES: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_without_gpus_hours_are_cpu_time():
 
 
 def test_steps_add_their_work_and_their_stalls():
-    clock, now = started(devices=2, pace=Pace(), work=lambda done: {"flops/learner": done, "tokens": 1})
+    clock, now = started(devices=2, stalls=StallDetector(), work=lambda done: {"flops/learner": done, "tokens": 1})
     clock.after_step(None, None)
     assert clock.at_step == dict.fromkeys(clock.at_step, 0.0)
     for _ in range(6):
@@ -216,13 +216,13 @@ def test_wrong_use_is_refused(key, value):
     ],
 )
 def test_a_suspended_step_is_a_stall(round_steps, usual, more):
-    pace = Pace(round_steps=round_steps)
-    assert [pace.stalled_s(seconds) for seconds in usual] == [0.0] * len(usual)
-    assert [pace.stalled_s(seconds) for seconds, _ in more] == pytest.approx([stall for _, stall in more])
+    stalls = StallDetector(round_steps=round_steps)
+    assert [stalls.stalled_s(seconds) for seconds in usual] == [0.0] * len(usual)
+    assert [stalls.stalled_s(seconds) for seconds, _ in more] == pytest.approx([stall for _, stall in more])
 
 
 def test_a_lasting_change_of_pace_is_not_a_stall():
-    pace = Pace()
-    stalls = [pace.stalled_s(seconds) for seconds in [1.0] * 20 + [30.0] * 40]
-    assert sum(stall > 0 for stall in stalls) <= 11
-    assert stalls[-1] == 0
+    stalls = StallDetector()
+    stalled = [stalls.stalled_s(seconds) for seconds in [1.0] * 20 + [30.0] * 40]
+    assert sum(stall > 0 for stall in stalled) <= 11
+    assert stalled[-1] == 0

@@ -144,8 +144,8 @@ def test_sft_encodes_with_the_derived_settings(tmp_path, chat_model):
         (["task=missing.jsonl"], "missing.jsonl cannot be read"),
         (['task=""'], r"task\.name is not set"),
         (['derived=["loss.cap"]'], '"loss.cap", which cannot be derived'),
-        (["rollout.max_prompt_tokens=128"], "max_prompt_tokens is 128, but the model has room for 128 tokens"),
-        (["rollout.max_prompt_tokens=500"], "max_prompt_tokens is 500, but the model has room for 128 tokens"),
+        (["rollout.max_prompt_tokens=128"], "max_prompt_tokens is 128, but the model's context has only 128 tokens"),
+        (["rollout.max_prompt_tokens=500"], "max_prompt_tokens is 500, but the model's context has only 128 tokens"),
     ],
 )
 def test_what_cannot_be_derived_is_said(tmp_path, overrides, message):

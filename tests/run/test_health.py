@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.report.alarms import Alarm
-from scalerl.run.clock import Clock, Pace
+from scalerl.run.clock import Clock, StallDetector
 from scalerl.run.health import Health, Outlooks
 from scalerl.run.rows import Rows
 
@@ -40,7 +40,7 @@ class Told:
         num_unrewarded: int = 0,
     ) -> None:
         self.now = 0.0
-        self.clock = Clock(now=lambda: self.now, pace=Pace())
+        self.clock = Clock(now=lambda: self.now, stalls=StallDetector())
         self.rows = Rows(Path("none"))
         self.reports: list[tuple[Outlooks, list[Alarm]]] = []
         self.health = Health(

@@ -199,7 +199,7 @@ HEADS = "does not divide the model's 32 attention heads: with learner.ranks = 12
             ClusterError,
             ["a GPU of the learner needs 170 GB", "--set learner.ranks=4", "optimiser", "cache"],
         ),
-        ("4x80", ("rollout.generators=8",), ClusterError, ["are 9 GPUs, and there are 4"]),
+        ("4x80", ("rollout.generators=8",), ClusterError, ["are 9 GPUs, but there are 4"]),
         ("16x80", MANY, RecipeError, [HEADS]),
         (None, MANY, RecipeError, [HEADS]),
         ("8x400", (ONE,), None, ["gradient checkpointing: off (learner.gradient_checkpointing is auto)"]),
@@ -236,7 +236,7 @@ def test_layout_of_a_cluster_is_not_priced_on_this_machine(monkeypatch):
     for address in ("auto", "head:6379"):
         settings = load_recipe("tiny-cpu", [f"cluster.address={address}", *more])
         assert not layout.check_layout("tiny-cpu", settings, None)
-    with pytest.raises(ClusterError, match="are 6 GPUs, and there are 1"):
+    with pytest.raises(ClusterError, match="are 6 GPUs, but there are 1"):
         layout.check_layout("tiny-cpu", load_recipe("tiny-cpu", ["cluster.address=local", *more]), None)
 
 
@@ -285,7 +285,9 @@ def test_positions_that_depend_on_a_whole_pass_cannot_be_divided(kind, nested):
     table = {"rope_type": kind, "factor": 4.0, "rope_theta": 1e4}
     tables = {"full_attention": table, "sliding_attention": {"rope_type": "default"}} if nested else table
     config = SimpleNamespace(**DENSE.to_dict() | {"rope_parameters": tables})
-    refused = pytest.raises(RecipeError, match=rf"context_ranks is 2, but the positions of this model \({kind} in its")
+    refused = pytest.raises(
+        RecipeError, match=rf"context_ranks is 2, but this model's rotary positions \({kind} in its"
+    )
     with nullcontext() if kind == "yarn" else refused:
         check_context_ranks(recipe(*FULL, "learner.context_ranks=2"), config)
     check_context_ranks(recipe(*FULL), config)

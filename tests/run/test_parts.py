@@ -72,7 +72,7 @@ def test_prompts_that_are_long_or_unreadable_are_noticed(tmp_path: Path):
     settings = load_recipe("tiny-cpu", [task, "evaluation.num_prompts=2"])
     inputs = load_inputs(settings)
     trained = training_prompts(inputs, settings.rollout)["main"]
-    unknown = "hold characters that this model's tokenizer does not know"
+    unknown = "contain characters that this model's tokenizer does not know"
     assert [
         notice
         for each in (inputs.eval_sets[0].prompts, training_prompts(inputs, settings.rollout)["main"])

@@ -100,7 +100,7 @@ def test_paused_run_is_locked_saved_by_the_minute_and_resumed(tmp_path: Path):
         has_tried = False
 
         def stepped(self, row: Mapping[str, Any]) -> None:
-            with pytest.raises(RunFolderError, match="is being trained into by another process"):
+            with pytest.raises(RunFolderError, match="another process is training into"):
                 Run(small("budget.steps=8"), folder, resume=True)
             self.has_tried = True
 

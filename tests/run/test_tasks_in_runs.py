@@ -226,10 +226,10 @@ def test_changed_problems_are_refused_on_resume(tmp_path: Path):
     Run(small("budget.steps=1", task), tmp_path / "run").train()
     # Another answer to one problem, its words and its place in the file as they were.
     rows_file(path, SUMS | {"2+6+1=": 10})
-    with pytest.raises(RecipeError, match=r"^the training problems of main are not those .*run was started with"):
+    with pytest.raises(RecipeError, match=r"^the training problems of main have changed since .*run was started"):
         Run(small("budget.steps=2", task), tmp_path / "run", resume=True)
     rows_file(path, {one.replace("+1=", "+0="): answer for one, answer in SUMS.items()})
-    with pytest.raises(RecipeError, match="main and the evaluation problems of main are not those"):
+    with pytest.raises(RecipeError, match="main and the evaluation problems of main have changed"):
         Run(small("budget.steps=2", task), tmp_path / "run", resume=True)
 
 

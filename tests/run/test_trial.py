@@ -67,7 +67,7 @@ def test_trial_shows_what_an_own_grader_returned(tmp_path: Path):
     )
     wrong, graded, *_ = tried(tmp_path, 'task.grader="own_code:wrong"')
     assert wrong == "own_code:wrong gives 0 to a reference answer of main, and the same to nonsense"
-    assert graded.startswith("main: own_code:wrong gives 0 on average to 2 answers of the model as it is; check that")
+    assert graded.startswith("main: own_code:wrong gives 0 on average to 2 answers of the untrained model; check that")
 
 
 def test_answers_of_the_model_are_graded_with_their_reference(tmp_path: Path):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
-from scalerl.rollout.progress import Progress
+from scalerl.rollout.progress import SlotProgress
 from scalerl.rollout.requests import check_requests
 from scalerl.types import Completion, Finish, Request, Work, derive_seed
 
@@ -114,7 +114,7 @@ class FakeEngine:
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
         self._require_open()
         if version < self.version:
-            raise ValueError(f"versions only rise: {version} was pushed after {self.version}")
+            raise ValueError(f"versions must rise: {version} was pushed after {self.version}")
         self.version = version
         self.pushed.append(version)
 
@@ -141,7 +141,7 @@ class FakeEngine:
         """Sample the whole completion at once; only its versions depend on the polls to come."""
         noise = uniforms(np.array([request.seed], dtype=np.uint64), np.arange(request.length.max_tokens))
         sampled = (noise * self._vocabulary * (request.temperature > 0)).astype(np.int64)
-        # Most requests of a simulation have the simplest plan, and Progress takes ten times as long.
+        # Most requests of a simulation have the simplest plan, and SlotProgress takes ten times as long.
         is_plain = request.length.thinking_budget is None and not self._stop_tokens
         if is_plain:
             tokens, forced, finish = sampled, np.zeros(len(sampled), dtype=np.bool_), "length"
@@ -155,7 +155,7 @@ class FakeEngine:
         self, request: Request, sampled: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Finish]:
         """Return the tokens that the length plan and the stop tokens leave, which are forced, and why they end."""
-        progress = Progress(1, self._stop_tokens)
+        progress = SlotProgress(1, self._stop_tokens)
         progress.start([0], [request.length])
         tokens, forced, stopped = [], [], False
         # One pass, or two where thinking ends by itself before its budget and the rest is sampled again.

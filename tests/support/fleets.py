@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scalerl.remote.peer import Limits
-from scalerl.remote.serve import Server
+from scalerl.remote.serve import ObjectServer
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 
@@ -30,7 +30,7 @@ class LocalLink:
         self.is_killed = False
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._server = Server(self._receive, lambda kind, value: self._outbox.put((kind, value)))
+        self._server = ObjectServer(self._receive, lambda kind, value: self._outbox.put((kind, value)))
         threading.Thread(target=self._serve, args=(make,), daemon=True).start()
 
     def has_left(self) -> bool:

@@ -26,10 +26,10 @@ def torch_learner(
     version: int = 0,
     **settings: Any,
 ) -> "TorchLearner":
-    """Return a learner in this process, on the model's device; `model` holds the master weights, trained in place.
+    """Return a learner in this process, on the model's device; it trains `model`, the master weights, in place.
 
-    `dtype` is that of the body, `reference` a function of learner.references and `critic` the class of learner.critic,
-    with their settings bound. With optimizer.on_host the model moves to host memory.
+    `dtype` is the dtype of the body, `reference` a function of learner.references and `critic` the class of
+    learner.critic, with their settings bound. With optimizer.on_host the model moves to host memory.
     """
     from scalerl.learner.critic import ValueModel, value_model
     from scalerl.learner.policy import LocalPolicy
@@ -37,7 +37,7 @@ def torch_learner(
     from scalerl.learner.step import TorchLearner
 
     common: dict[str, Any] = {"dtype": dtype, "fp32_head": fp32_head}
-    # Before the policy, which may move the model.
+    # Build these before the policy, which may move the model.
     made = None if reference is None else reference(Trained(model=model, **common))
     common |= {"compiled": compiled, "router_replay": router_replay, "on_host": optimizer.on_host}
     judge = None

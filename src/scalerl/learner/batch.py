@@ -1,10 +1,10 @@
-"""Turn a batch of graded groups into the tensors of a step: a rollout, what the algorithm makes of it, micro-batches.
+"""Turn a batch of graded groups into the tensors of a step.
 
-    Batch -> Rollout -> algorithm: completions that are kept, token weights, once for the whole batch -> micro-batches
+    Batch -> Rollout -> algorithm: kept completions and token weights, once for the whole batch -> micro-batches
 
 Only kept completions need a forward pass, and only their trained tokens need logits. A micro-batch is one row of whole
-sequences, packed without padding (packed_attention.py), up to a budget of tokens. Where it pays, completions of one
-prompt share it (share.py). Over several ranks, each one filters and weighs the whole batch and packs its own share.
+sequences, packed without padding (packed_attention.py), up to a budget of tokens. Completions of one prompt share it if
+that saves time (share.py). With several ranks, each rank filters and weighs the whole batch and packs its own share.
 """
 
 from collections.abc import Sequence
@@ -26,23 +26,23 @@ from scalerl.types import Batch, Completion, Group
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardInputs:
-    """A packed row of sequences, and the tokens whose log-probs are wanted."""
+    """A packed row of sequences, and the targets: the tokens whose log-probs are computed."""
 
     ids: Tensor
-    """Prompt and completion of each sequence, without the last token, which predicts nothing, and without the tokens
-    that an earlier sequence has for it."""
+    """Prompt and completion of each sequence, without the last token, which predicts nothing, and without tokens that
+    it shares with an earlier sequence."""
     packing: Packing
     place: Tensor
-    """Index in the row at which each target is predicted: one before the target itself."""
+    """Index in the row at which each target is predicted: that of the token before it."""
     targets: Tensor
     temperature: float
-    """The temperature at which all its completions were sampled."""
+    """The temperature at which all completions of the row were sampled."""
     experts: Tensor | None = None
-    """The experts that the engine routed each token of the row to, where they are replayed."""
+    """The experts to which the engine routed each token of the row, if routing is replayed."""
 
     @classmethod
     def blank(cls, packing: Packing, num_targets: int | None = None) -> "ForwardInputs":
-        """Return a row of zeros, the first tokens of which predict one; all by default."""
+        """Return a row of zeros in which the first `num_targets` tokens, by default all, predict a target."""
         ids = torch.zeros_like(packing.positions)
         place = torch.arange(len(ids))[:num_targets]
         return cls(ids=ids, packing=packing, place=place, targets=ids[:num_targets], temperature=1.0)
@@ -58,34 +58,36 @@ class MicroBatch:
     inputs: ForwardInputs
     generator_log_probs: Tensor
     completion_of_token: Tensor
-    """A number of the token's sequence: a ratio of several tokens never spans two branches."""
+    """Number of the sequence of each token. Ratios over several tokens never span two branches."""
     weights: TokenWeights
     completions: tuple[Completion, ...]
-    """The sequences of the row, in its order."""
+    """The sequences of the row, in order."""
     trained: NDArray[np.bool_]
-    """Which of all their tokens are trained: the targets of the row."""
+    """Which of the sequences' tokens are trained: the targets of the row."""
     token: NDArray[np.int64]
-    """Index of each of these among all tokens of the batch."""
+    """Index of each target among all tokens of the batch."""
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Return it with its vectors on a device; the inputs stay on the host."""
+        """Return the micro-batch with its vectors on a device; the inputs stay on the host."""
         return replace(moved(self, device), weights=moved(self.weights, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prepared:
-    """A batch ready to be trained on, and what its metrics need."""
+class PreparedBatch:
+    """A batch that is ready for training, with the values for its metrics."""
 
     micro_batches: tuple[MicroBatch, ...]
-    """Longest sequences first, so that a step that does not fit in memory fails early; empty if nothing is kept."""
+    """Micro-batches with the longest sequences first, so that a step that does not fit in memory fails early; empty if
+    nothing is kept."""
     num_passes: int
     """The largest number of micro-batches of any rank."""
     lengths: Rows
-    """Tokens of every kept sequence, on all ranks, as if one pass took them all: FLOPs do not depend on the split."""
+    """Tokens of every kept sequence on all ranks. Sharing is as if one pass took all of them, so that FLOPs do not
+    depend on the split into passes."""
     shared: Rows
-    """Tokens before each of them that it shares with another."""
+    """Number of first tokens of each kept sequence that it shares with another one."""
     completions: tuple[Completion, ...]
-    """Every kept sequence, on all ranks."""
+    """Every kept sequence on all ranks."""
     effective: EffectiveBatch
     lag: Tensor
     """Lag of every sampled token of the batch, kept or not."""
@@ -103,11 +105,11 @@ def prepare(
     rank: int = 0,
     num_ranks: int = 1,
     critic: Tensor | None = None,
-) -> Prepared:
-    """Let the algorithm weigh a batch as a whole, then split it, or one rank's share of it, into micro-batches.
+) -> PreparedBatch:
+    """Apply the algorithm to the whole batch, then split the batch, or one rank's share of it, into micro-batches.
 
-    In passes of more than `share_from` tokens, a prompt is computed once for its completions, if that pays; None means
-    never. `critic` has a critic's value of every token of the batch.
+    In passes of more than `share_from` tokens, completions share the pass of their prompt if that saves time; None
+    means never. `critic` has the critic's value of every token of the batch.
     """
     completions, (sequences, owner) = _completions(batch), sequences_of(batch)
     sizes = Sizes.of(sequences)
@@ -119,7 +121,7 @@ def prepare(
     # The passes of every rank.
     passes = [sizes.split(share, micro_batch_tokens) for share in sizes.assign(rows, num_ranks)]
     shared = sizes.prefixes(rows)[1]
-    return Prepared(
+    return PreparedBatch(
         micro_batches=tuple(_packed(sequences, sizes, part, rollout, made) for part in passes[rank]),
         num_passes=max(map(len, passes)),
         lengths=sizes.length[rows] - shared,
@@ -138,7 +140,7 @@ def prepare(
 
 
 def sequences_of(batch: Batch) -> tuple[list[Completion], NDArray[np.int64]]:
-    """Return what a batch is trained on, branches of conversations too, and the completion that each belongs to."""
+    """Return the sequences to train on, including branches of conversations, and the index of each one's completion."""
     parts = [completion.sequences for completion in _completions(batch)]
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return [sequence for part in parts for sequence in part], owner
@@ -172,9 +174,10 @@ def _rollout(
 
 
 def _turns(completions: Sequence[Completion], group: NDArray[np.int64], sizes: Sizes) -> Turns | None:
-    """Return the turns of conversations; None where there are none.
+    """Return the turns of conversations; None if there are no conversations.
 
-    A state is what the environment said just before, or the prompt: what it is beyond that, nobody but it knows.
+    The state before a turn is identified by the last observation, or by the prompt before the first turn: the true
+    state of an environment is unknown.
     """
     if all(len(completion.turns) <= 1 and not completion.branches for completion in completions):
         return None
@@ -195,7 +198,7 @@ def _turns(completions: Sequence[Completion], group: NDArray[np.int64], sizes: S
 def _packed(
     completions: Sequence[Completion], sizes: Sizes, rows: Rows, rollout: Rollout, made: WeightedRollout
 ) -> MicroBatch:
-    """Build the micro-batch of some completions of a batch, whose flat vectors have all tokens of all completions."""
+    """Build the micro-batch of the completions at `rows`; the flat vectors of `made` cover all tokens of the batch."""
     chosen, num_tokens = tuple(completions[row] for row in rows.tolist()), sizes.tokens[rows]
     # Index of each token in the batch's flat vectors.
     within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
@@ -215,7 +218,7 @@ def _packed(
 
 
 def forward_inputs(chosen: Sequence[Completion], sizes: Sizes, rows: Rows, wanted: NDArray[np.bool_]) -> ForwardInputs:
-    """Pack completions into one row; `sizes` has theirs at `rows`, and `wanted` marks targets among their tokens."""
+    """Pack completions into one row; `rows` are their indices in `sizes`, and `wanted` marks the targets."""
     (parents, shared), num_tokens = sizes.prefixes(rows), sizes.tokens[rows]
     lengths = sizes.length[rows] - shared
     # Index in the row at which each token is predicted.
@@ -243,8 +246,8 @@ def _experts(completions: Sequence[Completion], shared: Rows) -> Tensor | None:
 
 
 def _inputs(completions: Sequence[Completion], shared: Rows) -> NDArray[np.int64]:
-    """Return prompt and completion of each, without the last token and what it shares, as one vector."""
-    # By the identity of the tuple, which completions of a group have in common: hashing it takes as long as converting.
+    """Return prompts and completions as one vector, without last tokens and without shared tokens."""
+    # Compare tuples by identity: completions of a group share one, and hashing takes as long as converting.
     prompts: dict[int, NDArray[np.int64]] = {}
     parts: list[NDArray] = []
     for completion, num in zip(completions, shared.tolist(), strict=True):
@@ -260,7 +263,7 @@ def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic
 
 
 def _facts(completions: Sequence[Completion], groups: Sequence[Group], rewards: Tensor) -> dict[str, float]:
-    """Return metrics that do not need the model; means over nothing are left out, as in rl.metrics."""
+    """Return metrics that do not need the model; means of empty sets are left out, as in rl.metrics."""
     facts: dict[str, float] = {}
     if len(completions):
         interrupted = [completion.interrupted_at is not None for completion in completions]

@@ -1,7 +1,7 @@
 """The learner's body: the model's layers with rounded copies of the master weights, prepared for packed rows.
 
-A rounded copy is used instead of autocast so that the residual stream and the norms are bf16 as in the generator, and
-the log-probs of the two differ little.
+Rounded copies are used instead of autocast, so that the residual stream and the norms are bf16 as in the generator, and
+log-probs of learner and generator differ little.
 """
 
 import copy
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 def make_body(
     model: "PreTrainedModel", dtype: torch.dtype, *, device: torch.device, holders: Mapping[int, Tensor]
 ) -> "PreTrainedModel":
-    """Return a copy of the model that takes packed rows, with the same parameters or rounded copies of them.
+    """Return a copy of the model for packed rows, with the same parameters or rounded copies of them.
 
-    check_body finds out whether the model can take them. Gradients of rounded copies are added to the gradients of
-    their master weights' `holders`, by id, in FP32; a weight without another holder is its own. The head is that of
-    the model in any case, so an untied one is not copied.
+    (check_body tests whether the model supports packed rows.) Gradients of rounded copies are added in FP32 to the
+    gradients of the `holders` of their master weights, by id; a weight that is not in `holders` holds its own gradient.
+    The head is always the model's, so an untied head is not copied.
     """
-    # Parameters are passed to deepcopy as already copied, so that FP32 ones never exist twice. Tied parameters stay
-    # tied, and buffers stay FP32.
+    # Pass the parameters to deepcopy as already copied, so that FP32 parameters never exist twice. Tied parameters
+    # stay tied, and buffers stay FP32.
     is_embedded = {id(p) for p in model.get_input_embeddings().parameters()}
     kept = {id(p) for p in head_parameters(model)} - is_embedded
     copied: dict[int, Any] = {}
     for master in model.parameters():
         holder = holders.get(id(master), master)
-        # A model in float64 is not rounded to an FP32 body.
+        # Do not round a float64 model to an FP32 body.
         narrow = master.dtype if dtype == torch.float32 and master.dtype.itemsize > 4 else dtype
         if id(master) in kept or (holder is master and narrow == master.dtype):
             copied[id(master)] = master
@@ -54,13 +54,13 @@ def make_body(
 
 
 def head_parameters(model: "PreTrainedModel") -> list[Tensor]:
-    """Return the parameters of the head: its weight, which may be the embedding, and its bias if it has one."""
+    """Return the parameters of the head: its weight, which may be the embedding, and its bias, if any."""
     own = head(model)
     return [own.weight] if own.bias is None else [own.weight, own.bias]
 
 
 def check_body(body: "PreTrainedModel") -> bool:
-    """Raise PackingError if the body mixes packed sequences; return whether sequences may share beginnings."""
+    """Raise PackingError if the body mixes packed sequences; return whether sequences may share their beginnings."""
     return check_packing(
         functools.partial(packed_hidden_states, body),
         body.config,
@@ -77,9 +77,9 @@ def layers_of(model: "PreTrainedModel") -> "list[torch.nn.Module]":
 
 
 def compile_layers(body: "PreTrainedModel") -> None:
-    """Compile each layer by itself: layers share the compiled code, so it takes seconds instead of minutes.
+    """Compile each layer separately: layers share the compiled code, so this takes seconds instead of minutes.
 
-    The number of tokens is dynamic, so no later pass compiles again.
+    The number of tokens is dynamic, so no later pass needs another compilation.
     """
     for layer in layers_of(body):
         layer.compile(dynamic=True)
@@ -101,9 +101,9 @@ def add_gradient(holder: Tensor, gradient: Tensor) -> None:
 
 
 def prepare_for_training(body: "PreTrainedModel", gradient_checkpointing: bool) -> None:
-    """Put the body into evaluation mode, like the generator: dropout would change the log-probs.
+    """Put the body into evaluation mode, as in the generator: dropout would change the log-probs.
 
-    transformers checkpoints gradients only in training mode; dropout is then turned off here.
+    transformers checkpoints gradients only in training mode, so in that case dropout is turned off here instead.
     """
     if not gradient_checkpointing:
         body.eval()

@@ -1,8 +1,8 @@
-"""A critic: a second model that learns what a completion will be worth, before each of its tokens (PPO).
+"""A critic: a second model that predicts the return of a completion before each of its tokens (PPO).
 
-It begins as the policy does, with one row of zeros for its head, and is a learner of its own: the same batches, packing
-and optimiser, another algorithm (rl.algorithm.foresee) and loss (rl.losses.squared_error). Its values of a batch are
-those before it has learned from it.
+It starts as a copy of the policy with one row of zeros as its head. It is a learner with the same batches, packing and
+optimiser as the policy, but with another algorithm (rl.algorithm.foresee) and loss (rl.losses.squared_error). The
+values of a batch are computed before the critic learns from it.
 """
 
 import copy
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from scalerl.config.parts import OptimizerSettings
-from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, sequences_of
+from scalerl.learner.batch import ForwardInputs, MicroBatch, PreparedBatch, sequences_of
 from scalerl.learner.policy import LocalPolicy
 from scalerl.learner.step import TorchLearner
 from scalerl.models.load import head
@@ -31,7 +31,7 @@ _SHOWN = {"loss/value": "critic/loss", "optim/grad_norm": "critic/grad_norm", "o
 
 
 class ValueModel(LocalPolicy):
-    """A model whose head has one row: the value before each target is in the place of its log-prob."""
+    """A model whose head has one row. It returns the value before each target instead of the target's log-prob."""
 
     def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         row = head(self.model)
@@ -40,7 +40,7 @@ class ValueModel(LocalPolicy):
 
 
 def value_model(model: "PreTrainedModel") -> "PreTrainedModel":
-    """Return a copy of a model with a head of one row, zero at first. What is frozen is shared."""
+    """Return a copy of a model with a head of one row of zeros. Frozen weights are shared."""
     made = copy.deepcopy(model, {id(weight): weight for weight in model.parameters() if not weight.requires_grad})
     old = head(made).weight
     row = nn.Linear(old.shape[1], 1, device=old.device, dtype=torch.promote_types(old.dtype, torch.float32))
@@ -66,13 +66,13 @@ class Critic(TorchLearner):
             policy, algorithm=algorithm, objective=Objective(loss=squared_error), optimizer=optimizer, **settings
         )
         self.warmup_steps = warmup_steps
-        """Steps in which the policy waits until the critic has learned something."""
+        """Number of first steps in which only the critic learns."""
         self._seen: list[tuple[MicroBatch, Tensor]] = []
 
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Train on a batch; return the value of every token of it as it was before, and metrics.
+        """Train on a batch; return the value of each of its tokens before this update, and metrics.
 
-        A token that is not trained has 0.
+        The value of a token that is not trained is 0.
         """
         self._seen = []
         row = self.step(batch)
@@ -90,13 +90,13 @@ class Critic(TorchLearner):
         self._seen.append((micro, log_probs.detach()))
         return super()._evaluate(micro, log_probs)
 
-    def _flops(self, prepared: Prepared) -> float:
+    def _flops(self, prepared: PreparedBatch) -> float:
         shared: Mapping[str, Any] = {"shared": prepared.shared, "adapters": self._num_adapter_params}
         return training_flops(self._shape, prepared.lengths, 0, **shared)
 
 
 def _explained(values: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """Return the share of the variance of what came that was foreseen; nothing where all came to the same."""
+    """Return the share of the variance of the targets that the values explain; empty if all targets are equal."""
     if not len(targets) or not (variance := float(targets.var())):
         return {}
     return {"critic/explained": 1 - float((targets - values).var()) / variance}

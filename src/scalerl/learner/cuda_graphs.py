@@ -1,11 +1,11 @@
-"""Run small passes as CUDA graphs: a pass is hundreds of kernels, and in a small model launching them dominates.
+"""Run small passes as CUDA graphs: a pass has hundreds of kernels, and for a small model launching them dominates.
 
     inputs -> padded to one of few shapes -> forward graph -> log-probs -> loss, as usual -> backward graph -> sums
 
-A graph works for one shape, so sizes are rounded up to make shapes recur. The padding is a separate sequence that no
-trained token attends to, with a gradient of zero, so it adds nothing. The loss stays outside the graphs, because it may
-read values from the device. A shape is computed without a graph the first time, since recording takes as long as
-several passes.
+A graph works for one shape, so sizes are rounded up to make shapes recur. The padding is a separate sequence to which
+no trained token attends; its gradient is zero, so it adds nothing. The loss stays outside the graphs, because it may
+read values from the device. The first pass of a shape runs without a graph, because recording takes as long as several
+passes.
 """
 
 import warnings
@@ -21,18 +21,18 @@ from scalerl.learner.body import add_gradient
 from scalerl.learner.packed_attention import pack
 
 MOST_WORK = 2**39
-"""Largest tokens x parameters of a recorded pass. Above it, kernels take longer than their launches, and the memory
-that graphs reserve is no longer small."""
+"""Largest tokens x parameters of a recorded pass. Above this, kernels take longer than their launches, and graphs
+reserve much memory."""
 LEAST_TOKENS = 1024
 """If even a pass of this many tokens exceeds MOST_WORK, no graphs are recorded."""
 MOST_GRAPHS = 64
 
 
 def padded(inputs: ForwardInputs) -> ForwardInputs:
-    """Pad the inputs to a rounded shape; the first results are those of the original inputs."""
+    """Pad the inputs to a rounded shape; the first results belong to the original inputs."""
     lengths = inputs.packing.starts.diff().tolist()
     tokens = rounded_up(len(inputs.ids), steps=8)
-    # Padding sequences are not longer than the longest: attention leaves the rest undefined, and 0 x NaN is NaN.
+    # Padding sequences are at most as long as the longest: attention leaves the rest undefined, and 0 x NaN is NaN.
     full, rest = divmod(tokens - len(inputs.ids), inputs.packing.width)
     lengths += [inputs.packing.width] * full + [rest] * (rest > 0)
     lengths += [0] * (rounded_up(len(lengths), steps=4) - len(lengths))
@@ -50,7 +50,7 @@ def padded(inputs: ForwardInputs) -> ForwardInputs:
 
 
 def shape_of(inputs: ForwardInputs) -> tuple[int, int, int, int, float]:
-    """Return everything a graph depends on except the values of its tensors."""
+    """Return everything that a graph depends on except the values of its tensors."""
     longest = inputs.packing.for_attention["longest"]
     return len(inputs.ids), len(inputs.packing.starts), len(inputs.targets), longest, inputs.temperature
 
@@ -70,7 +70,7 @@ def reads_device(
     leaves: Sequence[tuple[Tensor, Tensor]],
     device: torch.device,
 ) -> bool:
-    """Return whether a pass reads values back from the device, as routed experts do, which rules out a CUDA graph."""
+    """Return whether a pass reads values from the device, as routed experts do; it can then not be recorded."""
     inputs = ForwardInputs.blank(pack([3, 2])).to(device)
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def reads_device(
 
 
 class PassGraphs:
-    """Runs passes, by CUDA graphs where there are any, and sums the gradients that graphs compute."""
+    """Runs passes, with CUDA graphs where they exist, and sums the gradients that the graphs compute."""
 
     def __init__(
         self,
@@ -99,19 +99,19 @@ class PassGraphs:
         record: "Record",
         seen: set[tuple] | None = None,
     ) -> None:
-        """`compute` returns log-probs and entropies; `leaves` are pairs of a leaf of its autograd graph and the master
-        weight that the leaf's gradient belongs to; `seen` are shapes that were met before, which are recorded."""
+        """`compute` returns log-probs and entropies. `leaves` are pairs of a leaf of its autograd graph and the master
+        weight to which the leaf's gradient belongs. `seen` are shapes that had a pass before and are now recorded."""
         self._compute, self._device, self.most_tokens = compute, device, most_tokens
         self._leaves = [leaf for leaf, _ in leaves]
         self._masters = [master for _, master in leaves]
         self._sums = {id(master): torch.zeros_like(master, dtype=torch.float32) for master in self._masters}
         self._used: dict[int, Tensor] = {}
-        """Master weights that some graph has a gradient for."""
+        """Master weights for which some graph has a gradient."""
         self._summed = False
         self._seen = set[tuple]() if seen is None else seen
         self._graphs: dict[tuple, _Graphs] = {}
         self._record = record
-        # A leaf that requires a gradient, so that autograd runs the backward graph.
+        # This leaf requires a gradient, so that autograd runs the backward graph.
         self._anchor = torch.zeros((), device=device, requires_grad=True)
 
     @property
@@ -119,7 +119,7 @@ class PassGraphs:
         return len(self._graphs)
 
     def __call__(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
-        """Return log-probs, with gradient, and entropies, without; `inputs` is on the host."""
+        """Return log-probs, with gradient, and entropies, without gradient; `inputs` is on the host."""
         num = len(inputs.targets)
         if len(inputs.ids) > self.most_tokens or inputs.packing.keys is not None:
             return self._compute(inputs)
@@ -135,7 +135,7 @@ class PassGraphs:
         return _Replay.apply(self._anchor, graphs, num)  # pyright: ignore[reportReturnType]
 
     def add_to_masters(self) -> None:
-        """Add the sums since the last call to the gradients of the master weights."""
+        """Add the gradients summed since the last call to the gradients of the master weights."""
         if not self._summed:
             return
         for number, master in self._used.items():
@@ -158,7 +158,7 @@ class PassGraphs:
 
 
 class _Graphs:
-    """The graphs of a forward and a backward pass of one shape, which read the tensors of `inputs`."""
+    """The graphs of a forward and a backward pass of one shape; they read the tensors of `inputs`."""
 
     log_probs: Tensor
     entropy: Tensor
@@ -172,7 +172,7 @@ class _Graphs:
     ) -> None:
         self.inputs = inputs
         self.gradient = torch.zeros(len(inputs.targets), device=inputs.targets.device)
-        """Gradient of the log-probs; zero while recording, so that nothing is added."""
+        """Gradient of the log-probs; zero during recording, so that nothing is added."""
 
         def forward() -> None:
             self.log_probs, self.entropy = compute(inputs)
@@ -181,7 +181,7 @@ class _Graphs:
             sum_gradient(self.log_probs, self.gradient)
 
         self.forward, self.backward = record(forward, backward)
-        # Autograd's state of a recording must not outlive it, or later passes would use the recording's stream.
+        # Drop autograd's state of the recording, or later passes would use the recording's stream.
         self.log_probs, self.entropy = self.log_probs.detach(), self.entropy.detach()
 
     def load(self, inputs: ForwardInputs) -> None:
@@ -200,7 +200,7 @@ class _Replay(torch.autograd.Function):
     def forward(ctx, anchor: Tensor, graphs: _Graphs, num: int) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         graphs.forward()
         ctx.graphs, ctx.num = graphs, num
-        # Copies: another pass may overwrite the graph's buffers before these are read for the last time.
+        # Return copies: another pass may overwrite the graph's buffers before these are read.
         log_probs, entropy = graphs.log_probs[:num].clone(), graphs.entropy[:num].clone()
         ctx.mark_non_differentiable(entropy)
         return log_probs, entropy
@@ -217,13 +217,13 @@ class _Replay(torch.autograd.Function):
 
 Work = Callable[[], None]
 Record = Callable[[Work, Work], tuple[Work, Work]]
-"""Record two functions, the second of which uses results of the first; return functions that replay them."""
+"""Records two functions, of which the second uses results of the first; returns functions that replay them."""
 
 
 def recorder() -> Record:
-    """Return a function that records CUDA graphs, all in one memory pool, since no two of them run concurrently.
+    """Return a function that records CUDA graphs in one memory pool; no two of them run concurrently.
 
-    Everything runs on one side stream, warm-up included: autograd's leaves stay on the stream they were first used on.
+    Everything runs on one side stream, including warm-up: autograd's leaves stay on the stream that first used them.
     """
     pool, side_stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 

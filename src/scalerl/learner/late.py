@@ -1,4 +1,4 @@
-"""Metrics that are read from the device when they are needed: a step does not wait for its own kernels."""
+"""Metrics that are read from the device only when they are needed, so that a step does not wait for its kernels."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class LateMetrics(Mapping[str, float]):
-    """The metrics of a step. What the host knows is there at once; the first look at anything else waits."""
+    """The metrics of a step. Those known to the host are available at once; reading others waits for the device."""
 
     def __init__(self, known: Mapping[str, float], read: Callable[[], dict[str, float]]) -> None:
-        """`read` waits for the device and returns all metrics, the known ones too."""
+        """`read` waits for the device and returns all metrics, including the known ones."""
         self._known, self._read = known, read
         self._all: dict[str, float] | None = None
 
@@ -35,7 +35,7 @@ class LateMetrics(Mapping[str, float]):
 
 
 class HostCopy:
-    """A vector that is on its way from the device to the host."""
+    """A vector that is being copied from the device to the host."""
 
     def __init__(self, values: Tensor) -> None:
         self._host, self._arrived = values, None
@@ -46,14 +46,14 @@ class HostCopy:
             self._arrived.record()
 
     def wait(self) -> Tensor:
-        """Return the values on the host, when all that was queued before them is done."""
+        """Wait for the copy and return the values on the host."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._host
 
 
 class StepTimer:
-    """Measures how long the device works on a step, from its first kernel to its last; on a CPU nothing."""
+    """Measures the time from the first to the last kernel of a step on a GPU; measures nothing on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._events: Any = None
@@ -66,18 +66,18 @@ class StepTimer:
             self._events[1].record()
 
     def metrics(self) -> dict[str, float]:
-        """Return the seconds, once the step is done; they replace the host's, which only cover the launches."""
+        """Return the step's seconds when it is done; they replace the host's, which cover only the launches."""
         return {} if self._events is None else {"time/step_s": self._events[0].elapsed_time(self._events[1]) / 1e3}
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device without waiting for its queue, as a copy from pageable memory would."""
+    """Copy to a device without waiting for its queue; a copy from pageable memory would wait."""
     if device.type == "cuda" and values.device.type == "cpu" and values.numel():
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
 
 
 def moved(record: Any, device: torch.device) -> Any:
-    """Return a dataclass with its tensors on a device; those within its other fields stay where they are."""
+    """Return a dataclass with its own tensors on a device; tensors inside other fields are not moved."""
     parts = {field.name: getattr(record, field.name) for field in fields(record)}
     return replace(record, **{name: sent(part, device) for name, part in parts.items() if isinstance(part, Tensor)})

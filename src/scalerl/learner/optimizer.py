@@ -1,13 +1,13 @@
 """AdamW with its state in FP32 or 8 bits, on the device or in host memory.
 
-    FP32 on the device    one fused kernel over all weights: the numbers of torch.optim.AdamW(fused=True)
-    8 bits                the two moments in blocks with a scale each (models/blocks.py). An update decodes a portion of
-                          them, updates in FP32 and rounds without bias
-    on the host           master weights and moments. An update brings a portion of them to the device, while the
-                          portion before is updated and the one before that goes back
+    FP32 on the device    one fused kernel over all weights, with the results of torch.optim.AdamW(fused=True)
+    8 bits                the two moments are in blocks with one scale each (models/blocks.py). An update decodes a
+                          portion of them, updates in FP32 and rounds without bias
+    on the host           master weights and moments are in host memory. An update copies a portion of them to the
+                          device while the previous portion is updated and the one before is copied back
 
-The last two combine, and what is on the host gives the same numbers as on the device. A bad gradient changes nothing:
-the kernel itself reads whether there is one, so the host does not wait.
+The last two can be combined; hosted values give the same results as on the device. A bad gradient changes nothing: the
+kernel reads the flag on the device, so the host does not wait.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ from scalerl.models.blocks import decode, mean_shares, square_shares, unbiased
 from scalerl.types import derive_seed
 
 BLOCK = 128
-"""Numbers of a moment in 8 bits that share a scale."""
+"""Numbers that share a scale, in a moment in 8 bits."""
 PORTION = 2**24
-"""Numbers that are decoded, or brought from the host, at a time."""
+"""Numbers that are decoded, or copied from the host, at a time."""
 _ALIGNMENT = 256
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Part:
-    """Some rows of a weight, or all, and what an update of them needs."""
+    """Some or all rows of a weight, with what an update of them needs."""
 
     name: str
     rows: slice
@@ -44,9 +44,9 @@ class _Part:
     is_hosted: bool
     """Whether the weight is in host memory."""
     copy: Tensor | None
-    """What follows the weight, in the dtype of the body."""
+    """A rounded copy in the dtype of the body, which is updated with the weight."""
     cells: slice
-    """Place of its moments in those of the portion, in numbers or blocks."""
+    """Position of its moments among those of the portion, in numbers or blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,16 +55,16 @@ class _Portion:
 
     parts: Sequence[_Part]
     moments: Sequence[Tensor]
-    """Two in FP32, or codes and scales of each."""
+    """Two tensors in FP32, or codes and scales of each."""
 
     @property
     def hosted(self) -> list[Tensor]:
-        """What is on the host, if moments are."""
+        """The tensors on the host, if the moments are there."""
         return [*self.moments, *(part.weight for part in self.parts if part.is_hosted)]
 
 
 class AdamW:
-    """The optimiser of named FP32 weights. Norms and biases decay like all others: the paper names no exceptions."""
+    """AdamW over named FP32 weights. Norms and biases decay like all other weights: the paper names no exceptions."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class AdamW:
         hosted: Collection[str] = (),
         copies: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        """`hosted` are the weights that are in host memory; `copies` on the device follow their weights."""
+        """`hosted` names the weights in host memory; `copies` are rounded copies on the device, by weight."""
         self._settings, self._device = settings, device
         self._steps = torch.zeros(len(weights), device=device)
         self.state: dict[str, dict[str, Tensor]] = {
             name: {"step": step} for name, step in zip(weights, self._steps, strict=True)
         }
-        """By weight: the number of its updates, and its moments."""
+        """The number of updates and the moments of each weight."""
 
         def part(name: str, rows: slice, cells: slice) -> _Part:
             return _Part(
@@ -119,7 +119,7 @@ class AdamW:
 
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor], *, lr: float, is_bad: Tensor, seed: int) -> None:
-        """Update the weights that have a gradient, unless `is_bad`, a float that is 1 or 0. `seed` is for rounding."""
+        """Update the weights that have a gradient, unless `is_bad` (a float, 1 or 0). `seed` is for rounding."""
         changed: Any = 1
         if len(gradients) < len(self.state):
             changed = torch.tensor([float(name in gradients) for name in self.state], device=self._device)
@@ -135,7 +135,7 @@ class AdamW:
         self._steps.sub_(is_bad * changed)
 
     def settle(self) -> None:
-        """Wait until what is on the host is up to date."""
+        """Wait until hosted values are up to date."""
         if self._lanes is not None:
             self._lanes.settle()
 
@@ -148,7 +148,7 @@ class AdamW:
         lr: float,
         is_bad: Tensor,
     ) -> None:
-        """Update parts with their moments; those without a gradient stay as they are."""
+        """Update parts with their moments; parts without a gradient do not change."""
         settings = self._settings
         used = [number for number, part in enumerate(parts) if part.name in gradients]
         weights = [parts[number].weight for number in used]
@@ -175,7 +175,7 @@ class AdamW:
 
     @contextlib.contextmanager
     def _decoded(self, portion: _Portion, is_bad: Tensor, seed: int) -> Iterator[list[list[Tensor]]]:
-        """Give both moments of each part in FP32; what became of them is rounded again afterwards, unless `is_bad`."""
+        """Yield both moments of each part in FP32; then round the updated moments, unless `is_bad`."""
         if self._settings.bits == 32:
             yield [[_of_part(part, flat) for part in portion.parts] for flat in portion.moments]
             return
@@ -188,7 +188,7 @@ class AdamW:
         for (codes, scale), flat, table, parts in zip(rounded, flats, tables, moments, strict=True):
             for part, moment in zip(portion.parts, parts, strict=True):
                 if moment.shape[-1] % BLOCK:
-                    # Not a view, since rows end within a block.
+                    # This is not a view, because rows end inside a block.
                     _of_part(part, flat).copy_(moment)
             noise = torch.empty_like(flat).uniform_(generator=generator)
             new_codes, new_scale = unbiased(flat, table, noise)
@@ -197,10 +197,10 @@ class AdamW:
 
 
 class _Lanes:
-    """Brings portions of what is on the host to the device and back, on two streams of their own on a GPU.
+    """Copies hosted portions to the device and back, on two extra streams on a GPU.
 
-    A lane is a buffer on the device with room for any portion. There are two, so that the next portion arrives while
-    one is updated.
+    A lane is a buffer on the device with room for any portion. With two lanes, the next portion arrives while one is
+    updated.
     """
 
     def __init__(self, portions: Sequence[_Portion], device: torch.device) -> None:
@@ -213,9 +213,9 @@ class _Lanes:
         self._stored = [torch.cuda.Event() for _ in range(2)] if self._streams else []
 
     def carry(self, portions: Sequence[_Portion]) -> Iterator[_Portion]:
-        """Yield each portion on the device; when the next is asked for, what became of it goes back to the host."""
+        """Yield each portion on the device; when the next one is requested, copy the updated values to the host."""
         if self._streams:
-            # What the last update sent back must have arrived.
+            # The values that the last update sent back must have arrived.
             self._streams[0].wait_stream(self._streams[1])
         fetched = self._fetch(portions[0], 0)
         for number, portion in enumerate(portions):
@@ -228,7 +228,7 @@ class _Lanes:
             self._store(here, portion, number % 2)
 
     def settle(self) -> None:
-        """Wait until the host has all that was sent back."""
+        """Wait until all updated values have arrived on the host."""
         if self._streams:
             self._streams[1].synchronize()
 
@@ -278,18 +278,18 @@ def _portion(parts: Sequence[_Part], moments: Mapping[str, Tensor], cells: slice
 
 
 def _of_part(part: _Part, flat: Tensor) -> Tensor:
-    """Return the view of one part in a moment of its portion, in the shape of the weight."""
+    """Return the view of one part of a portion's moment, in the shape of the weight."""
     *rows, length = part.weight.shape
     return flat[part.cells].view(*rows, -1)[..., :length]
 
 
 def _numbers(settings: OptimizerSettings) -> int:
-    """Return the numbers of a cell, the smallest part of a moment that is kept by itself."""
+    """Return the numbers per cell, the smallest part of a moment that is stored separately."""
     return 1 if settings.bits == 32 else BLOCK
 
 
 def _cells(weight: Tensor, settings: OptimizerSettings) -> tuple[int, ...]:
-    """Return the shape of a weight in cells: blocks begin anew in every row."""
+    """Return the shape of a weight in cells; every row starts a new block."""
     *rows, length = weight.shape
     return *rows, -(-length // _numbers(settings))
 
@@ -305,7 +305,7 @@ def _row_slices(shape: tuple[int, ...], settings: OptimizerSettings) -> Iterator
 
 
 def _no_moments(num_cells: int, settings: OptimizerSettings, device: torch.device) -> dict[str, Tensor]:
-    """Return the moments of all weights before the first update, one after the other."""
+    """Return the moments of all weights before the first update, concatenated."""
     place: Any = {"device": device}
     if settings.on_host:
         place = {"device": "cpu", "pin_memory": device.type == "cuda"}

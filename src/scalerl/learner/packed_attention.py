@@ -1,14 +1,14 @@
-"""Packed sequences: several sequences in one row, without padding, none of which attends to another.
+"""Packed sequences: several sequences in one row without padding, which do not attend to each other.
 
     tokens     a a a b b c c c c        starts   0 3 5 9
     positions  0 1 2 0 1 0 1 2 3
 
-Everything in a transformer except attention works token by token, so a pass over packed sequences costs no more than
-their tokens. Attention uses `starts`: on a GPU in bf16 by torch's variable-length FlashAttention kernel, otherwise by
-one rectangle of padded rows, without a mask. transformers passes `starts` on to the attention function registered here.
+Everything in a transformer except attention works token by token, so a pass over packed sequences computes no padding.
+Attention uses `starts`: on a GPU in bf16 with torch's variable-length FlashAttention kernel, otherwise with one
+rectangle of padded rows and no mask. transformers passes `starts` on to the attention function registered here.
 
-A sequence may continue the beginning of an earlier one, as completions continue their prompt. Its queries then also see
-the keys of that beginning, which are gathered in every layer; everything else is computed once for all of them:
+A sequence may continue the beginning of an earlier one, as completions continue their prompt. Its queries then also
+attend to the keys of that beginning, which are gathered in every layer; all other work on the beginning is done once:
 
     tokens     p p p a a a b b c        b and c continue p p p
     positions  0 1 2 3 4 5 3 4 3
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "scalerl_packed"
-"""Name of the attention function in transformers, which has no mask function of that name and so makes no mask."""
+"""Name of the attention function in transformers. There is no mask function of that name, so no mask is made."""
 
 WINDOW_BLOCK = 512
-"""Queries per block of attention in a sliding window, where the kernel is not used."""
+"""Queries per block of sliding-window attention without the kernel."""
 
 
 class HeadExchange(Protocol):
-    """Ranks that divide a row of tokens among them (ranks/context.py), and in attention the heads."""
+    """Ranks that divide the tokens of a row, and in attention the heads (ranks/context.py)."""
 
     def to_heads(self, *parts: Tensor) -> tuple[Tensor, ...]: ...
     def to_tokens(self, attended: Tensor) -> Tensor: ...
@@ -48,37 +48,38 @@ class HeadExchange(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
-    """Where the sequences of a row are."""
+    """The positions of the sequences in a row."""
 
     positions: Tensor
     """Position of each token in its own sequence."""
     starts: Tensor
-    """Index of the first token of each sequence, then the number of tokens; int32, as the kernel requires."""
+    """Index of each sequence's first token, then the number of tokens; int32, as the kernel requires."""
     corners: Tensor
     """Index of each token in the flattened rectangle of padded rows."""
     rows: int
     width: int
-    """Width of that rectangle: the longest sequence, with the beginning that it shares."""
+    """Width of the rectangle: the longest sequence, including a shared beginning."""
     sequences: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-    """The lengths, parents and numbers of shared tokens that it was made of; see `pack`."""
+    """The arguments of `pack`: lengths, parents and numbers of shared tokens."""
     keys: Tensor | None = None
-    """Where beginnings are shared: index in the row of each key, of every sequence in full, one after the other."""
+    """With shared beginnings: index in the row of each key, for every whole sequence in turn; otherwise None."""
     key_starts: Tensor | None = None
-    """As `starts`, of the keys."""
+    """As `starts`, for the keys."""
     key_corners: Tensor | None = None
-    """As `corners`, of the keys."""
+    """As `corners`, for the keys."""
     own: Tensor | None = None
-    """For each token of the row, its place among the keys of its own sequence."""
+    """Index of each token of the row among the keys of its own sequence."""
     prefix: Tensor | None = None
-    """Indices in the row of the tokens that other sequences share."""
+    """Indices in the row of tokens that other sequences share."""
     uses: Tensor | None = None
-    """For each of these its places among the keys of others; the number of keys where there are no more."""
+    """Indices of each shared token among the keys of other sequences, padded with the number of keys."""
 
     @property
     def for_attention(self) -> dict[str, Any]:
-        """The arguments of `packed_attention`.
+        """Return the arguments of `packed_attention`.
 
-        `longest` is an upper bound of the lengths: enough for the kernel, and few values mean few compilations.
+        `longest` is a rounded upper bound of the lengths: the kernel needs no more, and few values mean few
+        compilations.
         """
         shared = {name: getattr(self, name) for name in ("keys", "key_starts", "key_corners", "own", "prefix", "uses")}
         sizes = {"rows": self.rows, "width": self.width, "longest": 1 << (self.width - 1).bit_length()}
@@ -87,9 +88,9 @@ class Packing:
 
 
 def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike | None = None) -> Packing:
-    """Pack sequences of these lengths, one after the other.
+    """Pack sequences of these lengths into a row.
 
-    Sequence i continues the first shared[i] tokens of sequence parents[i], which comes before it and shares nothing.
+    Sequence i continues the first shared[i] tokens of sequence parents[i], an earlier one that shares nothing itself.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     before = np.zeros_like(sizes) if shared is None else np.asarray(shared, dtype=np.int64)
@@ -109,7 +110,7 @@ def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike
 
 
 def lengthened(packing: Packing, num: int) -> Packing:
-    """Return the packing of a row with `num` more tokens, each a sequence of its own, to which nothing attends."""
+    """Return the packing of a row with `num` more tokens, each a separate sequence to which nothing attends."""
     if num == 0:
         return packing
     lengths, parents, shared = packing.sequences
@@ -134,7 +135,7 @@ def _shared_keys(
     place = np.arange(key_starts[-1]) - key_starts[row]
     is_shared = place < before[row]
     keys = np.where(is_shared, starts[parents[row]] + place, starts[row] + place - before[row])
-    # The places of each shared token, sorted by token: one row of `uses` per token.
+    # The indices of each shared token, sorted by token: one row of `uses` per token.
     places = np.flatnonzero(is_shared)
     places = places[np.argsort(keys[places], kind="stable")]
     prefix, num_uses = np.unique(keys[places], return_counts=True)
@@ -154,15 +155,15 @@ def _shared_keys(
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether attention uses the FlashAttention kernel, which depends on no length but the longest.
+    """Return whether attention uses the FlashAttention kernel, which depends only on the longest length.
 
-    It supports head sizes up to 256 that are multiples of 8.
+    The kernel supports head sizes that are multiples of 8, up to 256.
     """
     return head_dim % 8 == 0 and head_dim <= 256 and dtype == torch.bfloat16 and device.type == "cuda"
 
 
 def attend_packed(model: "PreTrainedModel") -> None:
-    """Make the model's layers use `packed_attention`; from then on the model takes only packed rows."""
+    """Make the model's layers use `packed_attention`; after this, the model accepts only packed rows."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, packed_attention)
@@ -172,9 +173,9 @@ def attend_packed(model: "PreTrainedModel") -> None:
 def packed_hidden_states(
     model: "PreTrainedModel", ids: Tensor, packing: Packing, exchange: HeadExchange | None = None
 ) -> Tensor:
-    """Return the head's inputs, [tokens, hidden]: hidden states after the last norm.
+    """Return the hidden states after the last norm, [tokens, hidden].
 
-    With `exchange`, `ids` and the positions are this rank's slice of the row.
+    With `exchange`, `ids` and the positions are those of this rank's slice of the row.
     """
     output = model.base_model(
         input_ids=ids[None],
@@ -188,7 +189,7 @@ def packed_hidden_states(
 
 
 def _windows(config: Any) -> list[int | None]:
-    """Return how many tokens each layer attends to, by the model's configuration; None for all of them."""
+    """Return the number of tokens that each layer attends to, from the model's configuration; None for all."""
     window, num = getattr(config, "sliding_window", None), config.num_hidden_layers
     kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num
     if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
@@ -202,11 +203,11 @@ def _windows(config: Any) -> list[int | None]:
 def check_packing(
     hidden_states: Callable[[Tensor, Packing], Tensor], config: Any, *, device: torch.device, tolerance: float = 1e-3
 ) -> bool:
-    """Raise PackingError unless packed sequences give what each gives alone; recurrent layers would mix them.
+    """Raise PackingError unless packed sequences give the same results as single ones; recurrent layers mix them.
 
-    Patterns of attention that only long sequences show are compared by their settings: every layer must ask for the
-    window that the model's configuration has for it, and no other pattern is allowed. Return whether a sequence may
-    also continue the beginning of another. `hidden_states` takes tokens and their packing.
+    Attention patterns that differ only in long sequences are compared by their settings: every layer must request the
+    window of the model's configuration, and no other pattern is allowed. Return whether a sequence may also continue
+    the beginning of another. `hidden_states` takes tokens and their packing.
     """
     expected = _windows(config)
     ids = torch.arange(9, device=device) % config.vocab_size
@@ -263,10 +264,10 @@ def packed_attention(
     exchange: HeadExchange | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size].
+    """Compute causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size].
 
-    `keys` and what follows are None if no sequence shares anything. With `exchange`,
-    the tokens are a slice of the row, and this rank attends in the whole row for some of the heads.
+    `keys` and the arguments after it are None if no sequence shares anything. With `exchange`, the tokens are a slice
+    of the row, and this rank computes the attention of some heads over the whole row.
     """
     if unknown := sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None):
         raise PackingError(f"a model whose attention needs {unknown[0]} cannot be trained on packed sequences")
@@ -276,16 +277,16 @@ def packed_attention(
     if exchange is not None:
         queries, own_keys, own_values = exchange.to_heads(queries, own_keys, own_values)
     if keys is not None:
-        own_keys, own_values = (_Gathered.apply(part, keys, own, prefix, uses) for part in (own_keys, own_values))
+        own_keys, own_values = (_GatheredKeys.apply(part, keys, own, prefix, uses) for part in (own_keys, own_values))
     window = -1 if sliding_window is None else sliding_window - 1
     if has_kernel(query.device, query.dtype, query.shape[-1]):
-        # torch.nn.attention.varlen wraps the same operation, with another signature in every release.
+        # torch.nn.attention.varlen wraps the same operation, but its signature changes with every release.
         attended = torch.ops.aten._flash_attention_forward(
             queries,
             own_keys,
             own_values,
             starts,
-            # With fewer queries than keys, the last query sees the last key: the shared keys come first.
+            # With fewer queries than keys, the last query attends up to the last key: shared keys come first.
             starts if key_starts is None else key_starts,
             longest,
             longest,
@@ -304,10 +305,10 @@ def packed_attention(
     return attended[None], None
 
 
-class _Gathered(torch.autograd.Function):
-    """values[keys] for a row with shared beginnings; gradients of shared tokens are summed in FP32, in a fixed order.
+class _GatheredKeys(torch.autograd.Function):
+    """values[keys] for a row with shared beginnings; sums gradients of shared tokens in FP32 and in a fixed order.
 
-    The gradient of an ordinary index would be added by atomic operations in the dtype of the values.
+    The gradient of ordinary indexing is summed with atomic operations in the dtype of the values.
     """
 
     @staticmethod
@@ -337,9 +338,9 @@ def _attend_padded(
     scaling: float | None,
     window: int,
 ) -> Tensor:
-    """Attend in padded rows. Padding is on the right, where a causal mask hides it from all real tokens.
+    """Attend in padded rows. Padding is on the right, where a causal mask hides it from real tokens.
 
-    Queries stand at their positions, so where a beginning is shared, the places of its queries stay empty.
+    Queries are placed at their positions, so the places of a shared beginning's queries stay empty.
     """
 
     def padded(packed: Tensor, places: Tensor) -> Tensor:
@@ -356,7 +357,7 @@ def _attend_padded(
 
 
 def _attend_windowed(queries: Tensor, keys: Tensor, values: Tensor, *, window: int, **options: Any) -> Tensor:
-    """Attend to the last `window` + 1 tokens, for a block of queries at a time: no mask is as long as the sequences."""
+    """Attend to the last `window` + 1 tokens, for a block of queries at a time, so that no mask is as long as a row."""
     parts = []
     for start in range(0, queries.shape[2], WINDOW_BLOCK):
         end, first = min(start + WINDOW_BLOCK, queries.shape[2]), max(start - window, 0)

@@ -1,9 +1,9 @@
-"""From a packed row to log-probs and gradients, with the whole model in this process.
+"""Compute log-probs and gradients of packed rows, with the whole model in this process.
 
     inputs -> body (body.py) -> rows that predict a target -> head (rl/logprobs.py) -> log-probs, entropies
 
-The layers are compiled on a GPU, and small passes run as CUDA graphs (cuda_graphs.py). learner/ranks/sharded.py has the
-policy whose weights are divided among ranks; both have the same methods.
+On a GPU, layers are compiled, and small passes run as CUDA graphs (cuda_graphs.py). learner/ranks/sharded.py has a
+policy with the same methods whose weights are divided among ranks.
 """
 
 from abc import ABC, abstractmethod
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WARM_UP_LENGTHS = (499, 61)
-"""Sequence lengths of the warm-up passes: two, and not round numbers, so that compiled code is valid for any length."""
+"""Sequence lengths of the warm-up passes: two that are not round, so that compiled code is valid for any length."""
 
 
 class Policy(ABC):
-    """A model in training, as a learner uses it."""
+    """A model in training, as seen by a learner."""
 
     model: "PreTrainedModel"
     parameters: dict[str, Tensor]
-    """Trained weights by name: whole, or this rank's part of each; on the device, or in host memory."""
+    """Trained weights by name, whole or this rank's part of each, on the device or in host memory."""
     holders: dict[str, Tensor]
-    """By name, the tensor on the device whose `grad` is the sum of a step: the weight itself if it is there."""
+    """The tensor on the device whose `grad` collects the gradient, by name: the weight itself if it is there."""
     copies: dict[str, Tensor]
-    """Rounded copies on the device, which follow an update of their weight."""
+    """Rounded copies on the device by name, which are updated with their weight."""
     hosted: frozenset[str] = frozenset()
-    """Names of the weights that are in host memory."""
+    """Names of the weights in host memory."""
     device: torch.device
     replay: RouterReplay
     share_from: int | None
-    """Tokens of a pass above which a prompt that completions share is computed once; None if it cannot be."""
+    """Number of tokens in a pass above which completions share their prompt; None if they cannot."""
     equal_passes = False
     """Whether all ranks must run the same number of passes."""
 
@@ -61,14 +61,14 @@ class Policy(ABC):
 
     @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what an engine needs, whole and one by one: all weights, a tied one once, with adapters merged in; or
-        adapters alone. All ranks iterate together."""
+        """Yield whole weights for an engine, one by one: all weights with adapters merged in, tied ones once; or only
+        the adapters. All ranks iterate together."""
 
     def collect_gradients(self, team: Team) -> None:  # noqa: B027
-        """Finish the gradients of a step, after the last pass: those of all ranks."""
+        """Finish the gradients of a step after its last pass: sum them over all ranks."""
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of a step by name, without weights that have none."""
+        """Return the gradients of a step by name; weights without a gradient are left out."""
         return {name: holder.grad for name, holder in self.holders.items() if holder.grad is not None}
 
     def clear_gradients(self) -> None:
@@ -77,11 +77,11 @@ class Policy(ABC):
             holder.grad = None
 
     def refresh(self) -> None:  # noqa: B027
-        """Follow weights that were loaded."""
+        """Update everything that depends on the weights, after they were loaded."""
 
 
 class LocalPolicy(Policy):
-    """A model whose weights are all in this process: FP32 masters, and a body of rounded copies if it is bf16."""
+    """A policy with all weights in this process: FP32 masters, and rounded copies for a bf16 body."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class LocalPolicy(Policy):
         on_host: bool = False,
         merges: bool = True,
     ) -> None:
-        """By default the layers are `compiled` on a GPU: once, here, for packed rows of any number of tokens.
+        """By default, layers are `compiled` on a GPU: once, here, for packed rows of any length.
 
-        With `on_host`, the model moves to host memory, apart from its head. Unless the policy `merges` adapters, an
-        engine gets them by themselves.
+        With `on_host`, the model except its head moves to host memory. With `merges`, adapters are merged into the
+        weights for an engine; otherwise the engine gets only the adapters.
         """
         self.model = model
         self.device: torch.device = model.device
@@ -115,9 +115,9 @@ class LocalPolicy(Policy):
         self.copies = {name: copy for (name, master), copy in trained if copy is not master}
         can_share = check_body(self.body)
         self.replay = RouterReplay(self.body, self.device, replays=router_replay)
-        # With an FP32 body the two settings mean the same head.
+        # With an FP32 body, both settings mean the same head.
         self.fp32_head = fp32_head or dtype == torch.float32
-        # run/parts.py has decided on "auto".
+        # run/learners.py has replaced "auto".
         self.gradient_checkpointing = learner.gradient_checkpointing is True
         prepare_for_training(self.body, self.gradient_checkpointing)
         self.graphs: PassGraphs | None = None
@@ -132,7 +132,7 @@ class LocalPolicy(Policy):
         self.share_from = max(fewest, most_recorded) if can_share else None
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
-        """Return the log-probs and entropies of a pass, by a CUDA graph where there is one; graphs have a gradient."""
+        """Return the log-probs and entropies of a pass, with a CUDA graph if there is one and a gradient is needed."""
         return self.compute(inputs) if self.graphs is None or not torch.is_grad_enabled() else self.graphs(inputs)
 
     def compute(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
@@ -143,11 +143,11 @@ class LocalPolicy(Policy):
         return self._from_hidden(hidden, inputs)
 
     def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
-        # The head is the master's: unrounded in FP32, otherwise rounded as the generator's copy is.
+        # The head is the master: unrounded in FP32, otherwise rounded like the generator's copy.
         return head_log_probs(head(self.model), hidden, inputs.targets, inputs.temperature, self.fp32_head)
 
     def collect_gradients(self, team: Team) -> None:
-        """Add the sums of graphs to the gradients, then those of the other ranks."""
+        """Add the gradients summed by graphs, then the gradients of the other ranks."""
         if self.graphs is not None:
             self.graphs.add_to_masters()
         team.add_gradients(list(self.holders.values()))
@@ -160,9 +160,9 @@ class LocalPolicy(Policy):
             torch._foreach_copy_(list(self.copies.values()), masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield all weights, not copies: FP32 masters, or the rounded ones of those on the host.
+        """Yield all weights without copying: FP32 masters, or rounded copies of hosted ones.
 
-        Where adapters are merged in, they are copies in the body's dtype.
+        Weights with merged adapters are copies in the body's dtype.
         """
         if not self._merges:
             yield from each_adapter(self.model)
@@ -171,7 +171,7 @@ class LocalPolicy(Policy):
         yield from each_merged_weight(self.model, lambda p: here.get(id(p), p).detach(), dtype=self.body.dtype)
 
     def leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Return the tensors that a pass has gradients for, body parameters and the head, each with its holder."""
+        """Return the tensors for which a pass has gradients, body parameters and the head, each with its holder."""
         leaves = list(zip(self._copies(), self.holders.values(), strict=True))
         known = {id(copy) for copy, _ in leaves}
         heads = [part for part in head_parameters(self.model) if part.requires_grad]
@@ -189,11 +189,11 @@ class LocalPolicy(Policy):
         return PassGraphs(self.compute, leaves, most_tokens=most_tokens, device=self.device, record=recorder())
 
     def _copies(self) -> list[Tensor]:
-        """Return what the body has of each master weight, in the same order: a copy, or the master itself."""
+        """Return the body's copy of each master weight, or the master itself, in the same order."""
         return [copy for copy in self.body.parameters() if copy.requires_grad]
 
     def _keep_on_host(self) -> frozenset[str]:
-        """Move the head to the device and everything else to where a GPU copies from; return the names of the rest."""
+        """Move the head to the device and all other weights to pinned host memory; return the names of those."""
         heads = {id(part) for part in head_parameters(self.model)}
         for parameter in self.model.parameters():
             if id(parameter) in heads:
@@ -206,15 +206,15 @@ class LocalPolicy(Policy):
         weight = self.parameters[name]
         if name not in self.hosted:
             return weight
-        # Of this shape, but without memory: only its gradient is used.
+        # It has this shape but no memory: only its gradient is used.
         return torch.zeros((), dtype=weight.dtype, device=self.device).expand(weight.shape).requires_grad_()
 
 
 def warm_up(policy: Policy, micro_batch_tokens: int) -> None:
     """Run passes and discard their gradients, so that everything is compiled before the first step.
 
-    Full and small passes, with and without shared prompts, which are compiled apart. The compiler specialises on the
-    first size and makes it dynamic when it sees the second.
+    There are full and small passes, with and without shared prompts, because these are compiled separately. The
+    compiler specialises on the first size and makes it dynamic when it sees a second one.
     """
     for length in WARM_UP_LENGTHS:
         length = min(length, policy.model.config.max_position_embeddings - 1)
@@ -227,12 +227,12 @@ def warm_up(policy: Policy, micro_batch_tokens: int) -> None:
 
 
 def head_log_probs(head: Any, hidden: Any, targets: Tensor, temperature: float, fp32: bool) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies by a head with a weight and a bias."""
+    """Return log-probs and entropies, computed with the weight and bias of a head."""
     return log_probs_and_entropy(hidden, head.weight, targets, temperature=temperature, bias=head.bias, fp32=fp32)
 
 
 class DistinctRows(torch.autograd.Function):
-    """values[place] for distinct indices. Autograd cannot know that they are distinct, and would sort and add."""
+    """values[place] for distinct indices. Autograd does not know that they are distinct, and would sort and add."""
 
     @staticmethod
     def forward(ctx, values: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]

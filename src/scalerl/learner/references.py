@@ -1,11 +1,11 @@
-"""References of the KL part: what the policy's log-probs are compared with.
+"""References of the KL term, with which the policy's log-probs are compared.
 
-    start      the model as it was when the run started
-    teacher    another model in this process, by its folder or name
-    server     another model at a server with OpenAI's interface
+    start      the model at the start of the run
+    teacher    another model in this process, by folder or name
+    server     another model, at a server with OpenAI's interface
     self       the policy itself, with a hint in the prompt or at a lower temperature
 
-A reference is built by a function of REFERENCES; its keyword-only arguments are its settings.
+The functions of REFERENCES build references; their keyword-only arguments are the settings.
 """
 
 import copy
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from scalerl.config.secrets import from_environment
 from scalerl.errors import LearnerError, RecipeError
-from scalerl.learner.batch import MicroBatch, Prepared, forward_inputs
+from scalerl.learner.batch import MicroBatch, PreparedBatch, forward_inputs
 from scalerl.learner.policy import LocalPolicy, Policy
 from scalerl.learner.share import Sizes
 from scalerl.models.load import load_model
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _PER_REQUEST = 8
-"""Completions in one request to a server."""
+"""Completions per request to a server."""
 _MOST_BYTES = 2**28
 
 
@@ -42,27 +42,27 @@ class Reference(ABC):
     """Log-probs of the tokens that are trained on."""
 
     def begin(self, micro_batches: Sequence[MicroBatch]) -> None:  # noqa: B027
-        """Learn what a step will ask for; a reference elsewhere can begin with it."""
+        """Announce the micro-batches of a step, so that a server can begin to compute them."""
 
     @abstractmethod
     def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
-        """Return the log-prob of every target of a micro-batch; `policy` is the one that is trained."""
+        """Return the log-prob of every target of a micro-batch; `policy` is the policy in training."""
 
     @abstractmethod
-    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
-        """Return the FLOPs of these log-probs for a whole batch; `shape` is that of the policy."""
+    def flops(self, prepared: PreparedBatch, shape: ModelShape) -> float:
+        """Return the FLOPs of these log-probs for a whole batch; `shape` is the policy's shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """The model that will be trained, before it is, and how it will be computed."""
+    """The model before training, and the settings with which its passes are computed."""
 
     model: "PreTrainedModel"
     dtype: torch.dtype
     fp32_head: bool
 
     def freeze(self, model: "PreTrainedModel") -> LocalPolicy:
-        """Return a policy of another model, computed like this one and never trained."""
+        """Return a policy of another model that is computed in the same way and never trained."""
         return LocalPolicy(model.requires_grad_(False), dtype=self.dtype, fp32_head=self.fp32_head, compiled=False)
 
 
@@ -77,12 +77,12 @@ class FrozenModel(Reference):
     def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
         return self._policy.run(micro.inputs)[0]
 
-    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
+    def flops(self, prepared: PreparedBatch, shape: ModelShape) -> float:
         return forward_flops(self._shape, prepared.lengths, _num_logits(prepared), shared=prepared.shared)
 
 
-class ThePolicy(Reference):
-    """The policy that is trained, with a hint before its answers or a sharper distribution."""
+class SelfReference(Reference):
+    """The policy in training, with a hint in the prompt or a lower temperature."""
 
     def __init__(self, *, temperature_frac: float, hinted: bool) -> None:
         self._temperature_frac, self._hinted = temperature_frac, hinted
@@ -95,14 +95,14 @@ class ThePolicy(Reference):
             inputs = forward_inputs(completions, Sizes.of(completions), np.arange(len(completions)), micro.trained)
         return policy.run(replace(inputs, temperature=self._temperature_frac * inputs.temperature))[0]
 
-    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
+    def flops(self, prepared: PreparedBatch, shape: ModelShape) -> float:
         lengths, shared = prepared.lengths, prepared.shared
         if self._hinted:
             lengths, shared = Sizes.of(list(map(_hinted, prepared.completions))).length, 0
         return forward_flops(shape, lengths, _num_logits(prepared), shared=shared)
 
 
-class Server(Reference):
+class ServerReference(Reference):
     """A model at a server that returns log-probs of a prompt (OpenAI's completions with `echo`, as vLLM has them)."""
 
     def __init__(self, *, url: str, model: str, api_key: str, params: float, num_parallel: int) -> None:
@@ -110,7 +110,7 @@ class Server(Reference):
         self._api_key = _from_environment(api_key)
         self._threads = ThreadPoolExecutor(num_parallel, thread_name_prefix="teacher")
         self._asked: dict[int, list[Future[list[np.ndarray]]]] = {}
-        """What is on its way, by the identity of its micro-batch."""
+        """Requests that were sent, by the id of the micro-batch."""
 
     def begin(self, micro_batches: Sequence[MicroBatch]) -> None:
         self._asked = {id(micro): list(self._ask(micro.completions)) for micro in micro_batches}
@@ -120,7 +120,7 @@ class Server(Reference):
         parts = [part for future in asked for part in future.result()]
         return torch.from_numpy(np.concatenate(parts)[micro.trained]).to(policy.device)
 
-    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
+    def flops(self, prepared: PreparedBatch, shape: ModelShape) -> float:
         num_tokens = sum(len(each.request.prompt_tokens) + len(each) for each in prepared.completions)
         return 2 * self._params * num_tokens
 
@@ -131,7 +131,7 @@ class Server(Reference):
     def _asked_now(self, completions: Sequence[Completion]) -> list[np.ndarray]:
         """Return the log-prob of each token of each completion."""
         prompts = [[*each.request.prompt_tokens, *each.tokens.tolist()] for each in completions]
-        # One token is sampled and thrown away: not every server takes 0.
+        # Sample one token and discard it: not every server accepts 0.
         body = {"model": self._model, "prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1}
 
         def read(content: bytes) -> list[np.ndarray]:
@@ -155,20 +155,20 @@ def _token_log_probs(reply: Any, number: int, completion: Completion) -> np.ndar
         values = np.zeros(0, np.float32)
     if len(values) != len(completion) or not np.isfinite(values).all():
         raise LearnerError(
-            "the teacher's server sent no log-probs of the prompt: it must answer /completions with echo and logprobs, "
-            f"and token numbers as the prompt: {str(reply)[:200]}"
+            "the teacher's server returned no log-probs of the prompt: it must support echo, logprobs and prompts of "
+            f"token numbers at /completions: {str(reply)[:200]}"
         )
     return values
 
 
 def _hinted(completion: Completion) -> Completion:
-    """Return a completion after the prompt with a hint."""
+    """Return a completion with the hinted prompt in place of its prompt."""
     request = completion.request
     assert request.hint_tokens, "a request without a hint"
     return replace(completion, request=replace(request, prompt_tokens=request.hint_tokens), experts=None)
 
 
-def _num_logits(prepared: Prepared) -> int:
+def _num_logits(prepared: PreparedBatch) -> int:
     return int(prepared.facts["batch/trained_tokens"])
 
 
@@ -182,25 +182,25 @@ def _from_environment(api_key: str) -> str:
 
 
 def start(trained: Trained) -> Reference:
-    """The model as it is when the run starts, in a copy."""
+    """Return a copy of the model at the start of the run."""
     return FrozenModel(trained.freeze(copy.deepcopy(trained.model)))
 
 
 def teacher(trained: Trained, *, path: str) -> Reference:
-    """Another model with the same tokens, by its folder or name."""
+    """Return another model with the same vocabulary, by folder or name."""
     return FrozenModel(trained.freeze(load_model(path, dtype=trained.dtype, device=trained.model.device).model))
 
 
 def server(
     trained: Trained | None, *, url: str, model: str, api_key: str = "", params: float = 0.0, num_parallel: int = 16
 ) -> Reference:
-    """Another model with the same tokens, at a server."""
-    return Server(url=url, model=model, api_key=api_key, params=params, num_parallel=num_parallel)
+    """Return another model with the same vocabulary, at a server."""
+    return ServerReference(url=url, model=model, api_key=api_key, params=params, num_parallel=num_parallel)
 
 
 def itself(trained: Trained, *, temperature_frac: float = 1.0, hint: str = "") -> Reference:
-    """The policy itself: self-distillation."""
-    return ThePolicy(temperature_frac=temperature_frac, hinted=bool(hint))
+    """Return the policy itself, for self-distillation."""
+    return SelfReference(temperature_frac=temperature_frac, hinted=bool(hint))
 
 
 REFERENCES: dict[str, Callable[..., Reference]] = {"start": start, "teacher": teacher, "server": server, "self": itself}

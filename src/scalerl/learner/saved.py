@@ -1,10 +1,10 @@
-"""Tensors in a folder of safetensors files, whole or divided among ranks by rows, read by name and rows.
+"""Read and write tensors in a folder of safetensors files, whole or divided by rows among ranks.
 
     tensors.<kind>.safetensors                 every tensor of a kind, whole
-    tensors.<kind>.<rank>-of-<num>.safetensors the rows that one rank has; its metadata says which
+    tensors.<kind>.<rank>-of-<num>.safetensors the rows of one rank; the file's metadata says which
 
-A file is divided as its writer was; a reader takes the rows it needs from whichever files have them. Nothing is read
-before it is asked for.
+Files are divided as their writers were; a reader takes rows from whichever files have them. Tensors are read only when
+they are accessed.
 """
 
 import json
@@ -23,14 +23,14 @@ _ROWS = "rows"
 
 
 def file_name(kind: str, rank: int | None = None, num: int = 1) -> str:
-    """Return the name of the file of a kind; with a rank, of the rows of that rank."""
+    """Return the name of the file for a kind of tensors; with a rank, for that rank's rows."""
     return f"tensors.{kind}.safetensors" if rank is None else f"tensors.{kind}.{rank:05d}-of-{num:05d}.safetensors"
 
 
 def write_rows(path: Path, parts: Mapping[str, Tensor], rows: Mapping[str, tuple[int, int]]) -> None:
-    """Write some rows of tensors; `rows` has the first row of each part and the number of rows of the whole.
+    """Write some rows of tensors; `rows` has each part's first row and the whole tensor's number of rows.
 
-    A tensor that is not in `rows` is whole.
+    Tensors that are not in `rows` are whole.
     """
     from safetensors.torch import save_file
 
@@ -48,7 +48,7 @@ class SavedKind(Mapping[str, Tensor]):
 
         self._files: list[Any] = []
         self._parts: dict[str, list[tuple[int, int, int]]] = {}
-        """By name: first row, number of rows, and the file, in the order of rows; (0, -1, file) for a whole tensor."""
+        """First row, number of rows and file of each part, by name, in order of rows; (0, -1, file) if whole."""
         totals: dict[str, int] = {}
         for number, path in enumerate(sorted(files)):
             opened = safe_open(path, framework="pt")
@@ -60,7 +60,7 @@ class SavedKind(Mapping[str, Tensor]):
                     num = opened.get_slice(name).get_shape()[0]
                     self._parts.setdefault(name, []).append((start, num, number))
                 else:
-                    # Equal in every file that has it.
+                    # All files that have it are equal.
                     self._parts[name], totals[name] = [(0, -1, number)], -1
         for name, parts in self._parts.items():
             parts.sort()
@@ -90,7 +90,7 @@ class SavedKind(Mapping[str, Tensor]):
 
 
 class SavedTensors(Mapping[str, SavedKind]):
-    """All tensors of a folder, by kind."""
+    """All tensors in a folder, by kind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

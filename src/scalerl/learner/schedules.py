@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the share of the largest rate, by the place between warm-up (0) and end (1)."""
+"""Learning-rate schedules: the share of the largest rate at a place between the end of warm-up (0) and the end (1)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,9 +22,10 @@ SCHEDULES: Mapping[str, Callable[[float], float]] = {"constant": constant, "line
 
 
 def rate(settings: OptimizerSettings, *, step: int, updates: int) -> float:
-    """Return the learning rate of a step that has `step` steps and `updates` updates before it.
+    """Return the learning rate of a step, after `step` earlier steps and `updates` earlier updates.
 
-    Linear from lr / warmup_steps at the first update, then by the schedule down to final_lr_frac of lr at decay_steps.
+    It rises linearly from lr / warmup_steps at the first update, then follows the schedule down to final_lr_frac of lr
+    at decay_steps.
     """
     warmup, total = settings.warmup_steps, settings.decay_steps
     rising = min(1.0, (updates + 1) / warmup if warmup else 1.0)

@@ -1,13 +1,13 @@
-"""Decide which completions share a pass, and on which rank: plain numpy, the same on every rank.
+"""Assign completions to ranks and passes. Plain numpy, with the same result on every rank.
 
     kept completions -> one share per rank, by tokens -> passes within a budget of tokens
 
-Completions of one prompt can share it: the first of them in a pass has the whole prompt, and the others start at its
-last token and attend to the rest of it in the first (packed_attention.py). A pass then costs
+Completions of one prompt can share it: the first one in a pass contains the whole prompt; the others begin with the
+prompt's last token and attend to the rest of it in the first one (packed_attention.py). A pass then has
 
     sum over prompts of (prompt - 1)  +  sum over completions of (completion)        tokens.
 
-Where prompts are not shared, each completion is the only one of its prompt.
+If prompts are not shared, each completion has its own prompt.
 """
 
 from collections.abc import Sequence
@@ -23,35 +23,35 @@ Rows = NDArray[np.int64]
 """Indices of completions."""
 
 LEAST_SAVED = 0.1
-"""Prompts are shared if that saves this share of the tokens; gathering keys costs a little."""
+"""Prompts are shared if that saves at least this share of the tokens; gathering keys has a small cost."""
 LEAST_WORK = 2**42
-"""Tokens x parameters of a pass on a GPU up to which prompts are not shared: launching kernels takes longer than what
-they compute, and sharing launches more of them. On an H200 a step of a 135M model with 28,600 tokens, 2**41.8, took
-85 ms, and 122 ms with shared prompts and half of the tokens; one of a 1.5B model 1.08 s and 0.67 s."""
+"""Tokens x parameters of a pass on a GPU up to which prompts are not shared: launching kernels then takes longer than
+computing them, and sharing launches more kernels. On an H200, a step of a 135M model with 28,600 tokens (2**41.8) took
+85 ms, and 122 ms with shared prompts and half of the tokens; a step of a 1.5B model took 1.08 s and 0.67 s."""
 
 
 def fewest_shared_tokens(num_params: int, *, gpu: bool) -> int:
-    """Return the tokens of a pass above which sharing prompts can make it faster."""
+    """Return the number of tokens in a pass above which sharing prompts can make it faster."""
     return LEAST_WORK // num_params if gpu else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sizes:
-    """The completions of a batch, as far as passes depend on them."""
+    """The properties of a batch's completions that passes depend on."""
 
     prompt: Rows
-    """Tokens of each prompt but the last: what can be shared."""
+    """Number of tokens of each prompt that can be shared: all but the last."""
     tokens: Rows
-    """Tokens that each completion feeds to the model besides: the last of its prompt, and all of its own but the last,
+    """Number of other inputs of each completion: the last token of its prompt, and its own tokens except the last,
     which predicts nothing."""
     temperature: NDArray[np.float64]
-    """A pass has one."""
+    """Temperature of each completion; all completions of a pass have the same."""
     unit: Rows
     """A number that is equal for completions that share their prompt."""
 
     @classmethod
     def of(cls, completions: Sequence[Completion]) -> Self:
-        """Return the sizes of completions that share nothing."""
+        """Return the sizes of completions that do not share prompts."""
         prompts = [len(completion.request.prompt_tokens) - 1 for completion in completions]
         assert min(prompts, default=0) >= 0, "a completion without a prompt: nothing predicts its first token"
         return cls(
@@ -64,10 +64,10 @@ class Sizes:
     def sharing(
         self, completions: Sequence[Completion], kept: Rows, num_ranks: int = 1, *, budget: int, share_from: int | None
     ) -> Self:
-        """Return the same where each prompt is computed once, if that saves enough tokens.
+        """Return the sizes with shared prompts if that saves enough tokens, otherwise these.
 
-        It can in passes of more than `share_from` tokens, None for never. A pass has at most `budget` tokens, and at
-        most a rank's share of all.
+        Prompts are shared only in passes of more than `share_from` tokens; None means never. A pass has at most
+        `budget` tokens, and at most a rank's share of all tokens.
         """
         alone = self.cost(kept)
         if share_from is None or min(alone / num_ranks, budget) <= share_from:
@@ -81,14 +81,14 @@ class Sizes:
         return self.prompt + self.tokens
 
     def cost(self, rows: Rows) -> int:
-        """Return the number of tokens of a pass over these completions."""
+        """Return the number of tokens in a pass over these completions."""
         _, first = np.unique(self.unit[rows], return_index=True)
         return int(self.tokens[rows].sum() + self.prompt[rows[first]].sum())
 
     def prefixes(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return for each completion of a pass which earlier one has its prompt, and how many tokens of it are shared.
+        """Return the parent of each completion of a pass, which has its prompt, and the number of shared tokens.
 
-        A completion that has its own prompt is its own parent and shares 0 tokens.
+        A completion that contains its prompt is its own parent and shares 0 tokens.
         """
         places = np.arange(len(rows))
         _, first, unit = np.unique(self.unit[rows], return_index=True, return_inverse=True)
@@ -96,10 +96,10 @@ class Sizes:
         return np.where(shared > 0, first[unit], places), shared
 
     def assign(self, kept: Rows, num_ranks: int) -> list[Rows]:
-        """Divide the kept completions among ranks: the costliest part goes to the rank with the fewest tokens.
+        """Divide the kept completions among ranks: parts, the largest first, go to the rank with the fewest tokens.
 
-        A part is the completions of a prompt. Parts larger than an equal share of all tokens are divided first, so that
-        one long group does not occupy a single rank.
+        A part is the completions of one prompt. Parts larger than an equal share of all tokens are divided first, so
+        that one long group does not occupy a single rank.
         """
         if num_ranks == 1:
             return [kept]
@@ -122,9 +122,10 @@ class Sizes:
         return sorted(passes, key=lambda rows: -length[rows[0]])
 
     def _cut(self, kept: Rows, budget: float, *, within: NDArray) -> list[Rows]:
-        """Cut completions into runs within a budget of tokens, each with one value of `within`.
+        """Divide completions into runs within a budget of tokens, each with a single value of `within`.
 
-        Those of a prompt follow each other. The longest come first, of all prompts and of those of one.
+        Completions of a prompt stay together. Prompts, and completions within a prompt, are in order of length, longest
+        first.
         """
         rows = kept[np.lexsort((kept, -self.tokens[kept]))]
         _, first, unit = np.unique(self.unit[rows], return_index=True, return_inverse=True)
@@ -143,9 +144,9 @@ class Sizes:
 
 
 def _prompt_numbers(completions: Sequence[Completion]) -> Rows:
-    """Return a number per completion that is equal for those with equal prompts and temperatures.
+    """Return a number per completion that is equal for completions with equal prompts and temperatures.
 
-    Completions of one group have the very same tuple, so that few prompts are hashed, which takes long.
+    The completions of a group share one tuple, so that few prompts have to be hashed, which is slow.
     """
     of_object: dict[tuple[int, float], int] = {}
     of_value: dict[tuple[float, tuple[int, ...]], int] = {}

@@ -1,7 +1,7 @@
 """The state of a learner as tensors: weights, optimiser moments and random state, whole or this rank's part of each.
 
-FSDP2 keeps a weight as a DTensor, of which a rank has some rows; everything here also takes plain tensors. A state is
-read by rows, so it can be that of another number of ranks.
+With FSDP2 a weight is a DTensor, of which each rank has some rows; all functions here also accept plain tensors. States
+are read by rows, so they may come from another number of ranks.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def whole(values: Tensor) -> Tensor:
-    """Return all values of a tensor that is divided among ranks; all of them call this together."""
+    """Return all values of a tensor that is divided among ranks; all ranks call this together."""
     sharded = [dim for dim, placement in enumerate(getattr(values, "placements", ())) if placement.is_shard(0)]
     if sharded:
         group = values.device_mesh.get_group(sharded[0])  # pyright: ignore[reportAttributeAccessIssue]
@@ -24,9 +24,9 @@ def whole(values: Tensor) -> Tensor:
 
 
 def _all_rows(values: Tensor, group: Any) -> Tensor:
-    """Gather the rows of all ranks on the host: on a GPU, gloo crashes in DTensor's own way to gather them."""
+    """Gather the rows of all ranks on the host; on a GPU, DTensor's own gathering crashes with gloo."""
     part, size = local(values), dist.get_world_size(group)
-    # Each rank has as many rows as the first, except the last ones, which have fewer or none.
+    # Each rank has as many rows as the first one, except that the last ranks may have fewer or none.
     rows = -(-len(values) // size)
     own = torch.zeros((rows, *values.shape[1:]), dtype=part.dtype)
     own[: len(part)] = part.detach()
@@ -36,7 +36,7 @@ def _all_rows(values: Tensor, group: Any) -> Tensor:
 
 
 def local(values: Tensor) -> Tensor:
-    """Return this rank's rows of a tensor, sharing its memory; all of a plain one."""
+    """Return this rank's rows of a tensor, sharing its memory; a plain tensor is returned whole."""
     take = getattr(values, "to_local", None)
     return values if take is None else take()
 
@@ -56,7 +56,7 @@ def first_row(values: Tensor) -> int:
 def state_of(
     parameters: Mapping[str, Tensor], moments: Mapping[str, Mapping[str, Tensor]], device: torch.device
 ) -> dict[str, dict[str, Tensor]]:
-    """Return weights, moments and random state; the tensors are not copies."""
+    """Return weights, moments and random state without copying."""
     flat = {f"{name}/{key}": value for name, by_key in moments.items() for key, value in by_key.items()}
     rng = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
@@ -71,10 +71,10 @@ def load_state(
     moments: Mapping[str, Mapping[str, Tensor]],
     device: torch.device,
 ) -> None:
-    """Copy weights and moments into these tensors, of each this rank's rows, and set the random state."""
+    """Copy this rank's rows of weights and moments into these tensors, and set the random state."""
     weights, saved = state["weights"], state["optimizer"]
     if differing := weights.keys() ^ parameters.keys():
-        raise ValueError(f"the saved weights are of another model: {sorted(differing)[0]} is only in one of the two")
+        raise ValueError(f"the saved weights belong to another model: only one of the two has {sorted(differing)[0]}")
     for name, parameter in parameters.items():
         _copy_rows(parameter, weights, name)
     for name, by_key in moments.items():
@@ -82,7 +82,7 @@ def load_state(
             if f"{name}/{key}" in saved:
                 _copy_rows(moment, saved, f"{name}/{key}")
             else:
-                # A weight that had no gradient before the state was taken.
+                # The weight had no gradient before the state was saved.
                 moment.zero_()
     torch.set_rng_state(state["rng"]["cpu"].cpu())
     if device.type == "cuda" and "cuda" in state["rng"]:

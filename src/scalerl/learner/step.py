@@ -2,13 +2,13 @@
 
     prepare (batch.py) -> for each micro-batch: policy -> objective -> backward -> sum over ranks -> clip -> AdamW
 
-The learner knows no algorithm: one function weighs the tokens of a batch before it is split (rl/algorithm.py), another
-adds up their loss (rl/objective.py), so gradients of micro-batches and of ranks simply add up. The master
-weights are FP32: at the paper's learning rate of 5e-7 a bf16 weight would not change, since neighbouring bf16 numbers
-differ by up to 0.8 %. The policy (policy.py, or ranks/sharded.py) computes with weights rounded to bf16.
+The learner does not know the algorithm: one function weighs the tokens of a batch before it is split (rl/algorithm.py),
+another sums their loss (rl/objective.py), so that gradients of micro-batches and of ranks can simply be added. The
+master weights are FP32: at the paper's learning rate of 5e-7 a bf16 weight would not change, because neighbouring bf16
+numbers differ by up to 0.8 %. The policy (policy.py, or ranks/sharded.py) computes with weights rounded to bf16.
 
 On a GPU a step does not wait for its own kernels: its metrics are read when the next step needs to know whether the
-update was skipped, or when somebody looks at them (late.py). The optimiser's kernel itself skips a bad update.
+update was skipped, or when they are accessed (late.py). The optimiser's kernel itself skips a bad update.
 """
 
 import functools
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
-from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, prepare
+from scalerl.learner.batch import ForwardInputs, MicroBatch, PreparedBatch, prepare
 from scalerl.learner.late import HostCopy, LateMetrics, StepTimer
 from scalerl.learner.optimizer import AdamW
 from scalerl.learner.packed_attention import pack
@@ -39,14 +39,14 @@ from scalerl.rl.objective import Objective, ObjectiveValue
 from scalerl.types import Batch
 
 
-class Judge(Protocol):
-    """What foresees the rewards of a batch: learner/critic.py."""
+class BatchCritic(Protocol):
+    """A critic that is trained with the policy: learner/critic.py."""
 
     warmup_steps: int
-    """Steps in which the policy waits until it has learned something."""
+    """Number of first steps in which only the critic learns."""
 
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Train on a batch; return the value of every token of it as it was before, and metrics."""
+        """Train on a batch; return the value of each of its tokens before this update, and metrics."""
         ...
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]: ...
@@ -65,12 +65,11 @@ class TorchLearner:
         optimizer: OptimizerSettings,
         learner: LearnerSettings,
         reference: Reference | None = None,
-        critic: Judge | None = None,
+        critic: BatchCritic | None = None,
         team: Team | None = None,
         version: int = 0,
     ) -> None:
-        """`reference` is what the KL part of the objective compares with, `critic` what advantages are made with; None
-        without one."""
+        """`reference` is for the KL term of the objective, `critic` for advantages; both are optional."""
         self.policy = policy
         self._team = team or Team()
         self.algorithm, self.objective, self._reference, self.critic = algorithm, objective, reference, critic
@@ -85,7 +84,7 @@ class TorchLearner:
         self._version = version
         self._updates = 0
         self._unread: LateMetrics | None = None
-        """Metrics of the last step, as long as nobody has read them."""
+        """Metrics of the last step that have not been read yet."""
 
     @property
     def version(self) -> int:
@@ -97,16 +96,16 @@ class TorchLearner:
 
     @property
     def reads_late(self) -> bool:
-        """Whether the metrics of a step wait until somebody looks at them.
+        """Whether the metrics of a step are read only when they are accessed.
 
-        Not those of ranks, which send them elsewhere, nor on a CPU, where there is nothing to wait for.
+        Ranks send them to the driver at once, and on a CPU there is nothing to wait for.
         """
         return self.policy.device.type == "cuda" and self._team.size == 1
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """Train on a batch and return its metrics. Non-finite metrics are left out, and then no weight has changed.
+        """Train on a batch and return its metrics. If some are not finite, they are left out and no weight changes.
 
-        On a GPU the first look at the metrics waits for the device.
+        On a GPU, the first access to the metrics waits for the device.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
         values, judged = None, {}
@@ -117,7 +116,7 @@ class TorchLearner:
             self._reference.begin(prepared.micro_batches)
         timer = StepTimer(self.policy.device)
         self.policy.clear_gradients()
-        # Those of token_sums, and the loss.
+        # The sums of token_sums, and the loss.
         sums = torch.zeros(6 + len(self.objective.columns), dtype=torch.float64, device=self.policy.device)
         ratio_max = torch.full_like(sums[0], -torch.inf)
         for micro in prepared.micro_batches:
@@ -133,7 +132,7 @@ class TorchLearner:
         norm = torch.zeros_like(ratio_max)
         if prepared.num_passes:
             self.policy.collect_gradients(self._team)
-            # Ranks that compute a pass together have the same sums.
+            # Ranks that compute a pass together all have its sums.
             self._team.add(sums.div_(self._team.context))
             self._team.largest(ratio_max)
             norm = self._update(loss=sums[-1 - len(routed)])
@@ -149,11 +148,11 @@ class TorchLearner:
         return metrics
 
     def _metrics(
-        self, prepared: Prepared, known: Mapping[str, float], values: HostCopy, timer: StepTimer, critic_s: float
+        self, prepared: PreparedBatch, known: Mapping[str, float], values: HostCopy, timer: StepTimer, critic_s: float
     ) -> dict[str, float]:
-        """Wait for the values of a step and return its metrics; counts the update if it was not skipped.
+        """Wait for the values of a step and return its metrics; count the update if it was not skipped.
 
-        The values are the sums of `_backward` and of the routers, the largest ratio and the norm.
+        The values are the sums of `_backward` and of the routers, the largest ratio and the gradient norm.
         """
         *sums, loss, num_replaced, num_routed, ratio_max, norm = values.wait().tolist()
         others = {"lag": prepared.lag, "num_nonfinite": prepared.num_nonfinite, "columns": self.objective.columns}
@@ -169,12 +168,12 @@ class TorchLearner:
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def settle(self) -> None:
-        """Wait for the last step, so that its weights can be read from the host."""
+        """Wait for the last step, so that its weights can be read on the host."""
         self._settle()
         self.optimizer.settle()
 
     def _settle(self) -> None:
-        """Read the metrics of the last step: whether it counts as an update decides over the next learning rate."""
+        """Read the metrics of the last step: the next learning rate depends on whether it was an update."""
         unread, self._unread = self._unread, None
         if unread is not None:
             unread.read()
@@ -188,11 +187,11 @@ class TorchLearner:
         return rate(self._settings, step=self._version, updates=self._updates)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all weights, adapters merged in, a tied one once. They may not be copies: copy what you keep."""
+        """Return all weights with adapters merged in, tied ones once. They may be views: copy what you keep."""
         return dict(self.policy.weights())
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """Return everything a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
+        """Return everything that a checkpoint needs, as tensors: weights, moments, random state, counters."""
         self.settle()
         counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
         state = state_of(self.policy.parameters, self.optimizer.state, self.policy.device) | {"counters": counters}
@@ -202,8 +201,8 @@ class TorchLearner:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Restore the state at which state_dict was taken, exactly; also that of another number of ranks."""
-        # Read now: metrics that are read after this would count their update for the restored state.
+        """Restore a state that `state_dict` returned, exactly; it may be from another number of ranks."""
+        # Read the last metrics now: read later, they would count their update in the restored state.
         self.settle()
         load_state(state, self.policy.parameters, self.optimizer.state, self.policy.device)
         self._version = int(state["counters"]["version"])
@@ -213,7 +212,7 @@ class TorchLearner:
             own = {kind: state[f"critic_{kind}"] for kind in ("weights", "optimizer", "counters")}
             self.critic.load_state_dict(own | {"rng": state["rng"]})
 
-    def _prepare(self, batch: Batch, critic: Tensor | None = None) -> Prepared:
+    def _prepare(self, batch: Batch, critic: Tensor | None = None) -> PreparedBatch:
         return prepare(
             batch,
             algorithm=self.algorithm,
@@ -225,9 +224,9 @@ class TorchLearner:
         )
 
     def _backward(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Add one micro-batch's share to the gradient; return sums over its tokens and the largest ratio.
+        """Add a micro-batch's share to the gradient; return sums over its tokens and the largest ratio.
 
-        The sums are those of token_sums and the loss.
+        The sums are those of token_sums, and the loss.
         """
         log_probs, entropy = self.policy.run(micro.inputs)
         inputs, value = self._evaluate(micro, log_probs)
@@ -236,7 +235,7 @@ class TorchLearner:
         return torch.cat([sums, value.total.detach().double()[None]]), ratio_max
 
     def _evaluate(self, micro: MicroBatch, log_probs: Tensor) -> tuple[LossInputs, ObjectiveValue]:
-        """Return what the objective makes of a micro-batch, and what it was given."""
+        """Return the inputs of the objective for a micro-batch, and its value."""
         reference = None if self._reference is None else self._reference.log_probs(micro, self.policy)
         micro = micro.to(self.policy.device)
         inputs = LossInputs(
@@ -260,8 +259,8 @@ class TorchLearner:
             pass
         return self._team.add(loss.div_(self._team.context)).item()
 
-    def _pad(self, prepared: Prepared) -> Iterator[Tensor]:
-        """Run passes without targets where other ranks have more: a layer is gathered by all of them or by none."""
+    def _pad(self, prepared: PreparedBatch) -> Iterator[Tensor]:
+        """Run passes without targets if other ranks have more: all ranks must gather each layer together."""
         if not self.policy.equal_passes:
             return
         empty = ForwardInputs.blank(pack([1]), 0)
@@ -281,7 +280,7 @@ class TorchLearner:
         self.optimizer.update(gradients, lr=self.lr, is_bad=is_bad, seed=self._version)
         return norm
 
-    def _flops(self, prepared: Prepared) -> float:
+    def _flops(self, prepared: PreparedBatch) -> float:
         num_logits = int(prepared.facts["batch/trained_tokens"])
         sizes = self._shape, prepared.lengths, num_logits
         training = training_flops(*sizes, shared=prepared.shared, adapters=self._num_adapter_params)
@@ -289,6 +288,6 @@ class TorchLearner:
 
 
 def compilation_s() -> float:
-    """Return the seconds that torch has spent compiling in this process."""
+    """Return the seconds that torch has spent on compilation in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]

@@ -1,4 +1,4 @@
-"""The ranks that train one model together, and the sums they form. A single process is a team of one."""
+"""The ranks that train one model together, and sums over them. A single process is a team of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 BUCKET_ELEMENTS = 2**24
-"""Gradients are copied into buffers of this many numbers for a sum over ranks, so that no second copy of all exists."""
+"""Gradients are summed over ranks in buffers of this many numbers, so that there is no second copy of all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Team:
     rank: int = 0
     size: int = 1
     context: int = 1
-    """Neighbouring ranks that compute each pass together, a slice of its tokens each (ranks/context.py)."""
+    """Number of neighbouring ranks that compute each pass together, in slices of its tokens (ranks/context.py)."""
 
     def add(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks, in place."""
@@ -33,7 +33,7 @@ class Team:
 
     @torch.no_grad()
     def add_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Add up the gradients of all ranks. A rank without a gradient adds zeros; without any, there is none."""
+        """Sum the gradients of all ranks. A rank without a gradient adds zeros; if no rank has one, there is none."""
         if self.size == 1:
             return
         flags = [parameter.grad is not None for parameter in parameters]
@@ -51,7 +51,7 @@ class Team:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Divide tensors into runs of the same dtype and at most BUCKET_ELEMENTS, or of one larger tensor."""
+    """Divide tensors into runs with one dtype and at most BUCKET_ELEMENTS numbers, or with one larger tensor."""
     buckets: list[list[Tensor]] = []
     size = 0
     for tensor in tensors:

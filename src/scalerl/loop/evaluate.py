@@ -157,8 +157,8 @@ def conversation_means(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-class Asked(NamedTuple):
-    """What an evaluation asks on one set, and who judges the answers."""
+class SetRequests(NamedTuple):
+    """The requests of an evaluation on one set, and the judge of the answers."""
 
     requests: Sequence[Request]
     judge: Judge
@@ -171,38 +171,38 @@ class Evaluation:
     def __init__(
         self,
         engine: Engine,
-        sets: Mapping[str, Asked],
+        sets: Mapping[str, SetRequests],
         *,
         graders: GraderRunner,
         on_progress: Callable[[int, int], None] = lambda finished, total: None,
     ) -> None:
-        """Submit all requests. `engine` returns nothing else; `on_progress` gets the completions graded and asked."""
+        """Submit all requests. `on_progress` is called with the graded and all completions."""
         self._engine, self._graders, self._on_progress = engine, graders, on_progress
-        self._answers = {name: _Answers(asked) for name, asked in sets.items()}
-        requests = [request for asked in sets.values() for request in asked.requests]
-        self._set_of = {request.group: name for name, asked in sets.items() for request in asked.requests}
-        self._num_asked, self._num_sampled, self._num_graded = len(requests), 0, 0
+        self._answers = {name: _Answers(each) for name, each in sets.items()}
+        requests = [request for each in sets.values() for request in each.requests]
+        self._set_of = {request.group: name for name, each in sets.items() for request in each.requests}
+        self._num_requests, self._num_sampled, self._num_graded = len(requests), 0, 0
         engine.submit(requests)
 
     def finish(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Sample and grade everything; return whether that ended before `stop` said to give up."""
-        while self._num_graded < self._num_asked:
+        while self._num_graded < self._num_requests:
             if stop():
                 return False
-            self._take([] if self._num_sampled == self._num_asked else self._engine.poll())
+            self._take([] if self._num_sampled == self._num_requests else self._engine.poll())
         return True
 
     def _take(self, completions: Sequence[Completion]) -> None:
         """Grade these completions and take the verdicts that have arrived; wait a moment if all are sampled."""
         for name, answers in self._answers.items():
-            own = [completion for completion in completions if self._set_of[completion.request.group] == name]
-            self._graders.submit(own, answers.asked.judge, "evaluation")
-            answers.sampled(own)
+            of_set = [completion for completion in completions if self._set_of[completion.request.group] == name]
+            self._graders.submit(of_set, answers.judge, "evaluation")
+            answers.sampled(of_set)
         self._num_sampled += len(completions)
-        for verdict in self._graders.poll("evaluation", wait=self._num_sampled == self._num_asked):
+        for verdict in self._graders.poll("evaluation", wait=self._num_sampled == self._num_requests):
             self._answers[self._set_of[verdict.subject.request.group]].graded(verdict)
             self._num_graded += 1
-        self._on_progress(self._num_graded, self._num_asked)
+        self._on_progress(self._num_graded, self._num_requests)
 
     def results(self) -> dict[str, EvalResult]:
         """Return what was measured on each set, when all is graded."""
@@ -212,9 +212,9 @@ class Evaluation:
 class _Answers:
     """The answers on one set."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        groups = dict.fromkeys(request.group for request in asked.requests)
+    def __init__(self, of_set: SetRequests) -> None:
+        self.judge, self._prompts_hash = of_set.judge, of_set.prompts_hash
+        groups = dict.fromkeys(request.group for request in of_set.requests)
         self._places = {group: place for place, group in enumerate(groups)}
         self._verdicts: list[tuple[int, int, Verdict]] = []
         """The place of the prompt, the turns of the completion, and the verdict without it: tokens take memory."""
@@ -235,7 +235,7 @@ class _Answers:
         for place, turns, verdict in self._verdicts:
             if verdict.correct:
                 correct_turns[place].append(turns)
-        has_shares = len(self.asked.judge.graders) > 1 or any(each.value not in (None, 0.0, 1.0) for each in verdicts)
+        has_shares = len(self.judge.graders) > 1 or any(each.value not in (None, 0.0, 1.0) for each in verdicts)
         columns = dict.fromkeys(name for verdict in verdicts for name in verdict.scores)
         return EvalResult(
             num_correct=tuple(map(len, correct_turns)),
@@ -247,7 +247,7 @@ class _Answers:
             scores={name: sum(verdict.scores.get(name, 0.0) for verdict in verdicts) / num for name in columns},
             num_truncated=self._sums["truncated"],
             mean_length=self._sums["written"] / num,
-            prompts_hash=self.asked.prompts_hash,
+            prompts_hash=self._prompts_hash,
             conversations=conversation_means(self._sums),
             correct_turns=tuple(tuple(sorted(turns)) for turns in correct_turns) if self._sums["num"] else (),
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.remote.peer import CLOSE_S, Lost
-from scalerl.remote.serve import Server
+from scalerl.remote.serve import ObjectServer
 
 REPORT_S = 1.0
 """A living actor answers `take` at least this often."""
@@ -37,7 +37,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ActorPlace:
     """Where an actor is."""
 
     node: str
@@ -51,7 +51,7 @@ class Place:
     """Free memory of its first GPU; 0 if it has none or torch sees none."""
 
 
-def here(*, looks_at_gpu: bool = False) -> Place:
+def here(*, looks_at_gpu: bool = False) -> ActorPlace:
     """Return where this actor is; with `looks_at_gpu` also what torch knows about its GPU."""
     import ray
 
@@ -64,7 +64,7 @@ def here(*, looks_at_gpu: bool = False) -> Place:
 
         if torch.cuda.is_available():
             name, free_bytes = torch.cuda.get_device_name(0), float(torch.cuda.mem_get_info(0)[0])
-    return Place(
+    return ActorPlace(
         node=context.get_node_id(),
         address=ray.util.get_node_ip_address(),
         pid=os.getpid(),
@@ -88,9 +88,9 @@ class RemoteActor:
         self._next_number = 0
         self._inbox: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._outbox: list[tuple[str, Any]] = []
-        self._server = Server(self.receive, self.send)
+        self._server = ObjectServer(self.receive, self.send)
 
-    def place(self, looks_at_gpu: bool = False) -> Place:
+    def place(self, looks_at_gpu: bool = False) -> ActorPlace:
         return here(looks_at_gpu=looks_at_gpu)
 
     def start(self, make: Callable[[], Any]) -> None:
@@ -147,7 +147,7 @@ def start_actor(role: str, **options: Any) -> Any:
 class ActorLink:
     """A link to an actor."""
 
-    def __init__(self, actor: Any, make: Callable[[], Any], place: Place | None = None) -> None:
+    def __init__(self, actor: Any, make: Callable[[], Any], place: ActorPlace | None = None) -> None:
         """Let the actor serve what `make` returns; it says where it is itself, unless that is known already."""
         self.place = place
         self._actor, self._num_given, self._is_silent = actor, 0, False
@@ -244,14 +244,14 @@ def _is_lost(node: str) -> bool:
     return False
 
 
-def _is_here(place: Place) -> bool:
+def _is_here(place: ActorPlace) -> bool:
     """Return whether a place is on the node of this process."""
     import ray
 
     return place.node == ray.get_runtime_context().get_node_id()
 
 
-def end_process(place: Place) -> None:
+def end_process(place: ActorPlace) -> None:
     """Kill an actor's process by a signal, on its node: one that is stopped obeys nothing else."""
     import ray
     from ray.exceptions import RayError
@@ -288,7 +288,7 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def variables_of(place: Place, *, is_only_node: bool) -> Mapping[str, str]:
+def variables_of(place: ActorPlace, *, is_only_node: bool) -> Mapping[str, str]:
     """Return the environment in which ranks talk over the interface of their node's address, or only over loopback."""
     interface = "lo" if is_only_node else interface_of(place.address)
     # gloo would look for the address of the host's name, which is often that of the loopback interface.

@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn
 
 from scalerl.errors import RecipeError
 from scalerl.remote.peer import CLOSE_S, Lost
-from scalerl.remote.serve import DriverGone, Server
+from scalerl.remote.serve import DriverGone, ObjectServer
 from scalerl.remote.session import end_session, mapped_files, session_members
 
 BEAT_S = 0.5
@@ -205,7 +205,7 @@ def serve(connection: Connection) -> NoReturn:
         except OSError:
             raise DriverGone from None
 
-    server = Server(receive, send)
+    server = ObjectServer(receive, send)
     threading.Thread(target=_beat, args=(server, send), daemon=True, name="beat").start()
     try:
         path = pickle.loads(inbox.get())
@@ -239,7 +239,7 @@ def _read(connection: Connection, inbox: "queue.SimpleQueue[bytes]") -> None:
     _exit(1, orphaned=True)
 
 
-def _beat(server: Server, send: Callable[[str, Any], None]) -> None:
+def _beat(server: ObjectServer, send: Callable[[str, Any], None]) -> None:
     with suppress(DriverGone):
         while True:
             send("beat", server.busy_s)

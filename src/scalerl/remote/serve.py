@@ -22,7 +22,7 @@ class DriverGone(Exception):
     """The driver has ended: there is nobody left to answer."""
 
 
-class Server:
+class ObjectServer:
     """Makes an object and serves it. `busy_s` may be read by another thread, which gives the signs of life."""
 
     def __init__(self, receive: Callable[[bool], Received | None], send: Callable[..., None]) -> None:

@@ -38,7 +38,7 @@ class Unmapped(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TensorSpan:
     """Where a tensor is in a block of bytes."""
 
     dtype: str
@@ -93,7 +93,7 @@ class Parcel(Mapping[str, Any]):
 class InMemory(Parcel):
     """Tensors in one block of memory that another process holds. Whoever reads it keeps it from being written to."""
 
-    def __init__(self, path: str, mark: bytes, num_bytes: int, spans: Mapping[str, Span]) -> None:
+    def __init__(self, path: str, mark: bytes, num_bytes: int, spans: Mapping[str, TensorSpan]) -> None:
         """`mark` is at the beginning of the block as long as these tensors are in it."""
         self._path, self._mark, self._num_bytes, self._spans = path, mark, num_bytes, spans
 
@@ -196,11 +196,11 @@ def _write(block: "Tensor", offset: int, tensor: "Tensor") -> int:
     return _room(tensor)
 
 
-def _span(tensor: "Tensor", offset: int) -> Span:
-    return Span(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), offset=offset)
+def _span(tensor: "Tensor", offset: int) -> TensorSpan:
+    return TensorSpan(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), offset=offset)
 
 
-def _views(data: "Tensor", spans: Mapping[str, Span]) -> "dict[str, Tensor]":
+def _views(data: "Tensor", spans: Mapping[str, TensorSpan]) -> "dict[str, Tensor]":
     import torch
 
     tensors = {}
@@ -285,7 +285,7 @@ def _device_number(uuid: str) -> int:
 class InStore(Parcel):
     """References to buckets: several tensors in one array of bytes each."""
 
-    def __init__(self, buckets: Iterable[tuple[Mapping[str, Span], Any]]) -> None:
+    def __init__(self, buckets: Iterable[tuple[Mapping[str, TensorSpan], Any]]) -> None:
         self.buckets = tuple(buckets)
 
     def names(self) -> Iterable[str]:
@@ -309,11 +309,11 @@ def store(named: "Iterable[tuple[str, Tensor]]") -> InStore:
 
 def pack(
     named: "Iterable[tuple[str, Tensor]]", *, bucket_bytes: int = BUCKET_BYTES
-) -> Iterator[tuple[dict[str, Span], NDArray[np.uint8]]]:
+) -> Iterator[tuple[dict[str, TensorSpan], NDArray[np.uint8]]]:
     """Yield buckets of at most `bucket_bytes`; a larger tensor gets a bucket of its own."""
     import torch
 
-    spans: dict[str, Span] = {}
+    spans: dict[str, TensorSpan] = {}
     parts: list[Tensor] = []
     total = 0
     for name, tensor in named:
@@ -327,7 +327,7 @@ def pack(
         yield spans, torch.cat(parts).numpy()
 
 
-def unpack(spans: Mapping[str, Span], data: NDArray[np.uint8]) -> "dict[str, Tensor]":
+def unpack(spans: Mapping[str, TensorSpan], data: NDArray[np.uint8]) -> "dict[str, Tensor]":
     """Return the tensors of a bucket, which share its memory."""
     import torch
 

@@ -1,13 +1,13 @@
-"""Engines: requests in, completions out. An engine does not know what its completions are for.
+"""Engines: requests in, completions out. An engine does not know the purpose of its completions.
 
     requests, noise, sampling, progress    shared by all engines, independent of any of them
-    engine, memory                         what all engines refuse and count; what their caches take
+    engine, memory                         checks and counts of all engines; the memory of their caches
     torch/                                 the embedded engine: continuous batching with torch in this process
     vllm/                                  vLLM in child processes: large models, tensor parallelism, quantised weights
     fleet/                                 one engine over several in other processes
 
-ENGINES holds a function per name that a recipe can give as rollout.engine. Each one takes the loaded model and the
-rollout settings and returns an object with the methods of loop/seams.Engine. Heavy packages are imported inside it.
+ENGINES has a function for each value of rollout.engine in a recipe. It takes the loaded model and the rollout settings,
+and returns an object with the methods of loop/seams.Engine. Heavy packages are imported inside the function.
 """
 
 from collections.abc import Callable

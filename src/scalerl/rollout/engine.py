@@ -1,5 +1,5 @@
-"""What every engine does, whatever samples and wherever: refuse what cannot be served, stay failed once failed, count
-versions and work."""
+"""The part of an engine that does not depend on how it samples: it rejects requests that cannot be served, keeps
+failing after a failure, and counts versions and work."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,18 +13,18 @@ from scalerl.types import Completion, Request, Work
 _CLOSED = "the engine is closed"
 
 
-class AnyEngine(ABC):
-    """An Engine (loop/seams.py) over the methods below that begin with an underscore."""
+class EngineBase(ABC):
+    """An Engine (loop/seams.py) that implements its public methods with the private ones below."""
 
     def __init__(
         self, name: str, *, max_length: int, vocabulary: int, version: int, weights: frozenset[str] = frozenset()
     ) -> None:
-        """`name` begins the sentence of a failure; `weights` are those that every push must have."""
+        """`name` is the subject of error messages; `weights` are the names that every push must contain."""
         self._name, self._max_length, self.vocabulary, self._needed = name, max_length, vocabulary, weights
         self._version, self._failure = version, ""
         self._is_paused = False
         self._done = {False: Work(), True: Work()}
-        """Work outside and inside of pauses."""
+        """Work outside and inside pauses."""
 
     @property
     def version(self) -> int:
@@ -52,25 +52,26 @@ class AnyEngine(ABC):
             return self._advance()
 
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Sample with these weights, named as in the model's state_dict, from now on. A tied head may be left out."""
+        """Sample with these weights from now on; names are those of the model's state_dict. A tied head may be left
+        out."""
         self._require_usable()
         if version < self._version:
-            raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
+            raise ValueError(f"versions must rise: {version} was pushed after {self._version}")
         if missing := sorted(self._needed - weights.keys()):
-            raise ValueError(f"push_weights was not given {missing[0]}: all weights of a version arrive together")
+            raise ValueError(f"push_weights needs all weights of a version, but {missing[0]} is missing")
         self._load(weights, version)
         self._version = version
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Put all pending requests aside, with their caches, and serve what is submitted inside."""
+        """Put all pending requests aside, with their caches, and serve requests submitted inside this context."""
         self._require_usable()
         assert not self._is_paused, "a pause within a pause"
         held, self._is_paused = self._put_aside(), True
         try:
             yield
         finally:
-            # After a failure the requests are lost anyway.
+            # After a failure, the requests are lost anyway.
             if not self._failure:
                 self._bring_back(held)
             self._is_paused = False
@@ -81,28 +82,28 @@ class AnyEngine(ABC):
             self._drop_all()
 
     def _work(self, *, paused: bool) -> Work:
-        """Return the work so far, outside or inside of pauses."""
+        """Return the work so far, outside or inside pauses."""
         return self._done[paused]
 
     @abstractmethod
     def _enqueue(self, requests: Sequence[Request]) -> None:
-        """Take requests that can be served."""
+        """Queue requests, which can be served."""
 
     @abstractmethod
     def _advance(self) -> list[Completion]:
-        """Sample, and return what is complete."""
+        """Sample, and return finished completions."""
 
     @abstractmethod
     def _load(self, weights: Mapping[str, Any], version: int) -> None:
-        """Take all weights or raise ValueError; any other error must be within `_failing`."""
+        """Load the weights or raise ValueError; code that may raise other errors must be inside `_failing`."""
 
     @abstractmethod
     def _put_aside(self) -> Any:
-        """Begin with no requests, and return what `_bring_back` needs to go on with those that were pending."""
+        """Remove all pending requests, and return what `_bring_back` needs to continue them."""
 
     @abstractmethod
     def _bring_back(self, held: Any) -> None:
-        """Drop all requests, and go on with those that were put aside."""
+        """Drop all requests, and continue those that were put aside."""
 
     @abstractmethod
     def _drop_all(self) -> None:
@@ -114,9 +115,9 @@ class AnyEngine(ABC):
 
     @contextmanager
     def _failing(self, sentence: str) -> Iterator[None]:
-        """Turn any error into an EngineError that every later call repeats: the engine's state is unknown then.
+        """Turn any error into an EngineError, which every later call raises again: the engine's state is unknown.
 
-        A mistake of the user stays one.
+        A UserError is passed on unchanged.
         """
         self._require_usable()
         try:

@@ -1,4 +1,4 @@
-"""The random numbers that tokens are sampled with: one per token, from the request's seed and the token's index.
+"""The random numbers with which tokens are sampled: one per token, from the request's seed and the token's index.
 
 A counter-based generator (the splitmix64 finaliser, Steele et al. 2014). It has no state, so a token gets the same
 number in any slot, batch and order, and after a restart.
@@ -21,7 +21,7 @@ def uniforms(seeds: NDArray[np.uint64], indices: NDArray[np.int64]) -> NDArray[n
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix in place: a poll of a large engine has tens of thousands of numbers."""
+    """Mix the bits in place, because a poll of a large engine has tens of thousands of numbers."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits ^= bits >> np.uint64(shift)
         bits *= np.uint64(factor)

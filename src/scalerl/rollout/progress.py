@@ -1,12 +1,12 @@
 """Apply length plans and stop tokens to sampled tokens, for all slots at once. Plain numpy, for any engine.
 
-An engine samples a chunk of tokens for every slot without interpreting them. This module tells it before the chunk
-which tokens are forced, and after the chunk how many tokens count:
+An engine samples a chunk of tokens for every slot without interpreting them. Before the chunk, this module returns the
+forced tokens, and after the chunk the number of tokens that count:
 
     forced(chunk) -> [chunk, slots] token or -1        apply(tokens) -> number of tokens kept per slot, slots finished
 
-Tokens after a stop or a limit are dropped. If thinking ends by itself in the same chunk in which its budget runs out, a
-marker was forced needlessly: the tokens after the budget are dropped and sampled again, with the same noise.
+Tokens after a stop token or a limit are dropped. If thinking ends by itself in the chunk in which its budget runs out,
+the marker was not needed: the tokens after the budget are dropped and sampled again, with the same noise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from scalerl.types import Ending, LengthPlan
 
 FREE = -1
-"""In place of a forced token: this one is sampled."""
+"""Stands for "no forced token": the token is sampled."""
 _NEVER = np.iinfo(np.int64).max // 2
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """Which of a chunk's tokens count, and which slots finished."""
+    """The tokens of a chunk that count, and the slots that finished."""
 
     num_kept: NDArray[np.int64]
-    """How many of each slot's tokens count, from the first on."""
+    """Number of first tokens of each slot that count."""
     forced: NDArray[np.bool_]
-    """[chunk, slots], true for tokens of a marker."""
+    """[chunk, slots], true for the tokens of a marker."""
     finished: NDArray[np.bool_]
     stopped: NDArray[np.bool_]
-    """Finished by a stop token; the other finished slots reached the limit of their length plan."""
+    """Whether a slot finished by a stop token; the other finished slots reached a limit of their length plan."""
 
 
-class OneProgress:
-    """The position of one completion in its length plan; its tokens are given one by one."""
+class CompletionProgress:
+    """The position of one completion in its length plan, updated token by token."""
 
     __slots__ = ("_ending", "_plan", "_state", "count", "ended", "limit")
 
@@ -45,7 +45,7 @@ class OneProgress:
         self.count, self.limit, self.ended = 0, plan.max_tokens, False
 
     def forced(self, index: int) -> int:
-        """Return the token that must be at an index, as far as is known; FREE where it is sampled."""
+        """Return the forced token at an index, or FREE; known up to the next token."""
         budget, marker = self._plan.thinking_budget, self._plan.marker
         if budget is None or self.ended or not 0 <= index - budget < len(marker):
             return FREE
@@ -60,7 +60,7 @@ class OneProgress:
             self.ended, self.limit = True, self.count + self._plan.answer_budget
 
 
-class Progress:
+class SlotProgress:
     """The position of each slot in its length plan."""
 
     def __init__(self, slots: int, stop_tokens: Iterable[int]) -> None:
@@ -76,12 +76,12 @@ class Progress:
         self._marker_length = np.zeros(slots, dtype=np.int64)
         self._endings: dict[tuple[str | int, ...], int] = {}
         self._tables: list[NDArray[np.int16]] = []
-        """One table an ending: state x token -> next state. The last column is for tokens without their own."""
+        """One table per ending: state x token -> next state. The last column is for tokens without a column."""
         self._ending = np.full(slots, -1)
-        """The ending of each slot, or -1."""
+        """The number of each slot's ending, or -1."""
         self._state = np.zeros(slots, dtype=np.int64)
         self._complete = np.full(slots, -1)
-        """State in which the end of thinking is complete."""
+        """The state in which the end of thinking is complete."""
 
     def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
         """Put new requests with these plans into the slots."""
@@ -97,7 +97,7 @@ class Progress:
         self._marker_length[slots] = [len(plan.marker) for plan in plans]
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
-        """Return [chunk, slots]: the token that a slot must take at a step, or FREE where it samples."""
+        """Return [chunk, slots]: the forced token of a slot at a step, or FREE."""
         tokens = np.full((chunk, len(self.count)), FREE, dtype=np.int64)
         if not self._marker_length.any():
             return tokens
@@ -139,7 +139,7 @@ class Progress:
         return ChunkResult(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
 
     def _is_stop(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        # Of the few that there are: np.isin takes several times as long.
+        # There are few stop tokens: np.isin takes several times as long.
         stops = np.zeros(tokens.shape, dtype=np.bool_)
         for token in self._stop_tokens:
             stops |= tokens == token
@@ -168,7 +168,7 @@ class Progress:
             keys = np.fromiter(ending.moves, dtype=np.int64, count=len(ending.moves))
             table = np.zeros((ending.width + 1, int(keys.max(initial=0)) // ending.width + 2), dtype=np.int16)
             table[keys % ending.width, keys // ending.width] = list(ending.moves.values())
-            # Complete stays complete.
+            # The complete state is final.
             table[ending.width] = ending.width
             self._endings[ending.key] = len(self._tables)
             self._tables.append(table)

@@ -7,7 +7,7 @@ from scalerl.types import Request
 
 
 def check_requests(requests: Iterable[Request], *, max_length: int, vocabulary: int | None = None) -> None:
-    """Raise ValueError with one sentence if no engine could serve one of the requests."""
+    """Raise ValueError if an engine with this context and vocabulary cannot serve one of the requests."""
     known: set[int] = set()
     for request in requests:
         if fault := _fault(request, max_length, vocabulary, known):
@@ -15,16 +15,16 @@ def check_requests(requests: Iterable[Request], *, max_length: int, vocabulary: 
 
 
 def _fault(request: Request, max_length: int, vocabulary: int | None, known: set[int]) -> str | None:
-    """Return what is wrong with a request; `known` are the ids of tuples whose tokens are in the vocabulary.
+    """Return what is wrong with a request, or None; `known` has the ids of prompts that were already checked.
 
-    Requests of a group have the very same tuples, so that few of them are looked through.
+    The requests of a group share one tuple, so that few prompts have to be checked.
     """
     plan, prompt = request.length, request.prompt_tokens
     if not prompt:
         return "has an empty prompt: give it at least one token"
     thinking, most = plan.thinking_budget or 0, plan.max_tokens
     if plan.answer_budget < 0 or thinking < 0 or most < 1:
-        return f"has a length plan that allows no token: {plan}"
+        return f"has a length plan that allows no tokens: {plan}"
     if len(prompt) + most > max_length:
         return (
             f"needs {len(prompt)} prompt tokens and up to {most} new ones, but the engine's context is {max_length}"

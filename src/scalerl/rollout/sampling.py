@@ -1,4 +1,4 @@
-"""Sample a token from logits and return its log-prob; one row per slot. Used by every engine that has the logits."""
+"""Sample a token from logits and return its log-prob, for one row per slot and any engine that has the logits."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,9 +16,9 @@ def sample(
     """Invert the cumulative distribution at one uniform number per row: y = min {v : sum_(w <= v) p_w > u}.
 
     The log-prob is that of the whole distribution at the row's temperature, log p_y = z_y / T - logsumexp(z / T), even
-    if top_p cut off the tail. It is then not the probability the token was drawn with, so training does not allow
-    top_p. Greedy rows take the likeliest token; set their temperature to 1. Non-finite logits give a non-finite
-    log-prob and an arbitrary token of the vocabulary.
+    if top_p cuts off the tail. With top_p it is not the probability with which the token was drawn, so training does
+    not allow top_p. Greedy rows take the likeliest token; set their temperature to 1. Non-finite logits give a
+    non-finite log-prob and an arbitrary token.
     """
     log_probs = torch.log_softmax(logits / temperature[:, None], dim=-1)
     weights = log_probs.exp()
@@ -34,7 +34,7 @@ def sample(
 
 
 def _nucleus(probs: Tensor, top_p: Tensor) -> Tensor:
-    """Set to zero all but the smallest set of likeliest tokens that holds top_p of the probability."""
+    """Set the probability of all tokens to zero except the smallest set of likeliest tokens that sums to top_p."""
     ordered, places = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered
     ordered = ordered.masked_fill(before >= top_p[:, None], 0.0)

@@ -1,4 +1,4 @@
-"""The budget of a run: how much of it is spent, and when that ends or pauses the run."""
+"""The budget of a run: the share that is spent, and when the run ends or pauses."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,7 +8,7 @@ from scalerl.store import BUDGET_COLUMNS
 
 
 class Budget:
-    """The limits of a run. It ends at the first limit that is reached."""
+    """The limits of a run; the run ends at the first limit that it reaches."""
 
     def __init__(
         self,
@@ -18,24 +18,24 @@ class Budget:
         hours: str = "GPU-hours",
         pause_at: float | None = None,
     ) -> None:
-        """`spent` returns the columns of the last row; `hours` names their unit; `pause_at` is a share to pause at."""
+        """`spent` returns the columns of the last row; `hours` is the name of their unit; `pause_at` is a share."""
         self._spent, self._pause_at = spent, pause_at
         self._limits = {name: limit for name, limit in settings if limit is not None}
         self._units = {"steps": "steps", "gpu_hours": hours, "flops": "FLOPs"}
 
     @property
     def share(self) -> float:
-        """The share that is spent, by the limit that will be reached first; the run ends at 1."""
+        """The share of the budget that is spent, by the limit that will be reached first; the run ends at 1."""
         spent = self._spent()
         return max(spent[BUDGET_COLUMNS[name]] / limit for name, limit in self._limits.items())
 
     def at_end(self, axis: str) -> float | None:
-        """Return the compute at the end of the budget, at the pace so far; None before the first step."""
+        """Return the compute at the end of the budget, extrapolated from now; None before the first step."""
         return self._spent()[axis] / self.share if self.share > 0 else None
 
     @property
     def end(self) -> RunEnd | None:
-        """Why the run ends here, if it does."""
+        """Why the run ends here; None if it continues."""
         spent = self._spent()
         for name, limit in self._limits.items():
             if spent[BUDGET_COLUMNS[name]] >= limit:

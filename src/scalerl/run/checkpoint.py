@@ -1,13 +1,13 @@
 """Checkpoints: one folder per step, complete or absent, of safetensors and JSON files, never pickle.
 
     checkpoints/step-00000100/  manifest.json                 step, size and CRC-32 of every other file
-                                meta.json                     whatever the caller keeps: curriculum, clock, recipe ...
+                                meta.json                     state of the caller: curriculum, clock, rows ...
                                 tensors.<name>.safetensors    weights, optimizer, rng ...    (torch)
                                 arrays.<name>.safetensors     groups not trained yet ...     (numpy)
 
-A checkpoint is written under a temporary name, flushed to the disk, then renamed. A crash leaves an unfinished folder,
-which the next save removes, but never half a checkpoint. A learner over ranks writes one file of tensors per rank
-(learner/saved.py), while training goes on.
+A checkpoint is written under a temporary name, flushed to the disk, then renamed. A crash may leave an unfinished
+folder, which the next save removes, but never half a checkpoint. A learner over ranks writes one file of tensors per
+rank (learner/saved.py) while training continues.
 
 `Checkpoints` is the hook that writes them.
 """
@@ -45,10 +45,10 @@ _READ_BYTES = 1 << 24
 
 @runtime_checkable
 class WritesTensors(Protocol):
-    """A state that is written by others, such as the ranks of a learner."""
+    """A state that other processes write, such as the ranks of a learner."""
 
     def write(self, folder: Path) -> None:
-        """Write files as learner/saved.py names them, and return when they are complete."""
+        """Write files with the names of learner/saved.py, and return when they are complete."""
         ...
 
 
@@ -58,15 +58,15 @@ class Checkpoint:
 
     step: int
     tensors: "Mapping[str, Mapping[str, Tensor]] | WritesTensors" = field(default_factory=dict)
-    """By kind, "weights", "optimizer", "rng" ...; or what writes them, if they are not in this process. Those of a
-    checkpoint that was read are read from its files when they are used."""
+    """Tensors by kind ("weights", "optimizer", "rng" ...), or an object that writes them if other processes hold them.
+    After reading a checkpoint, tensors are read from its files only when they are used."""
     arrays: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     """JSON types."""
 
     @property
     def read_tensors(self) -> "Mapping[str, Mapping[str, Tensor]]":
-        """The tensors of a checkpoint that is in this process or was read from its folder."""
+        """The tensors by kind, of a checkpoint that was read or whose tensors are in this process."""
         assert not isinstance(self.tensors, WritesTensors), "others hold these tensors"
         return self.tensors
 
@@ -74,13 +74,13 @@ class Checkpoint:
 def save(
     folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2, keep_step: int | None = None
 ) -> Path:
-    """Write a checkpoint, then remove all but the last `keep` and the one of `keep_step`.
+    """Write a checkpoint, then remove all but the last `keep` checkpoints and that of `keep_step`.
 
-    Older ones stay untouched until it is complete.
+    Older checkpoints are not touched until the new one is complete.
     """
     parent = Path(folder)
     target = parent / f"step-{checkpoint.step:08d}"
-    # Not its parents: a run folder that was removed meanwhile must not come back with a checkpoint alone.
+    # Do not create parents: a run folder that was removed must not reappear with only a checkpoint.
     with write_errors(target):
         parent.mkdir(exist_ok=True)
     for left in parent.glob(f"*{UNFINISHED}"):
@@ -94,14 +94,14 @@ def save(
 
 
 def steps(folder: str | os.PathLike[str]) -> dict[int, Path]:
-    """Return every checkpoint of a run by its step, oldest first; none of them is verified."""
+    """Return the checkpoints of a run by step, oldest first, without verifying them."""
     entries = Path(folder).iterdir() if Path(folder).is_dir() else []
-    found = [path for path in entries if path.is_dir() and _NAME.fullmatch(path.name)]
-    return dict(sorted((int(path.name.removeprefix("step-")), path) for path in found))
+    folders = [path for path in entries if path.is_dir() and _NAME.fullmatch(path.name)]
+    return dict(sorted((int(path.name.removeprefix("step-")), path) for path in folders))
 
 
 def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
-    """Return the newest checkpoint, verified, or None. CheckpointError for a damaged one names the next that is not."""
+    """Return the newest checkpoint, verified, or None; if it is damaged, CheckpointError names an older intact one."""
     existing = [*steps(folder).values()]
     if not existing:
         return None
@@ -118,21 +118,21 @@ def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint to the CPU, after a check of every byte."""
+    """Verify every byte of a checkpoint and read it to the CPU."""
     if (fault := damage(Path(path))) is not None:
         raise CheckpointError(f"checkpoint {path} is damaged ({fault})")
     return _read(Path(path))
 
 
 def damage(folder: Path) -> str | None:
-    """Return what is wrong with a checkpoint's files; None if every byte is as it was written."""
+    """Return a description of the damage to a checkpoint's files; None if every byte is intact."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files = manifest["files"]
         if manifest["format"] != _FORMAT:
-            return f"its format is {manifest['format']}, and this version reads {_FORMAT}"
+            return f"its format is {manifest['format']}, but this version reads {_FORMAT}"
     except (OSError, ValueError, KeyError, TypeError):
-        return f"{MANIFEST} is missing or cut"
+        return f"{MANIFEST} is missing or incomplete"
     for name, written in files.items():
         try:
             size = (folder / name).stat().st_size
@@ -188,7 +188,7 @@ def _crc32(path: Path) -> int:
 
 
 class Checkpoints(Hook):
-    """Saves a run when that is due and when it ends, at most once per step. It is the last of the hooks."""
+    """Saves a run at regular intervals and at its end, at most once per step. It must be the last hook."""
 
     def __init__(
         self,
@@ -201,9 +201,9 @@ class Checkpoints(Hook):
         paused: Callable[[], AbstractContextManager[object]] = nullcontext,
         saved: int = -1,
     ) -> None:
-        """`content` returns what to save at the current `step`, while the run is `paused`.
+        """`content` returns the checkpoint of the current `step`; it is called while the run is `paused`.
 
-        `best` is the step of the best evaluation, whose checkpoint is kept; `saved` is that of the newest checkpoint.
+        `best` returns the step of the best evaluation, whose checkpoint is kept; `saved` is the newest saved step.
         """
         self._folder, self._settings, self._step, self._content = folder, settings, step, content
         self._best, self._paused = best, paused
@@ -222,19 +222,19 @@ class Checkpoints(Hook):
 
     def _save(self, step: int) -> None:
         with self._paused():
-            # Before the state is copied: a rank has room for one copy.
+            # Wait before the state is copied: a rank has room for only one copy.
             self.wait()
             content = self._content()
             self._written: Future[Path] | None = self._writer.submit(
                 save, self._folder, content, keep=self._settings.keep, keep_step=self._best()
             )
             if not isinstance(content.tensors, WritesTensors):
-                # Others have a copy of their state, and training continues while they write it.
+                # Other processes write a copy of their state while training continues; this one does not.
                 self.wait()
         self._saved, self._saved_at = step, time.monotonic()
 
     def wait(self) -> None:
-        """Return when no checkpoint is being written; raise what stopped the last one."""
+        """Wait until no checkpoint is being written; raise the error of the last one, if any."""
         written, self._written = self._written, None
         if written is not None:
             written.result()

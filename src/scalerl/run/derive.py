@@ -1,7 +1,7 @@
-"""Settings that follow from the model, its tokenizer and the problems, for recipes that leave them open (`derived`).
+"""Derive the settings that a recipe leaves open (`derived`) from the model, its tokenizer and the problems.
 
 model.path -> configuration, tokenizer ->  chat, context, rate    \\
-task       -> problems, references     ->  grader, prompt length   >  a recipe without open settings, and a reason each
+task       -> problems, references     ->  grader, prompt length   >  a recipe without open settings, with reasons
 device     -> FLOPs per second         ->  length, batch, sizes   /
 """
 
@@ -22,26 +22,26 @@ from scalerl.tasks.build import build_whole_task
 from scalerl.tasks.task import Task
 
 RATE = 5e-3
-"""Learning rate x width. Recipes that learnt have 0.002 (8B) to 0.03 (0.9M); collapses begin at 0.1."""
+"""Learning rate x width. Recipes that learned used 0.002 (8B) to 0.03 (0.9M); collapses begin at 0.1."""
 ADAPTER_RATE = 10 * RATE
-"""The same of adapters, whose best rates are about ten times as high ("LoRA Without Regret", 2025)."""
+"""The same for adapters, whose best rates are about ten times as high ("LoRA Without Regret", 2025)."""
 FLOPS = {"cuda": 1e14, "cpu": 1.5e10}
-"""FLOPs per second to reckon with; of two CPU cores."""
+"""Assumed FLOPs per second of a GPU and of two CPU cores."""
 LENGTH = {"cuda": 1024, "cpu": 64}
-"""Tokens of a completion, where the model's context has room for them."""
+"""Tokens of a completion, if the model's context has room for them."""
 STEP_S = 60.0
 """About how long a step, and an evaluation, should take."""
 MOST_GROUPS, FEWEST_GROUPS = 48, 4
-"""Problems of a batch: at most the paper's, and enough for some to have right and wrong answers."""
+"""Problems per batch: at most the paper's number, and enough for some to have both right and wrong answers."""
 MOST_EVALUATED = 1000
 _SAMPLE, _STEP = 2, 8
-"""FLOPs per parameter of a token that is sampled, and of one that is also trained on."""
+"""FLOPs per parameter for a sampled token, and for a token that is sampled and trained on."""
 _NUMBER = re.compile(r"(?:.*####)?\s*[-\u2212]?\$?[\d,]*\.?\d+(?:/\d+)?\s*%?\s*", re.DOTALL)
 _LETTER = re.compile(r"\s*\(?[A-J]\)?\.?\s*")
 
 
 class Derived(NamedTuple):
-    """One setting, what it became, and why."""
+    """A derived setting, its value and the reason."""
 
     key: str
     value: Any
@@ -49,25 +49,25 @@ class Derived(NamedTuple):
 
 
 def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Derived, ...]]:
-    """Return the recipe with everything set that it leaves open, and what was set; the same one if that is nothing.
+    """Return the recipe with every open setting set, and the settings that were derived.
 
-    `gpus` are those to train on, by default the ones of this machine.
+    `gpus` are the GPUs to train on; by default those of this machine.
     """
     if not recipe.derived:
         return recipe, ()
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
-    made = {each.key: each for each in _derivations(recipe, recipe.model.path, gpus or Gpus.here())}
-    if unknown := [key for key in recipe.derived if key not in made]:
-        raise RecipeError(f"derived holds {quoted(unknown)}, which cannot be derived; what can be is {quoted(made)}")
-    # Another length control than the recipe's own may have no such setting.
+    by_key = {each.key: each for each in _derivations(recipe, recipe.model.path, gpus or Gpus.here())}
+    if unknown := [key for key in recipe.derived if key not in by_key]:
+        raise RecipeError(f"derived names {quoted(unknown)}, which cannot be derived; choices: {quoted(by_key)}")
+    # The chosen length control may have no such setting.
     skipped = {"length.max_length"}.difference(recipe.length_settings)
-    chosen = tuple(made[key] for key in recipe.derived if key not in skipped)
+    chosen = tuple(by_key[key] for key in recipe.derived if key not in skipped)
     return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
 
 
 def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Derived]:
-    """Yield every setting that can be derived; values that the recipe has set itself are reckoned with."""
+    """Yield every setting that can be derived, given the values that the recipe sets."""
     trust = recipe.model.trust_remote_code
     config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
     sizes, device = ModelSizes.from_config(config), "cpu" if gpus is None else "cuda"
@@ -95,8 +95,8 @@ def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Deriv
     room = longest_context - prompt
     if room < 1 and is_open("length.max_length"):
         raise RecipeError(
-            f"rollout.max_prompt_tokens is {prompt}, but the model has room for {longest_context} tokens, those of the "
-            f"completion included: lower it"
+            f"rollout.max_prompt_tokens is {prompt}, but the model's context has only {longest_context} tokens for "
+            f"prompt and completion: lower it"
         )
     length, limits = max(min(LENGTH[device], room), 1), recipe.length_settings
     yield Derived("length.max_length", length, f"{LENGTH[device]:,} on this device, if the model's context has room")
@@ -105,11 +105,11 @@ def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Deriv
     context = prompt + length
     yield Derived("rollout.context", context, f"prompt and completion; the model has room for {longest_context:,}")
 
-    in_a_minute = STEP_S * FLOPS[device] / (shape.params * length)
+    per_minute = STEP_S * FLOPS[device] / (shape.params * length)
     completions = recipe.pipeline.completions_per_group
-    for_an_epoch = len(encoded) // 10
-    groups = int(in_a_minute / _STEP / completions)
-    groups = max(min(groups, for_an_epoch, MOST_GROUPS), FEWEST_GROUPS)
+    tenth_of_epoch = len(encoded) // 10
+    groups = int(per_minute / _STEP / completions)
+    groups = max(min(groups, tenth_of_epoch, MOST_GROUPS), FEWEST_GROUPS)
     size = f"{shape.params / 1e6:,.3g}M parameters"
     yield Derived("pipeline.groups_per_batch", groups, f"about a minute a step with {size}, ten steps an epoch")
     groups = groups if is_open("pipeline.groups_per_batch") else recipe.pipeline.groups_per_batch
@@ -120,7 +120,7 @@ def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Deriv
     yield from memory.values()
 
     num, share = (len(task.evaluation), 1) if task.evaluation else (len(encoded), 5)
-    samples = int(in_a_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
+    samples = int(per_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
     evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
     yield Derived("evaluation.num_prompts", evaluated, f"about a minute an evaluation, of {num:,} problems")
 
@@ -131,14 +131,14 @@ def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Deriv
 
 
 def _savings(recipe: Recipe, sizes: ModelSizes, gpus: Gpus | None) -> Iterable[Derived]:
-    """Yield the settings that decide how much memory training takes, and the number of slots."""
+    """Yield the settings that determine the memory of training, and the number of slots."""
     batch = recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
     is_alone = recipe.learner.sharding == "none" and num_generators(recipe) == 0 and recipe.rollout.engine == "torch"
     choice = choose_savings(recipe, sizes, gpus, recipe.derived) if gpus is not None and is_alone else None
     if gpus is not None and choice is not None:
         why = reasons(recipe, sizes, gpus, choice)
     else:
-        # Nothing is known that fits, or saving is not this recipe's way: `--check` says more.
+        # No known settings fit, or this layout is not one that savings are chosen for; `--check` says more.
         why = dict.fromkeys(KEYS, "on a CPU nothing is saved" if gpus is None else "as the recipe has it")
     values = {key: value_at(recipe, key) for key in KEYS} if choice is None else choice.changes
     for key in KEYS:

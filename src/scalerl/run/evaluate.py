@@ -1,4 +1,4 @@
-"""Measure a model on evaluation sets: the rows of evals.jsonl and of `scalerl eval`."""
+"""Measure a model on evaluation sets, for evals.jsonl and for `scalerl eval`."""
 
 import math
 from collections import Counter
@@ -30,7 +30,7 @@ SAMPLES_KEPT = 4
 
 
 class Evaluations(Hook):
-    """Evaluates a run every so many steps, before its first step and at its end, while training is paused."""
+    """Evaluates a run before its first step, every `every` steps and at its end, while training is paused."""
 
     def __init__(
         self, parts: Parts, rows: Rows, clock: Clock, *, every: int, observer: RunObserver, watchdog: Watchdog
@@ -43,13 +43,13 @@ class Evaluations(Hook):
     def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
         step = self._parts.pipeline.version
         is_due = step % self._every == 0 or (end is not None and end.kind in ("budget", "data"))
-        # A run that was asked to stop ends without an evaluation, which may take long; a resumed one catches up on it.
+        # If asked to stop, end without an evaluation, which may take long; a resumed run catches up on it.
         if is_due and self.last < step and not self._observer.stopping():
             self._rows.flush()
             self._evaluate(step, () if done is None else done.batch.groups)
 
     def _evaluate(self, step: int, groups: Sequence[Group]) -> None:
-        """Evaluate and write the rows; `groups` are training groups to show beside them."""
+        """Evaluate and write the rows, with samples of `groups`, the last training groups."""
         parts, engine, before = self._parts, self._parts.engine, self._parts.engine.eval_work
         with self._clock.aside("evaluation"), engine.paused():
             engine.push_weights(parts.learner.weights(), step)
@@ -61,7 +61,7 @@ class Evaluations(Hook):
                     return
             results = evaluation.results()
             if step == 0:
-                # Training may make answers readable; a grader that fails on every answer stays broken.
+                # Training may teach the model a readable format, but will not mend a grader that always fails.
                 check_verdicts(results, parts.inputs, allowed=["grader/no_answer", "environment/no_answer"])
             samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
             self._rows.add_evaluation(step, eval_rows(results, spent), samples)
@@ -69,13 +69,13 @@ class Evaluations(Hook):
         self._clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
 
     def _on_progress(self, finished: int, total: int) -> None:
-        # Not watched: a blocked terminal is not a grader that hangs.
+        # Not watched: if the terminal blocks, the grader does not hang.
         with self._watchdog.watching(None):
             self._observer.evaluating(finished, total)
 
 
 def complete(evals: Sequence[Row], num_sets: int) -> list[Row]:
-    """Return the rows of evaluations that have one for every set."""
+    """Return the rows of the evaluations that covered every set."""
     num_rows = Counter(row["step"] for row in evals)
     return [row for row in evals if num_rows[row["step"]] == num_sets]
 
@@ -95,12 +95,12 @@ def begin_evaluation(
     on_progress: Callable[[int, int], None] = lambda finished, total: None,
 ) -> Evaluation:
     """Submit the requests of all sets."""
-    asked = {each.name: each.asked(step) for each in inputs.eval_sets}
-    return Evaluation(engine, asked, graders=inputs.graders, on_progress=on_progress)
+    sets = {each.name: each.requests(step) for each in inputs.eval_sets}
+    return Evaluation(engine, sets, graders=inputs.graders, on_progress=on_progress)
 
 
 def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float]) -> list[Row]:
-    """Return the rows of evals.jsonl, without step and attempt."""
+    """Return the rows of an evaluation, without step and attempt."""
     columns = {key: spent[key] for key in ("gpu_hours", "flops", "tokens")}
     return [{"set": name, **columns, **result_row(result)} for name, result in results.items()]
 
@@ -122,24 +122,24 @@ def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
 
 
 def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
-    """Return what a sample says of a conversation: who said what, in order; nothing of a single completion."""
+    """Return the turns of a conversation as a column of a sample; empty for a single completion."""
     if completion.episode is None:
         return {}
-    said = []
+    parts: list[tuple[str, Any]] = []
     for branch in completion.sequences:
-        # What a later branch begins with: the first begins with the problem.
-        said += [("environment", list(branch.request.prompt_tokens))] if said else []
+        # The first branch begins with the problem, later ones with text of the environment.
+        parts += [("environment", list(branch.request.prompt_tokens))] if parts else []
         tokens, place = branch.tokens.tolist(), 0
         for start, end in branch.turns:
-            said += [("environment", tokens[place:start])] if start > place else []
-            said.append(("model", tokens[start:end]))
+            parts += [("environment", tokens[place:start])] if start > place else []
+            parts.append(("model", tokens[start:end]))
             place = end
-        said += [("environment", tokens[place:])] if place < len(tokens) else []
-    return {"conversation": [{"by": by, "text": text.decode(part)} for by, part in said]}
+        parts += [("environment", tokens[place:])] if place < len(tokens) else []
+    return {"conversation": [{"by": speaker, "text": text.decode(part)} for speaker, part in parts]}
 
 
 def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
+    """Measure the recipe's untrained model on `sets`, by default all evaluation sets; return one row per set."""
     recipe, _ = derive(recipe)
     inputs = load_inputs(recipe, sets=sets)
     with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
@@ -161,12 +161,12 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
 
 
 def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
-    """Return values by number as JSON has them; those of pass@(k, T) are by T and k."""
+    """Return a mapping with its numeric keys as strings, for JSON; pass@(k, T) is nested, by T and k."""
     return {str(key): _keyed(value) if isinstance(value, Mapping) else value for key, value in by_number.items()}
 
 
 def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed: Collection[str] = ()) -> None:
-    """Raise GraderError if a set has no verdict at all, for other reasons than the `allowed` ones."""
+    """Raise GraderError if a set has no verdict at all, unless all reasons are `allowed`."""
     for eval_set in inputs.eval_sets:
         result, playing = results[eval_set.name], inputs.environments.get(eval_set.name)
         if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
@@ -176,13 +176,13 @@ def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed
         errors = {**({} if playing is None else playing.first_errors), **inputs.graders.first_errors}
         error = next(iter(errors.values()), None)
         raise GraderError(
-            f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '
+            f'"{name}" has no verdict on any of {result.num_samples} answers of {eval_set.name} '
             f"({reasons}{f': {error}' if error else ''})"
         )
 
 
 def result_row(result: EvalResult) -> dict[str, Any]:
-    """Return what every row on an evaluation has."""
+    """Return the columns of every row of an evaluation."""
     return {
         "reward": result.reward,
         "num_correct": list(result.num_correct),
@@ -200,7 +200,7 @@ def result_row(result: EvalResult) -> dict[str, Any]:
 
 
 def outcome_columns(num_outcomes: Mapping[str, int]) -> dict[str, float]:
-    """Return the columns that count what graders saw; where programs ran, with the share stopped by the sandbox."""
+    """Return columns that count outcomes named by graders; for programs, also the share that the sandbox stopped."""
     columns: dict[str, float] = {f"outcome/{name}": num for name, num in sorted(num_outcomes.items())}
     if num_outcomes.keys() & set(KINDS):
         stopped = sum(num_outcomes.get(name, 0) for name in STOPPED)

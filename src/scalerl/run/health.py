@@ -1,7 +1,7 @@
-"""What a run says about its own health at each evaluation: forecasts of its curves, and alarms.
+"""Report a run's health at each evaluation: forecasts of its curves, and alarms.
 
-The only module of this room that reads curves: what it imports from `report` is all that a run needs of the predictive
-half.
+This is the only module of `run` that reads curves. Its imports from `report` are all that a run needs from the
+predictive half.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,14 @@ from scalerl.store import Row
 
 ERRORS = {"grader": AlarmKind.GRADER_ERROR, "environment": AlarmKind.ENVIRONMENT_ERROR}
 NUM_SHOWN, LONGEST_ANSWER = 3, 60
-"""Answers shown beside an alarm, and the characters of each, which are its last."""
+"""Number of answers shown with an alarm, and the number of last characters shown of each."""
 
 Outlooks = Mapping[str, CurveResult | None]
-"""The forecast of each evaluation set, None before there is one."""
+"""The forecast of each evaluation set; None if there is none yet."""
 
 
 class Health(Hook):
-    """Reports each evaluation with forecasts and with what a person should know since the last one."""
+    """Reports each evaluation with its forecasts and the new alarms."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Health(Hook):
         graders: str = "",
         remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
-        """`at_end` returns the compute at the end of the budget, `errors` and `num_unrewarded` are those of Parts.
+        """`at_end` returns the compute at the end of the budget; for `errors` and `num_unrewarded` see Parts.
 
-        `graders` are their names; `remedies` are the settings that help against each kind of alarm.
+        `graders` has the names of the graders, `remedies` the settings that help against each kind of alarm.
         """
         self._rows, self._clock, self._report = rows, clock, report
         self._at_end, self._errors, self._remedies = at_end, errors, remedies
@@ -58,7 +58,7 @@ class Health(Hook):
             return
         self._num_reported += len(new)
         with self._clock.aside("evaluation"):
-            # As `scalerl fit` of the folder: the sets of a run share an axis.
+            # All sets of a run share an axis, as when `scalerl fit` reads the folder.
             known = outlooks_of(self._rows.evals)
             ahead = {name: with_end(curve, self._at_end(curve.axis)) for name, curve in known.items()}
             outlooks = {row["set"]: ahead.get(row["set"]) for row in new}
@@ -68,7 +68,7 @@ class Health(Hook):
         return [row for row in self._rows.evals if row["set"] == name]
 
     def _alarms(self, outlooks: Outlooks) -> list[Alarm]:
-        """Return what is new since the last call."""
+        """Return the alarms that are new since the last call."""
         metrics = self._rows.metrics
         raised = alarms(
             number_columns(metrics),
@@ -80,7 +80,7 @@ class Health(Hook):
         return [*self._news.update(present), *self._events()]
 
     def _with_grader(self, alarm: Alarm) -> Alarm:
-        """Name the grader where no answer was ever worth anything: it may be what is wrong, not the problems."""
+        """Name the grader if no answer ever earned a reward: the grader may be at fault, not the problems."""
         num = self._num_unrewarded()
         if alarm.kind != AlarmKind.EMPTY or alarm.cause != "all_wrong" or not num:
             return alarm
@@ -88,7 +88,7 @@ class Health(Hook):
         return replace(alarm, cause="unrewarded", subject=self._graders, num_answers=num, answers=answers)
 
     def _events(self) -> list[Alarm]:
-        """Return what happened once: the first error of each grader and environment, and stalls."""
+        """Return events since the last call: the first error of each grader and environment, and stalls."""
         before, self._known_errors = self._known_errors, dict(self._errors())
         new = sorted(self._known_errors.items() - before.items())
         events = [Alarm(kind=ERRORS[source], subject=name, detail=error) for (source, name), error in new]

@@ -1,9 +1,9 @@
-"""The loop of a training run, RL and SFT alike: after every step each hook does its part, in order.
+"""The loop of a training run, for RL and SFT: after each step every hook is called, in order.
 
     clock -> rows -> evaluations -> health -> sinks -> checkpoints
 
-A hook is called before the first step too, so that a run is measured where it starts, and once more when the data is
-exhausted. The last hook writes the checkpoint, so a run never ends without one.
+Hooks are also called before the first step, so that a run is measured where it starts, and once more when the data is
+exhausted. The last hook writes the checkpoint, so that a run never ends without one.
 """
 
 import itertools
@@ -17,27 +17,27 @@ class RunEnd:
     """Why a run ended."""
 
     kind: Literal["budget", "data", "stopped", "paused"]
-    """The budget is spent, the data is exhausted, the observer asked to stop, or the run is to pause here."""
+    """The budget is spent, the data is exhausted, the observer asked to stop, or the run pauses here."""
     reason: str
 
 
 class Hook(Protocol):
-    """One concern of a run."""
+    """One part of a run that acts between steps."""
 
     def after_step(self, done: Any, end: RunEnd | None) -> None:
-        """Do what is due after a step.
+        """Act after a step.
 
-        `done` is the step; None before the first one and after the last. `end` is why the run ends here; None if it
-        continues.
+        `done` is the step, or None before the first step and after the last one. `end` says why the run ends here, or
+        is None if the run continues.
         """
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs to know, by name, as JSON types."""
+        """Return the state that a resumed run needs, by name, as JSON types."""
         return {}
 
 
 def train(steps: Iterable[Any], hooks: Sequence[Hook], end: Callable[[], RunEnd | None]) -> RunEnd:
-    """Take the steps and call the hooks after each, until `end` returns a reason or there are no more steps."""
+    """Take steps and call the hooks after each one, until `end` returns a reason or the steps are exhausted."""
     for done in itertools.chain([None], steps):
         if (reached := _call(hooks, done, end)) is not None:
             return reached
@@ -47,15 +47,15 @@ def train(steps: Iterable[Any], hooks: Sequence[Hook], end: Callable[[], RunEnd 
 
 
 def state_of(hooks: Sequence[Hook]) -> dict[str, Any]:
-    """Return the state of all hooks, for a checkpoint."""
+    """Return the joined state of all hooks, for a checkpoint."""
     return {name: value for hook in hooks for name, value in hook.state().items()}
 
 
 def _call(hooks: Sequence[Hook], done: Any, end: Callable[[], RunEnd | None]) -> RunEnd | None:
-    """Call every hook; return what the last one, which saves, was told."""
+    """Call every hook; return the `end` that the last hook, which writes the checkpoint, received."""
     reached = None
     for hook in hooks:
-        # Asked anew for each: the user may ask to stop during an evaluation.
+        # Ask again for each hook: the user may ask to stop during an evaluation.
         reached = end()
         hook.after_step(done, reached)
     return reached

@@ -1,4 +1,4 @@
-"""The machine that a run is on: threads of the host, garbage collection, versions and hardware."""
+"""The machine of a run: threads of the host, garbage collection, CPU time, versions and hardware."""
 
 import gc
 import os
@@ -18,11 +18,11 @@ STATM = Path("/proc/self/statm")
 
 
 def limit_host_threads(device: torch.device) -> None:
-    """On the host of a GPU, let torch compute with one thread, unless OMP_NUM_THREADS is set.
+    """With a GPU, let torch use one thread on the host, unless OMP_NUM_THREADS is set.
 
-    Vectors on the host are short, and threads that wait for the next one take time from the one that launches kernels:
-    preparing a batch took 52 ms with one thread on each of 16 cores, and 8 ms with a single thread. With a model of 10M
-    parameters the loop made 43 steps a second with four threads and 56 with one.
+    Vectors on the host are short, and threads that wait for work slow down the one that launches kernels: preparing a
+    batch took 52 ms with 16 threads on 16 cores, and 8 ms with one. With a model of 10M parameters the loop made 43
+    steps per second with four threads and 56 with one.
     """
     if device.type == "cuda" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
@@ -30,10 +30,10 @@ def limit_host_threads(device: torch.device) -> None:
 
 @contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Exclude all objects that exist now, such as models and modules, from garbage collection within this context.
+    """Exclude all objects that exist now, such as models and modules, from garbage collection inside this context.
 
-    Traversing all of them takes a few tenths of a second, which would be added to some step. Do nothing if the caller
-    has frozen objects already: they would be released together with those of this context.
+    Traversing them takes a few tenths of a second, in the middle of some step. If the caller has frozen objects
+    already, do nothing: they would be released together with the objects of this context.
     """
     if gc.get_freeze_count():
         yield
@@ -47,10 +47,10 @@ def frozen_objects() -> Iterator[None]:
 
 
 class CpuTime:
-    """Counts the CPU time of this process and of others that it has started, also after their end."""
+    """Counts the CPU time of this process and of processes that it started, also after they have ended."""
 
     def __init__(self, pids: Callable[[], Iterable[int | None]] = list) -> None:
-        """`pids` returns the others; None stands for one on another machine, which is not counted."""
+        """`pids` returns the ids of the other processes; None, for one on another machine, is not counted."""
         self._pids = pids
         self._seconds: dict[int, float] = {}
 
@@ -63,7 +63,7 @@ class CpuTime:
 
 
 def machine_load(device: torch.device) -> dict[str, float]:
-    """Return how busy the machine is, as columns of metrics.jsonl: 1 is a runnable process for each core."""
+    """Return columns on how busy the machine is; a load of 1 is one runnable process per core."""
     row = {"host/load": os.getloadavg()[0] / (os.cpu_count() or 1)}
     with suppress(FileNotFoundError):
         row["host/memory_gb"] = int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
@@ -74,7 +74,7 @@ def machine_load(device: torch.device) -> dict[str, float]:
 
 
 def environment(device: torch.device, device_name: str = "") -> dict[str, Any]:
-    """Return versions and hardware, for the run folder; `device_name` is that of a device on another machine."""
+    """Return versions and hardware, for the run folder; `device_name` names a device on another machine."""
     import transformers
 
     return {

@@ -1,6 +1,6 @@
-"""What a recipe names, loaded and checked: tasks, the model, graders and evaluation sets.
+"""Load and check what a recipe names: tasks, the model, graders and evaluation sets.
 
-Training and a single evaluation (`scalerl eval`) have this in common.
+Training and a single evaluation (`scalerl eval`) both begin here.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,7 +30,7 @@ from scalerl.tasks.task import Task, shared_answer, without
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a recipe names, loaded and checked."""
+    """The tasks, model, graders and evaluation sets of a recipe."""
 
     tasks: Mapping[str, Task]
     """By name; a run's only task is called main."""
@@ -40,25 +40,25 @@ class Inputs:
     graders: GraderRunner
     eval_sets: tuple[EvalSet, ...]
     environments: Mapping[str, Playing]
-    """What conversations are held with, by evaluation set; a run's only task is called main."""
+    """The environments, by evaluation set; the set of a run's only task is called main."""
 
 
 def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.device | None = None) -> Inputs:
-    """Load the tasks and the model of a recipe and check that they fit together. Whoever calls closes `graders`.
+    """Load the tasks and the model of a recipe and check that they fit together. The caller must close `graders`.
 
-    `sets` are the names of the evaluation sets that are wanted; empty for all.
+    `sets` are the names of the evaluation sets to load; empty for all.
     """
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
-    # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
+    # Tasks first: an error in a file then shows at once, before the model is loaded.
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     if unknown := set(sets) - {*tasks, *others}:
         raise RecipeError(
             RecipeProblem(
-                statement=f'no evaluation set is called "{min(unknown)}"; choices: {quoted([*tasks, *others])}',
+                statement=f'there is no evaluation set "{min(unknown)}"; choices: {quoted([*tasks, *others])}',
                 suggestion=did_you_mean(min(unknown), [*tasks, *others]),
             )
         )
@@ -116,7 +116,7 @@ def _length_control(settings: Length, tasks: Mapping[str, Task], text: Text) -> 
 
 
 def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
-    """Check a length control against the context: the recipe has checked its own, but this may be a user's function."""
+    """Check that a length control fits the context. The recipe checks built-in ones; this may be a user's function."""
     needed = rollout.max_prompt_tokens + length.max_tokens
     if needed > rollout.context:
         raise RecipeError(
@@ -126,21 +126,21 @@ def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
 
 
 def check_teacher(settings: KlSettings, text: Text) -> None:
-    """Check that a teacher has the model's tokens: log-probs are compared token by token."""
+    """Check that a teacher has the model's vocabulary, because log-probs are compared token by token."""
     reference = settings.reference
     if not (settings.coefficient and isinstance(reference, TeacherReferenceSettings)):
         return
     with hide_hub_warnings():
-        theirs = load_tokenizer(reference.path).get_vocab()
-    if differing := text.tokenizer.get_vocab().items() ^ theirs.items():
+        teacher_vocabulary = load_tokenizer(reference.path).get_vocab()
+    if differing := text.tokenizer.get_vocab().items() ^ teacher_vocabulary.items():
         raise RecipeError(
-            f"kl.reference.path is {reference.path}, but a teacher needs the tokenizer of the model, and "
+            f"kl.reference.path is {reference.path}, but a teacher needs the model's tokenizer, and "
             f"{len({token for token, _ in differing}):,} tokens differ, such as {min(differing)[0]!r}"
         )
 
 
 def training_prompts(inputs: Inputs, rollout: RolloutSettings) -> dict[str, Prompts]:
-    """Encode the training problems of each task, without those that any evaluation set holds."""
+    """Encode the training problems of each task, except those that are in an evaluation set."""
     withheld = [problem for each in inputs.eval_sets for problem in each.problems]
     prompts = {}
     for name, task in inputs.tasks.items():

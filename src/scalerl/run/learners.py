@@ -1,4 +1,4 @@
-"""The learner that a recipe describes: in this process, over processes of this machine, or over a cluster."""
+"""Build the learner that a recipe describes: in this process, or with ranks on this machine or a cluster."""
 
 import functools
 import json
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0, place: Place | None = None) -> Any:
-    """Return the learner that a recipe describes: it trains `model` in place, or ranks load it by its name.
+    """Return the learner that a recipe describes. It trains `model` in place, or its ranks load the model by name.
 
-    Ranks are processes of this machine, or actors that `place` has placed on a cluster.
+    Ranks are processes on this machine, or Ray actors that `place` holds.
     """
     check_context_ranks(recipe, model.config)
     device = model.device if place is None else place.computes_on
@@ -63,28 +63,29 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
 
 
 def child_learner(learner: LearnerSettings, device: torch.device, **fields: Any) -> Any:
-    """Return a learner over ranks that are processes of this machine; `fields` are those of RankSpec."""
+    """Return a learner whose ranks are processes on this machine; `fields` are fields of RankSpec."""
     from scalerl.learner.ranks.driver import child_ranks, ranked_learner
 
     gpu = device.type == "cuda"
-    # On the host of a GPU one thread is the fastest.
+    # With a GPU, one thread on the host is fastest.
     threads = (0 if "OMP_NUM_THREADS" in os.environ else 1) if gpu else max(torch.get_num_threads() // learner.ranks, 1)
     return ranked_learner(child_ranks, learner, device=device.type, threads=threads, **fields)
 
 
 def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
-    """Return the functions and settings of a step, as learners take them, and `lora`. Ranks call this themselves."""
+    """Return the arguments of torch_learner for a recipe, and `lora`. Each rank calls this function itself."""
     loss = choose(LOSSES, recipe.loss)
     check_signature(loss, recipe.loss.name)
     if ":" in recipe.loss.name:
         check_result(loss, recipe.loss.name)
-    own = task_recipes(recipe)
-    has_kl, corrects = any(each.kl.coefficient for each in (recipe, *own.values())), recipe.correction.name != "none"
+    by_name = task_recipes(recipe)
+    has_kl = any(each.kl.coefficient for each in (recipe, *by_name.values()))
+    corrects = recipe.correction.name != "none"
     algorithm = _algorithm(recipe)
-    if own:
-        of_tasks = {name: _algorithm(each) for name, each in own.items()}
+    if by_name:
+        algorithms = {name: _algorithm(each) for name, each in by_name.items()}
         average = choose(WEIGHTS, recipe.weights)
-        algorithm = functools.partial(by_task, default=algorithm, own=of_tasks, average=average)
+        algorithm = functools.partial(by_task, default=algorithm, own=algorithms, average=average)
     return {
         "algorithm": algorithm,
         "objective": Objective(
@@ -105,24 +106,25 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
 
 
 def task_recipes(recipe: Recipe) -> dict[str, Recipe]:
-    """Return the recipe of every task with an algorithm of its own."""
+    """Return the recipe of every task that sets its own algorithm, by the name of the task."""
     tasks = {name: replaced(task, {"algorithm": {}}) for name, task in recipe.tasks.items()}
-    # Which is not checked again: whether code of the model may run is not a recipe's to say.
+    # A recipe file may not allow a model's code to run. The user has allowed it already, so it is not checked again.
     plain = replaced(recipe, {"tasks": tasks, "model.trust_remote_code": False})
-    found = {}
+    recipes = {}
     for name, task in recipe.tasks.items():
         if not task.algorithm:
             continue
         changes = [f"{key}={json.dumps(value)}" for key, value in leaves(task.algorithm)]
         try:
-            found[name] = changed_recipe(plain, changes)
+            recipes[name] = changed_recipe(plain, changes)
         except RecipeError as error:
             raise RecipeError(f"tasks.{name}.algorithm: {error}") from error
-        if found[name].has_critic and not recipe.has_critic:
+        if recipes[name].has_critic and not recipe.has_critic:
             raise RecipeError(
-                f'tasks.{name}.algorithm: advantage.credit is "gae", but the recipe has no critic: it must say so, too'
+                f'tasks.{name}.algorithm: advantage.credit is "gae", but the recipe has no critic: set '
+                f'advantage.credit = "gae" for the whole recipe, too'
             )
-    return found
+    return recipes
 
 
 def _algorithm(recipe: Recipe) -> Any:
@@ -148,7 +150,7 @@ def _effective(recipe: Recipe) -> Any:
 
 
 def _critic(recipe: Recipe) -> Any:
-    """Return the class of a critic with its settings bound; it learns from groups of equal rewards, too."""
+    """Return the critic's class with its settings bound. The critic also learns from groups with equal rewards."""
     from scalerl.learner.critic import Critic
 
     credit: Any = recipe.advantage.credit
@@ -164,7 +166,7 @@ def _critic(recipe: Recipe) -> Any:
 
 
 def _resolved(recipe: Recipe) -> OptimizerSettings:
-    """Return the optimiser's settings with the steps over which the learning rate falls."""
+    """Return the optimiser's settings with the number of steps over which the learning rate decays."""
     falls = recipe.optimizer.schedule != "constant"
     steps = recipe.optimizer.decay_steps or recipe.budget.steps
     return replaced(recipe.optimizer, {"decay_steps": steps if falls else None})

@@ -1,32 +1,31 @@
-"""Memory of a run on each GPU, by part, from the model's configuration alone; and settings that fit.
+"""Estimate the memory of a run on each GPU from the model's configuration, and find settings that fit.
 
-Bytes, with N the parameters, T the trained ones, s the devices that share one copy, b the bytes of a number of the
-body, f those of a number in the model's files, and t the tokens of a micro-batch, or of a sequence of the whole context
-if that is longer, divided by learner.context_ranks:
+In bytes, with N parameters, T trained parameters, s devices that share one copy of the weights, b bytes per number of
+the body, f bytes per number in the model's files, and t tokens per pass: those of a micro-batch, or of the context if
+that is longer, divided by learner.context_ranks:
 
-    learner     weights       4 N / s (masters) + b N (rounded body, or what is gathered of a sharded one at a time; not
-                              of an untied head, which is the master). With optimizer.on_host the masters are the head's
-                              alone. With adapters f N, and b N if that is another dtype; 9/16 of a byte for those in 4
-                              bits, and one layer decoded
+    learner     weights       4 N / s (masters) + b N (rounded body; if sharded, only the layers gathered at a time; an
+                              untied head is not copied). With optimizer.on_host, only the head has its master here.
+                              With adapters f N, plus b N if the dtypes differ; weights in 4 bits take 9/16 of a byte
+                              each, plus one decoded layer
                 critic        weights and optimiser once more, for advantage.credit = "gae"
-                optimiser     4 T / s (the gradient) + 8 T / s (two moments; 2 1/16 in 8 bits), or without the moments
-                              two portions of what is on the host
-                activations   t x layers x (what a layer keeps per token) x b
+                optimiser     4 T / s (gradient) + 8 T / s (two moments; 2 1/16 in 8 bits). On the host: two portions
+                              of moments instead
+                activations   t x layers x (numbers that a layer keeps per token) x b
                 logits        2 chunks of FP32 logits, and the head's gradient or its two parts
-                update        the numbers of a portion in FP32 and their rounding (8 bits), or b x the layers with
-                              adapters merged in for a push, as far as that is more than the two before, which are free
-                              by then
-    generator   weights       b N and the head in FP32; of weights under adapters what the learner beside it has not
+                update        a portion in FP32 with its rounding (8 bits), or b x the layers with merged adapters for
+                              a push; counted only beyond the activations and logits, which are free by then
+    generator   weights       b N, and the head in FP32; under adapters, only what the learner does not share
                 cache         slots x context x (keys and values of all layers) x b
-                prompts       what a layer computes in a pass: the longest prompt for the torch engine, as many tokens
-                              as the context for vLLM; the torch engine also has a buffer for keys and values of one
-                              context, from which prompts are copied to their slots
+                prompts       what a layer computes in a pass: for the torch engine the longest prompt, for vLLM the
+                              whole context. The torch engine also has a buffer for the keys and values of one context,
+                              from which prompts are copied to their slots
                 logits        2 rows of FP32 logits per slot
 
-What a layer keeps for its backward pass, per token in numbers: 4 hidden + 2 heads x size + 2 key-value heads x size +
-4 x intermediate of the experts it is routed to; with gradient checkpointing its input alone, and one layer at a time.
-Ranks that divide a pass keep what attention returns before and after it is exchanged (heads x size more), and keys and
-values of the heads that several of them need.
+For its backward pass a layer keeps this many numbers per token: 4 hidden + 2 heads x size + 2 key-value heads x size +
+4 x intermediate, of the experts that the token is routed to. With gradient checkpointing, layers keep only their inputs
+and one layer is recomputed at a time. Ranks that divide a pass also keep the output of attention before the exchange
+(heads x size), and copies of key-value heads that several ranks need.
 """
 
 import itertools
@@ -48,21 +47,21 @@ from scalerl.models.shape import ModelShape, head_sizes
 from scalerl.rl.logprobs import GPU_CHUNK, GPU_CHUNK_LOGITS
 
 RESERVE_BYTES = 1.5e9
-"""The device's context, libraries and fragments."""
+"""Memory for the device's context, libraries and fragmentation."""
 COMFORTABLE = 0.9
-"""Share of a GPU's memory up to which gradient_checkpointing = "auto" keeps all activations: estimates are not
-exact, and free memory is not in one piece."""
+"""Share of a GPU's memory up to which gradient_checkpointing = "auto" keeps all activations: estimates are not exact,
+and free memory is fragmented."""
 CACHE_SHARE = {"apart": 0.9, "shared": 0.25}
-"""Share of the free memory that a generator's cache takes if rollout.slots is not set, by whether the learner is on
-other devices. A vLLM on GPUs of its own takes rollout.vllm.memory_share of their memory in all."""
+"""Share of the free memory that a generator's cache takes if rollout.slots is not set: on its own devices ("apart"), or
+on the learner's ("shared"). A vLLM on its own GPUs takes rollout.vllm.memory_share of their memory in total."""
 _ROUNDING_BYTES = 36
-"""Per number of a portion, of what an update of moments in 8 bits has at a time beside the moments."""
+"""Bytes per number of a portion that an update of 8-bit moments needs in addition to the moments."""
 _ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
-"""Rotary positions whose frequencies transformers chooses by the largest position of a pass."""
+"""Kinds of rotary embedding whose frequencies depend on the largest position in a pass."""
 
 
 class Gpus(NamedTuple):
-    """A number of devices of one size."""
+    """A number of GPUs with equal memory."""
 
     num: int
     bytes_each: float
@@ -72,12 +71,12 @@ class Gpus(NamedTuple):
         """Read "8x80": eight devices of 80 GB (10^9 bytes)."""
         match = re.fullmatch(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*(?:GB)?", text, re.IGNORECASE)
         if match is None or int(match[1]) < 1 or float(match[2]) <= 0:
-            raise UsageError(f"--gpus {text} is not a number of GPUs and the memory of each, such as 8x80 (GB)")
+            raise UsageError(f"--gpus {text} must be a number of GPUs and the memory of each, such as 8x80 (GB)")
         return cls(num=int(match[1]), bytes_each=1e9 * float(match[2]))
 
     @classmethod
     def here(cls, num: int | None = None, *, device: Any = 0) -> Self | None:
-        """Return GPUs of this machine, all or `num`, with the memory of `device` that others do not use; or None."""
+        """Return the GPUs of this machine, all or `num`, with the usable memory of `device`; None without GPUs."""
         import torch
 
         if not torch.cuda.is_available():
@@ -87,7 +86,7 @@ class Gpus(NamedTuple):
 
 
 class ModelSizes(NamedTuple):
-    """What the memory of a model depends on."""
+    """The sizes of a model that its memory depends on."""
 
     config: Any
     shape: ModelShape
@@ -98,21 +97,21 @@ class ModelSizes(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of a weight as the model's files have it; other dtypes than bf16 are loaded as FP32."""
+        """Bytes per weight as it is loaded from the model's files: bf16, or else FP32."""
         return 2 if str(self.config.dtype).endswith("bfloat16") else 4
 
     def trained(self, recipe: Recipe) -> int:
-        """Return the number of trained weights: all, or those of adapters on every linear layer."""
+        """Return the number of trained weights: all, or those of the adapters on every linear layer."""
         rank = recipe.model.lora.rank
         return rank * self.shape.linear_rows if rank else self.shape.params
 
     @property
     def cache_per_token(self) -> int:
-        """Numbers of keys and values of all layers per token."""
+        """Numbers in the keys and values of all layers, per token."""
         return 2 * self.config.num_hidden_layers * math.prod(head_sizes(self.config))
 
     def kept_per_token(self, context_ranks: int = 1) -> int:
-        """Return the numbers that a layer keeps per token for its backward pass, if this many ranks divide a pass."""
+        """Return how many numbers a layer keeps per token for its backward pass, if this many ranks divide a pass."""
         hidden, heads = self.config.hidden_size, self.config.num_attention_heads
         kv_heads, head_size = head_sizes(self.config)
         intermediate = getattr(self.config, "intermediate_size", 4 * hidden)
@@ -125,25 +124,25 @@ class ModelSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a recipe needs on each device, by role and part."""
+    """The memory that a recipe needs on each device, by role and part."""
 
     recipe: Recipe
     parts: Mapping[str, Mapping[str, float]]
-    """Bytes of "learner" and, if it is on other devices, "generator"."""
+    """Bytes by part, of "learner" and, if it has its own devices, "generator"."""
     slots: int
     """Completions that each generator samples at a time."""
     num: Mapping[str, int]
     """GPUs of each role."""
     gpus: Gpus
     host: float
-    """Bytes of host memory that the optimiser takes."""
+    """Bytes of the optimiser in host memory."""
 
     def total(self, role: str) -> float:
         return sum(self.parts[role].values())
 
     @property
     def overfull(self) -> tuple[str, ...]:
-        """Roles whose devices have too little memory."""
+        """Roles that need more memory than a device has."""
         return tuple(role for role in self.parts if self.total(role) > self.gpus.bytes_each)
 
     @property
@@ -152,12 +151,12 @@ class Memory:
 
 
 def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
-    """Return the memory of one device of the learner, by part."""
+    """Return the bytes on one device of the learner, by part."""
     learner, each, rank, shape = recipe.learner, _number_bytes(recipe), recipe.model.lora.rank, sizes.shape
     shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
     layers, merges = shape.layers, rank and shards == 1 and not pushes_adapters(recipe.model, recipe.rollout)
     trained = sizes.trained(recipe)
-    # A sequence longer than a micro-batch has a pass of its own.
+    # A sequence longer than a micro-batch gets its own pass.
     tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
     kept, vocabulary = sizes.kept_per_token(learner.context_ranks), sizes.config.vocab_size
     recomputes = learner.gradient_checkpointing is True
@@ -182,15 +181,15 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
 
 
 def _reference_bytes(kl: KlSettings, shape: ModelShape, each: int) -> float:
-    """Return the memory of a second model in the learner's process."""
+    """Return the bytes of a second model in the learner's process."""
     if kl.coefficient and isinstance(kl.reference, TeacherReferenceSettings):
         return ModelShape.from_config(load_config(kl.reference.path)).params * each
-    # A copy of the masters, rounded once more for the body.
+    # A copy of the masters, and another one rounded for the body.
     return shape.params * (4 + (each if each < 4 else 0)) if kl.coefficient and kl.reference.name == "start" else 0
 
 
 def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) -> float:
-    """Return the bytes of master weights, body and reference; of one device."""
+    """Return the bytes of master weights, body and reference on one device."""
     shape, lora, on_host = sizes.shape, recipe.model.lora, recipe.optimizer.on_host
     reference = _reference_bytes(recipe.kl, shape, each)
     if shards > 1:
@@ -208,34 +207,34 @@ def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) 
 
 
 def _critic_bytes(recipe: Recipe, sizes: ModelSizes, each: int) -> float:
-    """Return the weights and the optimiser of a critic; its passes come before the policy's."""
+    """Return the bytes of a critic's weights and optimiser; its passes end before the policy's begin."""
     trained = sizes.trained(recipe)
     body = each if each < 4 or recipe.optimizer.on_host else 0
     if recipe.model.lora.rank:
-        weights = (4 + (each if each < 4 else 0)) * trained  # beside the policy's frozen ones, which it shares
+        weights = (4 + (each if each < 4 else 0)) * trained  # the frozen weights are shared with the policy
     else:
         weights = (4 * (not recipe.optimizer.on_host) + body) * sizes.shape.params
     return weights + _optimiser_bytes(recipe.optimizer, trained)
 
 
 def _nf4_bytes(rounded: int, shape: ModelShape, each: int) -> float:
-    """Return the bytes of weights in 4 bits with their scales, and of one layer that is decoded."""
+    """Return the bytes of weights in 4 bits with their scales, and of one decoded layer."""
     return rounded * (0.5 + 4 / NF4_BLOCK) + (shape.layer_params * each if rounded else 0)
 
 
 def _optimiser_bytes(settings: OptimizerSettings, trained: int) -> float:
-    """Return the bytes of gradients and moments on the device, or of gradients and what is brought there at a time."""
+    """Return the bytes of gradients and moments on the device; of hosted moments, only the portions in transit."""
     moved = min(2 * PORTION, trained) * (4 + _moment_bytes(settings))
     return 4.0 * trained + (moved if settings.on_host else _moment_bytes(settings) * trained)
 
 
 def _moment_bytes(settings: OptimizerSettings) -> float:
-    """Return the bytes of both moments per weight."""
+    """Return the bytes of both moments of a weight."""
     return 8.0 if settings.bits == 32 else 2 * (1 + 4 / MOMENT_BLOCK)
 
 
 def host_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
-    """Return the host memory of what optimizer.on_host keeps there."""
+    """Return the bytes that optimizer.on_host keeps in host memory."""
     if not recipe.optimizer.on_host:
         return 0.0
     masters = 4 * (sizes.shape.params - sizes.shape.head_params)
@@ -243,14 +242,14 @@ def host_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
 
 
 def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
-    """Return the memory of one device of a generator, by part; without generators, what it adds to the learner's."""
+    """Return the bytes on one device of a generator, by part, or those that the engine adds to the learner's device."""
     each, parallel, shape = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape
     head = 4 * shape.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
     weights = shape.params * each + head
     if pushes_adapters(recipe.model, recipe.rollout):
         rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
         plain, is_same = shape.params - rounded, sizes.file_bytes == each
-        # What has the dtype of the files is the learner's own, or in another process the only copy.
+        # Weights with the dtype of the files are shared with the learner, or, in another process, the only copy.
         weights = each * sizes.trained(recipe) + (0 if is_same else each * plain + head)
         if num_generators(recipe):
             weights += _nf4_bytes(rounded, shape, each) + sizes.file_bytes * plain
@@ -258,7 +257,7 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
             weights += shape.layer_params * each
     context, prompt, buffered = recipe.rollout.context, recipe.rollout.context, 0
     if recipe.rollout.engine == "torch":
-        # A conversation whose slot was given away is computed again, all of it.
+        # If the slot of a conversation was reused, the whole conversation is computed again.
         prompt = context if recipe.task.environment.name else recipe.rollout.max_prompt_tokens
         buffered = (context + prompt) * sizes.cache_per_token
     return {
@@ -275,14 +274,14 @@ def _number_bytes(recipe: Recipe) -> int:
 
 
 def num_generators(recipe: Recipe) -> int:
-    """Return the engines that have GPUs of their own: the generators, or vLLM where it is apart from the learner."""
+    """Return the number of engines with their own GPUs: generators, or a vLLM that does not share the learner's."""
     rollout = recipe.rollout
     devices = set(rollout.vllm.devices if rollout.engine == "vllm" else ())
     return rollout.generators or int(bool(devices) and devices.isdisjoint(range(recipe.learner.ranks)))
 
 
 def num_gpus(recipe: Recipe) -> int:
-    """Return the GPUs that a run holds where there are any; one that learner and vLLM share counts once."""
+    """Return the number of GPUs that a run on GPUs holds; a GPU that learner and vLLM share counts once."""
     ranks, rollout = recipe.learner.ranks, recipe.rollout
     if rollout.generators or rollout.engine != "vllm":
         return ranks + rollout.generators * rollout.generator_gpus
@@ -290,9 +289,9 @@ def num_gpus(recipe: Recipe) -> int:
 
 
 def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
-    """Return what a recipe needs, with what it leaves open decided in `recipe` and `slots`.
+    """Return the memory of a recipe; `recipe` and `slots` of the result hold the open settings as decided here.
 
-    Activations are recomputed if not all of them would fit. Slots are as many as the memory left has room for.
+    Activations are recomputed if they would not all fit. There are as many slots as the remaining memory has room for.
     """
     if recipe.learner.gradient_checkpointing == "auto":
         keeps, recomputes = (
@@ -325,7 +324,7 @@ def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
 
 
 def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
-    """Return the recipe with learner.gradient_checkpointing decided: with auto, if the GPUs need it; not on a CPU."""
+    """Return the recipe with gradient_checkpointing = "auto" decided: on if the GPUs need it, off on a CPU."""
     if recipe.learner.gradient_checkpointing != "auto":
         return recipe
     if gpus is None:
@@ -334,20 +333,22 @@ def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Reci
 
 
 def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str, Any] | None:
-    """Return the settings to change for a recipe to fit, as few and as cheap as possible; None if none are known.
+    """Return settings with which a recipe fits, as few and as cheap changes as possible; None if none are known.
 
-    Tried in turn: recomputing, shorter passes, fewer slots, passes divided among ranks, larger generators, more ranks.
+    Tried in order: recomputation, shorter passes, fewer slots, passes divided among ranks, larger generators, more
+    ranks.
     """
     learner, rollout, num = recipe.learner, recipe.rollout, gpus.num
     doubled, can_divide = [2**power for power in range(num.bit_length())], not _indivisible_positions(sizes.config)
-    each, is_vllm, own = max(rollout.generator_gpus, 1), rollout.engine == "vllm", learner.gradient_checkpointing
+    each, is_vllm = max(rollout.generator_gpus, 1), rollout.engine == "vllm"
+    recomputes = learner.gradient_checkpointing
     choices = {
         "learner.ranks": [learner.ranks * by for by in doubled] + [learner.ranks // by for by in doubled[1:]],
         "rollout.vllm.tensor_parallel": [each * by for by in doubled] if is_vllm else [each],
         "learner.context_ranks": [learner.context_ranks * by for by in doubled] + [1],
         "rollout.slots": [(rollout.slots or 0) // by or None for by in doubled] if rollout.slots else [None],
         "learner.micro_batch_tokens": [learner.micro_batch_tokens, min(learner.micro_batch_tokens, rollout.context)],
-        "learner.gradient_checkpointing": [False, True] if own is False else [own],
+        "learner.gradient_checkpointing": [False, True] if recomputes is False else [recomputes],
     }
     for values in itertools.product(*choices.values()):
         change = dict(zip(choices, values, strict=True))
@@ -366,24 +367,24 @@ def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str
     return None
 
 
-def why_not(own: Memory, changes: Mapping[str, Any] | None) -> str:
+def why_not(memory: Memory, changes: Mapping[str, Any] | None) -> str:
     """Return a sentence that says why a recipe does not fit, and what to change."""
-    gpus, num, rollout = own.gpus, sum(own.num.values()), own.recipe.rollout
+    gpus, num, rollout = memory.gpus, sum(memory.num.values()), memory.recipe.rollout
     if num > gpus.num:
         fault = (
-            f"{num_generators(own.recipe)} generators of {rollout.generator_gpus} and {own.num['learner']} for the "
-            f"learner are {num} GPUs, and there are {gpus.num}"
+            f"{num_generators(memory.recipe)} generators of {rollout.generator_gpus} and {memory.num['learner']} for "
+            f"the learner are {num} GPUs, but there are {gpus.num}"
         )
     else:
-        role = own.overfull[0]
-        parts = sorted(own.parts[role].items(), key=lambda item: -item[1])[:3]
+        role = memory.overfull[0]
+        parts = sorted(memory.parts[role].items(), key=lambda item: -item[1])[:3]
         largest = ", ".join(f"{part} {value / 1e9:.1f}" for part, value in parts)
-        fault = f"a GPU of the {role} needs {own.total(role) / 1e9:.0f} GB ({largest}), and it has "
+        fault = f"a GPU of the {role} needs {memory.total(role) / 1e9:.0f} GB ({largest}), but it has "
         fault += f"{gpus.bytes_each / 1e9:g}"
     if changes is None:
         return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
-    # --set cannot remove learner.shard_size, which no other sharding takes.
-    without = ", without learner.shard_size" if own.recipe.learner.sharding == "hybrid" else ""
+    # --set cannot remove learner.shard_size, which only hybrid sharding accepts.
+    without = ", without learner.shard_size" if memory.recipe.learner.sharding == "hybrid" else ""
     texts = [f"--set {key}={str(value).lower()}" for key, value in sorted(changes.items())]
     return f"{fault}: it fits with {' '.join(texts)}{without}"
 
@@ -399,14 +400,14 @@ def check_context_ranks(recipe: Recipe, config: Any) -> None:
         )
     if size > 1 and (unsuited := _indivisible_positions(config)):
         raise RecipeError(
-            f"learner.context_ranks is {size}, but the positions of this model ({unsuited[0]} in its config.json) "
-            f"depend on the longest sequence of a pass, which a slice does not show: set learner.context_ranks = 1"
+            f"learner.context_ranks is {size}, but this model's rotary positions ({unsuited[0]} in its config.json) "
+            f"depend on the longest sequence in a pass, which a slice does not show: set learner.context_ranks = 1"
         )
 
 
 def _indivisible_positions(config: Any) -> list[str]:
-    """Return the kinds of rotary positions of a model that depend on a whole pass."""
+    """Return the kinds of the model's rotary embeddings that depend on a whole pass."""
     given = getattr(config, "rope_parameters", None) or {}
-    # One table, or one for each kind of layer.
+    # One table, or one per kind of layer.
     tables = given.values() if all(isinstance(value, Mapping) for value in given.values()) else [given]
     return sorted({str(table.get("rope_type")) for table in tables} & _ROPES_OF_WHOLE_PASSES)

@@ -1,16 +1,16 @@
-"""What a user should know about a recipe before hours are spent."""
+"""Warnings about a recipe, shown before training begins."""
 
 from collections.abc import Iterator
 
 from scalerl.config import Recipe, remedies, rounds_generator
 
 STABLE_RATE, STABLE_LAG = 0.1, 0.85
-"""Learning rate x width, and that x (max_lag + 1), above which runs of the tiny model collapsed (the study
+"""Learning rate x width, and this x (max_lag + 1), above which runs of the tiny model collapsed (the study
 tiny-lag-rate, docs/results/lag-rate.md)."""
 
 
 def schedule_notices(recipe: Recipe, width: int) -> Iterator[str]:
-    """Yield what a user should know about the learning rate of a model of this width before hours are spent."""
+    """Yield warnings about the learning rate of a model of this width."""
     warmup, steps = recipe.optimizer.warmup_steps, recipe.budget.steps
     if steps is not None and warmup >= steps:
         yield (
@@ -31,7 +31,7 @@ def schedule_notices(recipe: Recipe, width: int) -> Iterator[str]:
 
 
 def mismatch_notices(recipe: Recipe, *, gpu: bool) -> Iterator[str]:
-    """Yield what a user should know about a generator that computes tokens otherwise than the learner."""
+    """Yield a warning if the generator computes probabilities with less precision than the learner."""
     rounded, remedy = rounds_generator(recipe, gpu=gpu), remedies(recipe)["backend"]
     if rounded and recipe.correction.name == "none":
         yield (

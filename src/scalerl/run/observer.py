@@ -1,4 +1,4 @@
-"""What the terminal, or any program, may see of a run."""
+"""The interface through which the terminal, or any program, follows a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class RunObserver:
-    """Sees what happens in a run of RL or SFT, and may ask it to stop. Override what you need."""
+    """Follows a run of RL or SFT, and may ask it to stop. Override the methods you need."""
 
     def started(self, run: Any) -> None:
         """Called with the `Run` when everything is loaded, before its folder is written."""
@@ -17,7 +17,7 @@ class RunObserver:
         """Called with the row of each step."""
 
     def evaluating(self, finished: int, total: int) -> None:
-        """Called with the number of graded completions and the number of all completions of an evaluation."""
+        """Called during an evaluation with the number of graded completions and their total number."""
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
         """Called with the rows of an evaluation, its forecasts and the new alarms."""
@@ -26,7 +26,7 @@ class RunObserver:
         """Called from another thread, immediately before the process ends."""
 
     def stopping(self) -> bool | Literal["now"]:
-        """Return whether the run should stop after this step, without an evaluation; "now" means within the step."""
+        """Return whether to stop after this step, without an evaluation; "now" means within the step."""
         return False
 
     def drawing(self, num: int) -> None:

@@ -1,7 +1,7 @@
 """Convert groups to flat arrays (for safetensors) and JSON types for a checkpoint, and back.
 
-In JSON a list begins with what it stands for: a class and its fields, a tuple, a problem by its number, or the next
-entries of an array.
+In JSON, the first item of a list names its kind: a class and its fields, a tuple, a problem by its number, or the
+next entries of an array.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ _KINDS = {kind.__name__: kind for kind in (Completion, Episode, Group, LengthPla
 
 
 def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the tokens of all groups, joined by kind of number, and the rest as JSON types."""
+    """Return the arrays of all groups, joined by dtype and shape, and everything else as JSON types."""
     arrays: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     problems: dict[Problem, int] = {}
 
@@ -38,20 +38,20 @@ def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], dict[
         return ["tuple", *map(packed, value)] if isinstance(value, tuple) else value
 
     def fields_of(value: Any) -> Any:
-        own = {field.name: getattr(value, field.name) for field in fields(value)}
+        values = {field.name: getattr(value, field.name) for field in fields(value)}
         if isinstance(value, Request):
-            own |= {name: np.asarray(own[name], np.int32) for name in _PROMPTS}
+            values |= {name: np.asarray(values[name], np.int32) for name in _PROMPTS}
         if isinstance(value, LengthPlan):
-            # What recognises the end of thinking is large, and a sampled completion needs it no more.
-            own["ending"] = None
-        return [type(value).__name__, {name: packed(each) for name, each in own.items()}]
+            # The table that recognises the end of thinking is large, and a finished completion does not need it.
+            values["ending"] = None
+        return [type(value).__name__, {name: packed(each) for name, each in values.items()}]
 
     meta = {"groups": [packed(group) for group in groups], "problems": list(map(fields_of, problems))}
     return {name: np.concatenate(parts) for name, parts in arrays.items()}, meta
 
 
 def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tuple[Group, ...]:
-    """Return groups equal to those that pack_groups was given."""
+    """Return groups equal to the ones that were passed to pack_groups."""
     taken: Counter[str] = Counter()
 
     def unpacked(value: Any) -> Any:
@@ -68,10 +68,10 @@ def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -
             name, num = rest
             taken[name] += num
             return arrays[name][taken[name] - num : taken[name]]
-        own = unpacked(rest[0])
+        values = unpacked(rest[0])
         if kind == "Request":
-            own |= {name: tuple(own[name].tolist()) for name in _PROMPTS if name in own}
-        return _KINDS[kind](**own)
+            values |= {name: tuple(values[name].tolist()) for name in _PROMPTS if name in values}
+        return _KINDS[kind](**values)
 
     problems: list[Problem] = list(map(unpacked, meta["problems"]))
     groups = tuple(map(unpacked, meta["groups"]))

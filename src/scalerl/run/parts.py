@@ -61,23 +61,23 @@ class Parts:
     inputs: Inputs
     place: Place
     prompts: Mapping[str, Prompts]
-    """What is trained on, by task."""
+    """The prompts to train on, by task."""
     problem_hashes: Mapping[str, str]
     """Hash of the training problems, by task."""
     learner: CheckpointedLearner
     engine: Engine
-    """For training, and in its pauses for evaluation."""
+    """Samples for training and, while training is paused, for evaluation."""
     turns: TurnsEngine | None
-    """What holds conversations over it, where a task has an environment."""
+    """Holds conversations by means of the engine; None if no task has an environment."""
     meter: FleetMeter | None
-    """Reads the generators, if they are beside the learner."""
+    """Measures the generators; None if the engine is in this process."""
     lag: ExpectedLag
     """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
     make_requests: RequestMaker
     pipeline: Pipeline
     notices: tuple[str, ...]
-    """What a user should know before hours are spent."""
+    """Warnings for the user, shown before training begins."""
     close: Callable[[], None]
     """Ends the engine and the processes of the graders."""
 
@@ -90,42 +90,42 @@ class Parts:
             self.meter.fleet.wait_ready()
 
     def paused(self) -> AbstractContextManager[None]:
-        """Pause what samples beside the learner."""
+        """Pause the generators in other processes, if there are any."""
         return nullcontext() if self.meter is None else self.meter.fleet.paused()
 
     @property
     def num_devices(self) -> int:
-        """What the run pays for now: those of its place, and of generators that have joined a cluster since."""
+        """Devices that the run pays for now, including those of generators that joined after the start."""
         return self.place.num_devices + (0 if self.meter is None else self.meter.num_joined_gpus)
 
     @property
     def pids(self) -> list[int | None]:
-        """The processes that sample and learn beside this one."""
+        """Ids of the other processes of the engine and the learner; None for one on another machine."""
         return [*([] if self.meter is None else self.meter.fleet.pids), *getattr(self.learner, "pids", ())]
 
     @property
     def first_errors(self) -> dict[tuple[str, str], str]:
         """The first error of each grader and environment that had one, by ("grader" or "environment", name)."""
-        of_turns = {} if self.turns is None else self.turns.first_errors
+        environment_errors = {} if self.turns is None else self.turns.first_errors
         return {
             **{("grader", name): error for name, error in self.inputs.graders.first_errors.items()},
-            **{("environment", name): error for name, error in of_turns.items()},
+            **{("environment", name): error for name, error in environment_errors.items()},
         }
 
     @property
     def num_unrewarded(self) -> int:
-        """How many answers were graded in training, if none of them was worth anything; otherwise 0."""
+        """Number of answers graded in training if none of them earned a reward; otherwise 0."""
         return 0 if self.grading.num_rewarded else self.grading.num_answers
 
 
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
-    """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
-    # Here, and not only where it is imported: that may be another process, or several.
+    """Build every part of a training run, restored from the checkpoint in `earlier` if there is one."""
+    # Announce the code here: it may be imported only in other processes.
     announce(*code_outside(recipe))
     with ExitStack() as opened:
         place = enter_cluster(recipe, opened, watchdog.end)
         if place.ranks is not None and recipe.learner.sharding == "none":
-            # On a cluster the learner is a rank, also where it is the only one.
+            # On a cluster even a single learner is a rank.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
         inputs = load_inputs(recipe, device=place.device)
         check_teacher(recipe.kl, inputs.text)
@@ -140,13 +140,13 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         rollout = with_slots(recipe, inputs.model, place.gpus)
         engine, meter = _build_engine(recipe, rollout, inputs.model, learner, place)
         opened.callback(engine.close)
-        # The fleet has its own limits, since a replacement that loads a model is quiet for long. A rank that dies is
-        # noticed while the loop waits for completions, too.
+        # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank
+        # that dies while the loop waits for completions.
         quiet_s, check = QUIET_S if meter is None else math.inf, getattr(learner, "check", lambda: None)
         engine = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check)
         turns = conversing(engine, inputs, rollout)
         if recipe.learner.sharding != "none":
-            # Ranks and engines have theirs; what is left here are its names and shapes.
+            # Ranks and engines have their own copies. The driver needs only names and shapes.
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
         make_requests = request_maker(inputs, prompts, recipe.pipeline, rollout, seed=recipe.seed, hint=recipe.kl.hint)
         weights = {name: task.weight for name, task in recipe.tasks.items()}
@@ -191,9 +191,9 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
 
 
 def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> RolloutSettings:
-    """Return [rollout] with slots: as set, or all that the lag rule can fill, as far as memory allows.
+    """Return [rollout] with a number of slots: the recipe's, or as many as the lag rule can fill and memory allows.
 
-    `gpus` are those of ranks, where the driver's model is not on one of them.
+    `gpus` are the GPUs of the learner's ranks, if the learner is not in this process.
     """
     rollout, slots = recipe.rollout, recipe.rollout.slots
     if slots is None and gpus is not None:
@@ -203,7 +203,7 @@ def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> 
         slots = full_slots(recipe.pipeline)
         dtype = getattr(torch, body_dtype(recipe.model, gpu=model.device.type == "cuda"))
         most = most_slots(model, rollout, dtype)
-        # Each generator has a device like this one, and nothing else on it.
+        # Each generator has a device like this one to itself.
         slots = slots if most is None else min(slots, most * max(rollout.generators, 1))
     return rollout.model_copy(update={"slots": slots})
 
@@ -211,7 +211,7 @@ def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> 
 def _build_engine(
     recipe: Recipe, rollout: RolloutSettings, model: LoadedModel, learner: CheckpointedLearner, place: Place
 ) -> tuple[Any, FleetMeter | None]:
-    """Return the engine in this process, or a fleet of engines in others and what reads it."""
+    """Return the engine in this process, or a fleet of engines in other processes and its meter."""
     if rollout.generators or rollout.engine != "torch":
         return build_fleet(
             model,
@@ -221,7 +221,7 @@ def _build_engine(
             place=place,
             on_ray=bool(recipe.cluster.address),
             weights=learner.weights,
-            # With rarer pushes the learner's memory is ahead of the last one.
+            # If not every step pushes, the learner's memory may be ahead of the last push.
             borrows=recipe.pipeline.push_every == 1,
         )
     if recipe.learner.sharding == "none":
@@ -230,14 +230,14 @@ def _build_engine(
 
 
 def build_engine(recipe: Recipe, inputs: Inputs) -> Engine:
-    """Return an engine that samples from a copy of the model, in conversations where a task has an environment."""
+    """Return an engine with a copy of the model; it holds conversations if a task has an environment."""
     rollout = with_slots(recipe, inputs.model)
     engine = make_engine(inputs.model, recipe.model, rollout)
     return conversing(engine, inputs, rollout) or engine
 
 
 def conversing(engine: Engine, inputs: Inputs, rollout: RolloutSettings) -> TurnsEngine | None:
-    """Return an engine whose completions are conversations; None where no task has an environment."""
+    """Return an engine whose completions are conversations; None if no task has an environment."""
     if not inputs.environments:
         return None
     assert rollout.slots is not None
@@ -247,7 +247,7 @@ def conversing(engine: Engine, inputs: Inputs, rollout: RolloutSettings) -> Turn
 
 
 def build_grading(inputs: Inputs, reward: RewardSettings) -> GroupGrading:
-    """Return what grades the groups of training: each problem by the grader of its task."""
+    """Return the grading of training groups: the grader of its task grades each problem."""
     judges = {each.name: each.judge for each in inputs.eval_sets if each.name in inputs.tasks}
     only = next(iter(judges.values()))
     judge_of = (lambda problem: judges[problem.task]) if len(judges) > 1 else (lambda problem: only)
@@ -263,7 +263,7 @@ def request_maker(
     seed: int,
     hint: str = "",
 ) -> RequestMaker:
-    """Return what turns an issued problem into requests; `hint` is that of kl.reference."""
+    """Return a maker of requests for issued problems; `hint` is the setting kl.reference.hint."""
     tokens = {problem: ids for of_task in prompts.values() for problem, ids in of_task.tokens.items()}
     hinted = [encode_hints(inputs.tasks[name], [*of_task.tokens], hint, text=inputs.text)
               for name, of_task in prompts.items() if hint]  # fmt: skip
@@ -288,7 +288,7 @@ def build_curriculum(
     weights: Mapping[str, float] | None = None,
     state: PipelineState | None = None,
 ) -> Curriculum:
-    """Return the curriculum over the training problems, as `state` left it; `weights` are those of several tasks."""
+    """Return the curriculum over the training problems, restored from `state`; `weights` are the weights of tasks."""
     ids: Any = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
     if not weights:
         (ids,) = ids.values()
@@ -299,7 +299,7 @@ def build_curriculum(
 
 
 def _restore(learner: CheckpointedLearner, checkpoint: Checkpoint | None) -> PipelineState | None:
-    """Load the learner's state from a checkpoint, and return the loop's; None where there is no checkpoint."""
+    """Load the learner's state from a checkpoint and return the loop's state; None if there is no checkpoint."""
     if checkpoint is None:
         return None
     learner.load_state_dict(checkpoint.read_tensors)

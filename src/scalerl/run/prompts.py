@@ -1,4 +1,4 @@
-"""The problems of a run with their prompts as tokens: what it trains on, and the sets it is evaluated on."""
+"""Encode the prompts of a run's problems: its training problems and its evaluation sets."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import RecipeError
-from scalerl.loop.evaluate import Asked, eval_requests, hash_prompts
+from scalerl.loop.evaluate import SetRequests, eval_requests, hash_prompts
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, graders_of, opened_thinking
 from scalerl.loop.requests import Text, spells_special
 from scalerl.tasks.task import Task
@@ -19,12 +19,12 @@ class Prompts:
 
     tokens: Mapping[Problem, tuple[int, ...]]
     notices: tuple[str, ...] = ()
-    """What a user should know about the prompts before hours are spent."""
+    """Warnings about the prompts, shown before training begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSet:
-    """Problems withheld from training, under a name."""
+    """A named set of problems that are withheld from training."""
 
     name: str
     task: Task
@@ -39,8 +39,8 @@ class EvalSet:
     def problems(self) -> tuple[Problem, ...]:
         return tuple(self.prompts.tokens)
 
-    def asked(self, step: int) -> Asked:
-        """Return what an evaluation after this step asks, and who judges the answers."""
+    def requests(self, step: int) -> SetRequests:
+        """Return the requests of an evaluation after this step, and the judge of the answers."""
         requests = eval_requests(
             self.name,
             self.problems,
@@ -51,13 +51,13 @@ class EvalSet:
             environment=self.name if self.task.environment.name else "",
             **self.settings.sampling(self.name)._asdict(),
         )
-        return Asked(requests, self.judge, self.prompts_hash)
+        return SetRequests(requests, self.judge, self.prompts_hash)
 
 
 def encode_prompts(
     name: str, task: Task, problems: Sequence[Problem], *, text: Text, max_tokens: int, purpose: Purpose
 ) -> Prompts:
-    """Encode the prompts of a set, without those that are longer than `max_tokens`."""
+    """Encode the prompts of a set and drop those longer than `max_tokens`."""
     plain = text.plain_prompts([problem.asked for problem in problems])
     encoded = text.encode_plain(plain, task.prompt)
     kept = {problem: tuple(ids) for problem, ids in zip(problems, encoded, strict=True) if len(ids) <= max_tokens}
@@ -74,7 +74,7 @@ def encode_prompts(
     unknown = getattr(text.tokenizer, "unk_token_id", None)
     if num_unreadable := 0 if unknown is None else sum(unknown in ids for ids in kept.values()):
         notices.append(
-            f"{num_unreadable:,} of {len(kept):,} {of_set} hold characters that this model's tokenizer does not know"
+            f"{num_unreadable:,} of {len(kept):,} {of_set} contain characters that this model's tokenizer does not know"
         )
     if num_special := sum(map(spells_special, plain)):
         notices.append(
@@ -85,7 +85,7 @@ def encode_prompts(
 
 
 def encode_hints(task: Task, problems: Sequence[Problem], hint: str, *, text: Text) -> dict[str, tuple[int, ...]]:
-    """Return the prompt of each problem with a hint, by the problem's id; in a chat, the last turn has the hint."""
+    """Return each problem's prompt with a hint, by the problem's id; in a chat, the hint is in the last turn."""
 
     def hinted(problem: Problem) -> str | list[dict[str, str]]:
         def fill(prompt: str) -> str:
@@ -123,6 +123,6 @@ def eval_set(
 
 
 def hash_problems(problems: Iterable[Problem]) -> str:
-    """Return a hash that changes with an id, a word or an answer of any problem."""
+    """Return a hash that changes when the id, the text or the answer of any problem changes."""
     lines = (f"{problem.id}\x1f{problem.content_hash}\x1f{problem.answer}" for problem in problems)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Continue a run: what earlier attempts left in its folder, whether a recipe still fits it, and the model it made."""
+"""Continue or export a run: read earlier attempts, check that the recipe has not changed, write the trained model."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from scalerl.models.nf4 import quantise_layers
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import larger
 
-# Settings that may change when a run is resumed: when it ends, where it is recorded, how many graders run, and which
-# devices do the work.
+# Settings that may change when a run is resumed: when it ends, where it is recorded, the number of graders, and the
+# devices that do the work.
 _FREE = (
     *("budget.", "checkpoint.", "sft.", "sinks", "description", "grading.num_workers"),
-    # How the work of a step is divided, which changes no more than the order of sums.
+    # How the work of a step is divided: this changes only the order of sums.
     *("learner.ranks", "learner.sharding", "learner.shard_size", "learner.context_ranks"),
     *("learner.gradient_checkpointing", "learner.silent_s", "learner.start_s", "optimizer.on_host"),
     *("cluster.", "rollout.generators", "rollout.max_generators", "rollout.gpus_per_generator"),
@@ -35,28 +35,28 @@ _FREE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What earlier attempts at a run left behind; for a new run nothing."""
+    """What earlier attempts at a run left in its folder; empty for a new run."""
 
     folder: Path
     checkpoint: checkpoints.Checkpoint | None = None
     attempt: int = 0
     """The latest attempt; 0 if there was none."""
     spent: Mapping[str, float]
-    """What all attempts have spent, as Clock counts it, including steps after the checkpoint."""
+    """Compute spent by all attempts, in the fields of Clock, including steps after the checkpoint."""
     metrics: Sequence[store.Row] = ()
-    """Rows of the steps that led to the checkpoint."""
+    """Rows of the steps up to the checkpoint."""
     evals: Sequence[store.Row] = ()
 
     def check_problems(self, training: Mapping[str, str], evaluation: Mapping[str, str]) -> None:
-        """Raise RecipeError if these hashes are not those the run started with: a file may have changed."""
+        """Raise RecipeError if these hashes differ from the first attempt's: a file of problems may have changed."""
         trained = {} if self.checkpoint is None else self.checkpoint.meta.get("problems", training)
         measured = {row["set"]: row["prompts_hash"] for row in self.evals}
         changed = [f"the training problems of {name}" for name in trained if trained[name] != training.get(name)]
         changed += [f"the evaluation problems of {name}" for name in measured if measured[name] != evaluation.get(name)]
         if changed:
             raise RecipeError(
-                f"{' and '.join(changed)} are not those {self.folder} was started with: resume with the same, or start "
-                f"another run with another --out"
+                f"{' and '.join(changed)} have changed since {self.folder} was started: resume with the same problems, "
+                f"or start another run with another --out"
             )
 
 
@@ -68,7 +68,7 @@ def read_earlier(folder: Path) -> Earlier:
         metrics, evals = store.read_metrics(folder), store.read_evals(folder)
     except RunFolderError as error:
         raise RunFolderError(
-            f"{error}: remove that line and resume; steps after checkpoint {step} are taken again anyway"
+            f"{error}: remove that line and resume; steps after checkpoint {step} are repeated anyway"
         ) from None
     return Earlier(
         folder=folder,
@@ -81,20 +81,20 @@ def read_earlier(folder: Path) -> Earlier:
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[int]:
-    """Hold a lock on a run's folder: a second process would mix its rows and checkpoints with those of the first."""
-    sentence = f"{folder} is being trained into by another process: wait for its end, or stop it first"
+    """Hold a lock on a run's folder, so that two processes cannot mix their rows and checkpoints."""
+    sentence = f"another process is training into {folder}: wait until it ends, or stop it first"
     return locked(folder, RunFolderError(sentence))
 
 
 def latest_step(folder: Path) -> int | None:
-    """Return the step of a run's newest checkpoint, which is not verified; None if it has none."""
+    """Return the step of a run's newest checkpoint without verifying it; None if there is none."""
     return max(checkpoints.steps(folder / store.CHECKPOINTS), default=None)
 
 
 def check_same(recipe: Recipe, folder: Path) -> None:
     """Raise RecipeError if a setting that must stay the same differs from the one the run was started with."""
     for key, values in sorted(differences(written_recipe(folder, "resume"), recipe).items()):
-        # What is written is without secrets.
+        # The written recipe has no secrets.
         old, new = (hidden(value, key) for value in values)
         if old != new and not key.startswith(_FREE):
             raise RecipeError(
@@ -104,9 +104,9 @@ def check_same(recipe: Recipe, folder: Path) -> None:
 
 
 def as_started(recipe: Recipe, folder: Path) -> Recipe:
-    """Return a recipe with what it leaves open as a run was started with it: another machine would derive other values.
+    """Return a recipe with the derived settings of the run's first attempt: another machine might derive other values.
 
-    A length control that has no such setting leaves it out.
+    Settings that the recipe's length control does not have are left out.
     """
     if not recipe.derived:
         return recipe
@@ -125,41 +125,40 @@ def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe
 
 
 def best_step(evals: Sequence[store.Row], set_name: str | None) -> int | None:
-    """Return the step with the highest reward on an evaluation set, the first of equals, after training began."""
+    """Return the step after 0 with the highest reward on an evaluation set; of equal rewards, the first."""
     rows = [row for row in evals if row["set"] == set_name and row["step"] > 0 and row["reward"] is not None]
     return max(rows, key=lambda row: (row["reward"], -row["step"]), default={"step": None})["step"]
 
 
 def checkpoint_at(folder: Path, step: str, set_name: str | None) -> checkpoints.Checkpoint:
-    """Return the checkpoint of a run at a step: a number, "last", or "best" for the best on an evaluation set."""
-    there = checkpoints.steps(folder / store.CHECKPOINTS)
-    if not there:
+    """Return the checkpoint of a run at a step: a number, "last", or "best" by its reward on an evaluation set."""
+    by_step = checkpoints.steps(folder / store.CHECKPOINTS)
+    if not by_step:
         raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
     if step == "last" and (newest := checkpoints.latest(folder / store.CHECKPOINTS)) is not None:
         return newest
-    wanted, why = step, f"--step {step}"
+    chosen, why = step, f"--step {step}"
     if step == "best":
         best = best_step(store.read_evals(folder), set_name)
         if best is None:
             raise RecipeError(f'{folder} has no evaluation of "{set_name}" after a step: give --step last or a number')
-        wanted, why = str(best), f'the best evaluation of "{set_name}" was after step {best}'
-    if not wanted.isdigit() or int(wanted) not in there:
+        chosen, why = str(best), f'the best evaluation of "{set_name}" was after step {best}'
+    if not chosen.isdigit() or int(chosen) not in by_step:
         raise RecipeError(
-            f"{why}, and {folder} has no checkpoint of it: it has those of the steps {', '.join(map(str, there))}; "
-            f'give one of them, or "last"'
+            f'{why}, but {folder} has only checkpoints of steps {", ".join(map(str, by_step))}: give one, or "last"'
         )
-    return checkpoints.load(there[int(wanted)])
+    return checkpoints.load(by_step[int(chosen)])
 
 
 class Exported(NamedTuple):
-    """A model that was written, and the step that it is of."""
+    """A model that was written, and the step of its checkpoint."""
 
     folder: Path
     step: int
 
 
 def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bool = False) -> Exported:
-    """Write the model of one of a run's checkpoints as a normal Hugging Face folder; see checkpoint_at."""
+    """Write the model of one checkpoint of a run as a Hugging Face folder; see checkpoint_at for `step`."""
     recipe = written_recipe(folder, "export")
     settings = recipe.model
     checkpoint = checkpoint_at(folder, step, recipe.best_set or next(iter(recipe.tasks), "main"))

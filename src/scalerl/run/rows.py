@@ -1,4 +1,4 @@
-"""The rows of a run: each step's is written to metrics.jsonl, each evaluation's to evals.jsonl."""
+"""Write the rows of a run: one per step to metrics.jsonl, one per evaluation and set to evals.jsonl."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,10 +12,10 @@ from scalerl.store import Row
 
 
 class Rows(Hook):
-    """Writes rows and keeps those of earlier attempts that led to this one.
+    """Writes rows, and keeps the rows of earlier attempts that this one continues.
 
-    On a GPU the metrics of a step are known when its kernels are done. Its row is then written after the next step, or
-    when `flush` is called, so that the host need not wait.
+    On a GPU, the metrics of a step are known only when its kernels are done. So that the host need not wait, the row is
+    written after the next step, or by `flush`.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class Rows(Hook):
         columns: Callable[[StepDone], Mapping[str, Any]] = lambda done: {},
         on_row: Callable[[Row], None] = lambda row: None,
     ) -> None:
-        """`spent` and `columns` return what is known at once of a step; `on_row` sees each row of a step."""
+        """`spent` and `columns` return columns that are known as soon as a step ends; `on_row` is given each row."""
         self.metrics, self.evals = list(metrics), list(evals)
         self.samples: list[Row] = []
-        """Those of the last evaluation."""
+        """Samples written at the last evaluation."""
         self._folder, self._attempt = folder, attempt
         self._spent, self._columns, self._on_row = spent, columns, on_row
         self._pending: Callable[[], Row] | None = None
@@ -48,7 +48,7 @@ class Rows(Hook):
             self.flush()
 
     def flush(self) -> None:
-        """Write the row of the last step, unless that is done; this may wait for the device."""
+        """Write the row of the last step if it is not written yet; this may wait for the device."""
         make, self._pending = self._pending, None
         if make is not None:
             row = make()
@@ -58,8 +58,9 @@ class Rows(Hook):
 
     def add_evaluation(self, step: int, rows: Iterable[Row], samples: Iterable[Row]) -> None:
         """Write the rows of an evaluation, and samples for people to read."""
-        placed = {"step": step, "attempt": self._attempt}
-        new, self.samples = ([{**placed, **row} for row in some] for some in (rows, samples))
+        first_columns = {"step": step, "attempt": self._attempt}
+        new = [{**first_columns, **row} for row in rows]
+        self.samples = [{**first_columns, **row} for row in samples]
         for file, written in ((store.EVALS, new), (store.SAMPLES, self.samples)):
             for row in written:
                 store.append_row(self._folder / file, row)
@@ -67,11 +68,11 @@ class Rows(Hook):
 
 
 def step_times(done: StepDone) -> dict[str, float]:
-    """Return the columns that say where the seconds of a step went; on a GPU this waits for the step."""
+    """Return the columns for the time of each part of a step; on a GPU this waits for the step."""
     timings = done.timings
     step_s, wait_s = timings.step_s, timings.wait_s
     if isinstance(done.metrics, LateMetrics):
-        # The host only launched the step, and waited for it elsewhere.
+        # The host only launched the step: the device measured its time.
         step_s = done.metrics.get("time/step_s", step_s)
         wait_s = max(timings.total_s - step_s - timings.push_s, 0.0)
     return {"time/step_s": step_s, "time/wait_s": wait_s, "time/push_s": timings.push_s}

@@ -21,7 +21,7 @@ from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
 from scalerl.run.budget import Budget
 from scalerl.run.checkpoint import Checkpoint, Checkpoints
-from scalerl.run.clock import Clock, Pace, larger
+from scalerl.run.clock import Clock, StallDetector, larger
 from scalerl.run.derive import derive
 from scalerl.run.evaluate import Evaluations, complete, outcome_columns
 from scalerl.run.health import Health
@@ -35,11 +35,11 @@ from scalerl.run.rows import Rows
 from scalerl.run.sinks import Sinks, check_sinks
 from scalerl.types import Work
 
-_REPORT_S = 5.0  # how long a run that hangs may take to report it
+_REPORT_S = 5.0  # time limit for reporting that a run hangs
 
 
 class Run:
-    """One attempt at a run: new, or resumed from the newest checkpoint of its folder.
+    """One attempt at a training run: new, or resumed from the newest checkpoint in its folder.
 
     Construction validates and loads; it writes nothing. `train` writes the folder and closes the run.
     """
@@ -54,8 +54,8 @@ class Run:
         hung_s: float | None = None,
         pause_at: float | None = None,
     ) -> None:
-        """`pause_at` is the share of the budget at which the run pauses, with a checkpoint. An engine or grader call
-        that takes `hung_s` ends the process; see watchdog.py for the default.
+        """`pause_at` is the share of the budget at which the run writes a checkpoint and pauses. If a call of the
+        engine or a grader takes longer than `hung_s`, the process ends; see watchdog.py for the default.
         """
         started = time.monotonic()
         self.recipe = as_started(recipe, folder) if resume else derive(recipe)[0]
@@ -103,7 +103,7 @@ class Run:
         self._saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
 
     def close(self) -> None:
-        """End the processes of a run that will not be trained."""
+        """End the processes of a run on which `train` is not called."""
         self._opened.close()
 
     @property
@@ -137,7 +137,7 @@ class Run:
                     end = train(self._steps(), hooks, self._end)
                     checkpoints.wait()
             except BaseException as error:
-                # The row of the step before; a device that failed may not give it.
+                # Write the row of the last step, unless the device that holds its metrics has failed.
                 with suppress(Exception):
                     self.rows.flush()
                 if isinstance(error, KeyboardInterrupt):
@@ -156,7 +156,7 @@ class Run:
         """Return why the run ends here; None if it continues."""
         stopped = RunEnd(kind="stopped", reason="asked to stop") if self.observer.stopping() else None
         end = self.budget.end
-        # The last evaluation is part of the budget: without it a resumed run has something to do.
+        # The last evaluation belongs to the budget. If the user skips it, a resumed run still has to do it.
         if stopped and end and end.kind == "budget" and self.evaluations.last < self.pipeline.version:
             return stopped
         return end or stopped
@@ -182,12 +182,12 @@ class Run:
         def content() -> Checkpoint:
             state = self.pipeline.state()
             arrays, groups = pack_groups(state.groups)
-            kept = {"pipeline": state.meta, "groups": groups, "problems": self.parts.problem_hashes}
+            meta = {"pipeline": state.meta, "groups": groups, "problems": self.parts.problem_hashes}
             return Checkpoint(
                 step=self.pipeline.version,
                 tensors=self.learner.state_dict(),
                 arrays={"groups": arrays},
-                meta={**kept, **state_of(hooks)},
+                meta={**meta, **state_of(hooks)},
             )
 
         @contextmanager
@@ -207,24 +207,24 @@ class Run:
         )
 
     def _record_failure(self, status: str, reason: str) -> None:
-        # If even this cannot be written, the error that led here is the one to report.
+        # If this cannot be written either, report the first error.
         with suppress(StoreError):
             secrets = [value for _, value in secrets_in(self.recipe.model_dump(mode="json"))]
             store.write_status(self.folder, status, redact(reason, secrets))
 
     def _on_hung(self, reason: str) -> None:
         self._record_failure("failed", reason)
-        # In a thread: a terminal that accepts no more text must not keep the process alive.
+        # Report from another thread: a blocked terminal must not keep the process alive.
         reporter = threading.Thread(target=self.observer.hung, args=(reason,), daemon=True)
         reporter.start()
         reporter.join(_REPORT_S)
-        # The main thread is in a call that does not return: no exception would reach it.
+        # The main thread hangs in a call, so no exception can reach it.
         os._exit(1)
 
 
 def _clock(recipe: Recipe, parts: Parts, *, since: float, spent: Mapping[str, float]) -> Clock:
-    """Return the clock of a run, which counts the work of its engine and learner."""
-    turns, engine, before = parts.turns, parts.engine, Work()
+    """Return the clock of a run; it counts the work of the engine and the learner."""
+    turns, engine, pipeline, before = parts.turns, parts.engine, recipe.pipeline, Work()
 
     def work(done: StepDone) -> dict[str, float]:
         nonlocal before
@@ -242,14 +242,14 @@ def _clock(recipe: Recipe, parts: Parts, *, since: float, spent: Mapping[str, fl
         since=since,
         spent=spent,
         within={"compilation": compilation_s, **({} if turns is None else {"tools": lambda: turns.waited_s})},
-        # CPU time does not stall.
-        pace=None if on_cpu else Pace(round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1),
+        # CPU time has no stalls.
+        stalls=None if on_cpu else StallDetector(round_steps=pipeline.push_every if pipeline.drain else 1),
         work=work,
     )
 
 
 class _StepColumns:
-    """Reads from the parts of a run what happened in a step, besides the learner's metrics."""
+    """Collects the columns of a step's row that come from other parts than the learner."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._tool_s = parts, 0.0

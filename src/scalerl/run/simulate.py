@@ -1,23 +1,23 @@
-"""How fast a recipe would be on a number of GPUs, from a table of rates: steps per hour by split of the GPUs. No torch.
+"""Predict how fast a recipe runs on a number of GPUs, for every split of them, from a table of rates. No torch.
 
 A table has the measured or assumed rates of one generator and of one GPU of the learner (`Rates`):
 
     slots = 192                            # completions that a generator samples at a time
-    decode_s = [[1, 0.008], [192, 0.020]]  # seconds for one token of so many completions at once; linear in between
+    decode_s = [[1, 0.008], [192, 0.020]]  # [completions sampled at once, seconds per token of all]; linear in between
     train_tokens_per_s = 3000              # completion tokens that one GPU of the learner trains on per second
-    length_mean = 4500                     # tokens of a completion
+    length_mean = 4500                     # mean tokens of a completion
 
-Per step, with C completions of L tokens in the mean:
+Per step, with C completions of mean length L:
 
-    sample   C / generators x L x decode_s(active) / active + pauses for prompts, for what environments say between
-             turns, and for the copy of new weights
-    train    train_fixed_s + C x L / rate, and the loop waits push_s for a push
-    PipelineRL-k         the slower of the two: they overlap
-    PPO-off-policy-k     their sum, and once a round the longest completion is waited for; so it is on one GPU
+    sample   C / generators x L x decode_s(active) / active + pauses to read prompts and observations, and to copy
+             weights
+    train    train_fixed_s + C x L / rate; the loop waits push_s for a push
+    PipelineRL-k         the slower of the two, because they overlap
+    PPO-off-policy-k     their sum, and once per round the wait for the longest completion; the same on one GPU
 
-The lag rule lets (k + 1) C completions be untrained. One batch of them is being trained, and of the others a group is
-done with its longest completion, so that `active` is at most k C / (longest of a group / mean). A conversation that
-waits for its environment takes no slot, and at most twice as many are open as there are slots.
+The lag rule allows (k + 1) C untrained completions. One batch of them is being trained; each other group ends with its
+longest completion, so `active` is at most k C / (longest of a group / mean). A conversation that waits for its
+environment takes no slot; at most twice as many conversations are open as there are slots.
 """
 
 import math
@@ -52,38 +52,38 @@ class Rates(Settings):
     slots: int = Field(ge=1)
     """Completions that a generator samples at a time."""
     decode_s: Annotated[tuple[Pair, ...], Field(strict=False, min_length=1)]
-    """Pairs of (active completions, seconds for one token of all of them); linear in between, constant outside."""
+    """Pairs of (active completions, seconds for one token of each); linear in between, constant outside."""
     chunk: int = Field(default=1, ge=1)
-    """Tokens that a generator samples before it looks for completions that have ended."""
+    """Tokens that a generator samples before it checks which completions have ended."""
     prompt_s: float = Field(default=0.0, ge=0)
-    """Seconds a generator pauses to read the prompt of a group."""
+    """Seconds for which a generator pauses to read the prompt of a group."""
     turns: float = Field(default=1.0, ge=1)
-    """Turns of a conversation; tokens are those that the model writes."""
+    """Turns per conversation. Lengths count only the tokens that the model writes."""
     turn_s: float = Field(default=0.0, ge=0)
-    """Seconds a generator pauses before a further turn to read what the environment said, and what its cache lost."""
+    """Seconds for which a generator pauses before a further turn, to read the observation and what its cache lost."""
     tool_s: float = Field(default=0.0, ge=0)
-    """Seconds an environment takes for a turn."""
+    """Seconds that an environment takes per turn."""
     gpus_per_generator: int = Field(default=1, ge=1)
     """GPUs that one generator holds."""
     train_tokens_per_s: float = Field(gt=0)
-    """Completion tokens that one GPU of the learner trains on per second, the time for their prompts included."""
+    """Completion tokens that one GPU of the learner trains on per second, including the time for prompts."""
     train_fixed_s: float = Field(default=0.0, ge=0)
-    """Seconds of a step that do not depend on its tokens: the optimiser, preparing a batch."""
+    """Seconds per step that do not depend on its tokens: the optimiser, preparing a batch."""
     learner_efficiency: float = Field(default=1.0, gt=0, le=1)
-    """Share of the rate that is kept with each doubling of the learner's GPUs."""
+    """Share of the rate per GPU that remains after each doubling of the learner's GPUs."""
     push_s: float = Field(default=0.0, ge=0)
-    """Seconds the loop waits for a push of weights."""
+    """Seconds for which the loop waits for a push of weights."""
     copy_s: float = Field(default=0.0, ge=0)
-    """Seconds a generator pauses to copy new weights."""
+    """Seconds for which a generator pauses to copy new weights."""
     length_mean: float = Field(gt=0)
-    """Mean number of tokens of a completion."""
+    """Mean tokens per completion."""
     length_spread: float = Field(default=0.6, ge=0)
-    """Standard deviation of the logarithm of a length; 0 for equal lengths."""
+    """Standard deviation of the logarithm of lengths; 0 if all are equal."""
     length_max: int | None = Field(default=None, ge=1)
-    """Where completions are cut; not set: at the recipe's context."""
+    """Length at which completions are cut; by default the recipe's context."""
 
     def length(self, longest: int) -> float:
-        """Return the mean of log-normal lengths that are cut at the longest."""
+        """Return the mean of log-normal lengths that are cut at `longest`."""
         if not self.length_spread:
             return min(self.length_mean, longest)
         place = math.log(longest / self.length_mean) / self.length_spread + self.length_spread / 2
@@ -91,7 +91,7 @@ class Rates(Settings):
         return self.length_mean * kept + longest * (1 - _NORMAL.cdf(place))
 
     def longest_of(self, num: int, longest: int) -> float:
-        """Return the tokens of the longest of so many completions."""
+        """Return the length of the longest of `num` completions, cut at `longest`."""
         place = _NORMAL.inv_cdf(1 - 0.5 / num)
         return min(self.length_mean * math.exp(self.length_spread * place - self.length_spread**2 / 2), longest)
 
@@ -100,13 +100,13 @@ class Rates(Settings):
         return float(np.interp(num_active, numbers, seconds))
 
     def train_s(self, tokens: float, gpus: int) -> float:
-        """Return the seconds of a step on so many completion tokens."""
+        """Return the seconds of a step on this many completion tokens."""
         rate = self.train_tokens_per_s * gpus * self.learner_efficiency ** math.log2(gpus)
         return self.train_fixed_s + tokens / rate
 
 
 def read_rates(path: Path) -> Rates:
-    """Read rates from a TOML table or from a run folder; UsageError says what is wrong with it."""
+    """Read rates from a TOML table or a run folder; raise UsageError if that fails."""
     if path.is_dir():
         return _rates_of_run(path)
     tree = read_table(f"--rates {path}", path, UsageError)
@@ -118,7 +118,7 @@ def read_rates(path: Path) -> Rates:
 
 
 def _rates_of_run(folder: Path) -> Rates:
-    """Return the rates at which a run went, without its first quarter of steps, which compile and fill."""
+    """Return the rates of a run, without its first quarter of steps, in which it compiles and fills its slots."""
     rows, recipe = sorted(store.read_metrics(folder), key=lambda row: row["step"]), store.read_recipe(folder)
     if len(rows) < _FEWEST_STEPS or recipe is None:
         raise UsageError(f"--rates {folder} is not a run folder with at least {_FEWEST_STEPS} steps")
@@ -131,7 +131,7 @@ def _rates_of_run(folder: Path) -> Rates:
     tokens = length * recipe["pipeline"]["groups_per_batch"] * recipe["pipeline"]["completions_per_group"]
     num = max(rollout.get("generators") or 0, 1)
     turns = max(mean("rollout/turns_mean"), 1.0)
-    # In one process the loop waits while the engine samples, in all its slots, and while all wait for environments.
+    # In one process, the loop waits while the engine samples in all its slots, or while it waits for environments.
     idle_s = (rows[-1].get("time/tools_s", 0.0) - rows[0].get("time/tools_s", 0.0)) / (len(rows) - 1)
     slots = int(mean("generators/slots") or (store.read_env(folder) or {}).get("slots") or rollout["slots"])
     active = mean("generators/active_mean") or slots
@@ -141,12 +141,12 @@ def _rates_of_run(folder: Path) -> Rates:
     return Rates(
         description=f"measured in {folder}",
         slots=slots,
-        # With the time for what environments say between turns.
+        # This includes the time to read observations between turns.
         decode_s=((active, busy_s * active * num / tokens),),
         turns=turns,
         tool_s=mean("rollout/tool_s") / (tokens / length * turns),
         gpus_per_generator=max(parallel if own_gpus is None else own_gpus, 1),
-        # All ranks together took this long.
+        # The time is that of all ranks together.
         train_tokens_per_s=tokens / mean("time/step_s") / recipe.get("learner", {}).get("ranks", 1),
         push_s=mean("time/push_s") * recipe["pipeline"]["push_every"],
         copy_s=mean("generators/copy_s"),
@@ -157,18 +157,18 @@ def _rates_of_run(folder: Path) -> Rates:
 
 
 def _spread(ratio: float, num: int) -> float:
-    """Return the spread with which the longest of so many completions is this many times the mean; 0 if not known."""
+    """Return the spread with which the longest of `num` completions is `ratio` times the mean; 0 if unknown."""
     place = _NORMAL.inv_cdf(1 - 0.5 / num)
     return place - math.sqrt(max(place**2 - 2 * math.log(ratio), 0.0)) if ratio > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The pace of one scheme with one division of the GPUs."""
+    """The speed of one scheme with one split of the GPUs."""
 
     scheme: str
     generators: int
-    """0: one GPU samples and trains in turns."""
+    """0 if one GPU samples and trains in turns."""
     generator_gpus: int
     learner_gpus: int
     steps_per_hour: float
@@ -180,13 +180,13 @@ class Split:
 
 
 def splits(recipe: Recipe, rates: Rates, gpus: int, generators: int | None = None) -> dict[str, list[Split]]:
-    """Return every split of the GPUs, or the one with so many generators, for every scheme."""
+    """Return the speed of every split of the GPUs, or of the one with `generators`, by scheme."""
     each = rates.gpus_per_generator
     nums = range(1, (gpus - 1) // each + 1) if generators is None and gpus > 1 else [generators or 0]
     if not nums or (nums[0] == 0 and gpus != 1) or (nums[0] and gpus - nums[-1] * each < 1):
         raise UsageError(
             f"--gpus {gpus} cannot be split into {generators or 'some'} generators of {each} and at least one GPU for "
-            f"the learner; only on one GPU sampling and training take turns (--generators 0)"
+            f"the learner; sampling and training take turns only on one GPU (--generators 0)"
         )
     longest = rates.length_max or recipe.rollout.context - recipe.rollout.max_prompt_tokens
     return {
@@ -196,17 +196,17 @@ def splits(recipe: Recipe, rates: Rates, gpus: int, generators: int | None = Non
 
 
 def best(of_scheme: Sequence[Split]) -> Split:
-    """Return the fastest split; of several within a thousandth, the one with the fewest generators."""
+    """Return the fastest split; if several are within a thousandth, the one with the fewest generators."""
     fastest = max(split.steps_per_hour for split in of_scheme)
     return next(split for split in of_scheme if split.steps_per_hour >= 0.999 * fastest)
 
 
-def _schemes(own: PipelineSettings) -> list[PipelineSettings]:
-    lag = max(own.push_every if own.drain else own.max_lag, 1)
-    pipelined = own.model_copy(update={"max_lag": lag, "push_every": 1, "drain": False})
-    drained = own.model_copy(update={"max_lag": lag - 1, "push_every": lag, "drain": True})
-    # The recipe's own may be a third: synchronous.
-    return list({mode_name(each): each for each in (pipelined, drained, own)}.values())
+def _schemes(pipeline: PipelineSettings) -> list[PipelineSettings]:
+    lag = max(pipeline.push_every if pipeline.drain else pipeline.max_lag, 1)
+    pipelined = pipeline.model_copy(update={"max_lag": lag, "push_every": 1, "drain": False})
+    drained = pipeline.model_copy(update={"max_lag": lag - 1, "push_every": lag, "drain": True})
+    # The recipe's own scheme may be a third one: synchronous.
+    return list({mode_name(each): each for each in (pipelined, drained, pipeline)}.values())
 
 
 def _split(pipeline: PipelineSettings, rates: Rates, gpus: int, generators: int, longest: int) -> Split:
@@ -239,6 +239,6 @@ def _split(pipeline: PipelineSettings, rates: Rates, gpus: int, generators: int,
         generator_idle=1 - sample_s / step_s,
         learner_idle=1 - train_s / step_s,
         slots_used=active / rates.slots * sample_s / step_s,
-        # A generator that waits for the learner samples as far ahead as it may.
+        # A generator that waits for the learner samples as far ahead as the lag rule allows.
         lag_mean=float(pipeline.max_lag) if not in_turns and sample_s < step_s else lag,
     )

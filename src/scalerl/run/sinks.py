@@ -1,7 +1,7 @@
-"""Sinks: send the rows of a run to tensorboard, trackio or wandb as well as to its folder.
+"""Sinks: send the rows of a run to tensorboard, trackio or wandb, in addition to its folder.
 
-A number of metrics.jsonl is sent as train/NAME and one of evals.jsonl as eval/SET/NAME, over the step. The run folder
-stays the record: a sink that fails is dropped with a warning, and the run goes on.
+Numbers in metrics.jsonl are sent as train/NAME, numbers in evals.jsonl as eval/SET/NAME, by step. The run folder stays
+the record: a sink that fails is dropped with a warning, and the run continues.
 """
 
 import math
@@ -29,15 +29,15 @@ class SinkWarning(UserWarning):
 
 
 class Sink(NamedTuple):
-    """Where rows are sent to as well."""
+    """An open connection to a tracker."""
 
     log: Callable[[dict[str, float], int], object]
-    """Takes the numbers of a row by name, and the step."""
+    """Called with the numbers of a row by name, and the step."""
     close: Callable[[], object]
 
 
 def check_sinks(names: Iterable[str]) -> None:
-    """Raise SinkError if the package of a sink is not installed; to be called before training."""
+    """Raise SinkError if the package of a sink is not installed."""
     for name in names:
         package = PACKAGES[name]
         if find_spec(package) is None:
@@ -45,7 +45,7 @@ def check_sinks(names: Iterable[str]) -> None:
 
 
 def scalars(row: Mapping[str, Any], kind: Kind) -> dict[str, float]:
-    """Return the finite numbers of a row under the names that sinks show."""
+    """Return the finite numbers of a row, by the names that sinks show."""
     prefix = f"eval/{row['set']}" if kind == "eval" else "train"
     return {
         f"{prefix}/{name}": value
@@ -104,7 +104,7 @@ SINKS: dict[str, Callable[[Path, Mapping[str, Any], int], Sink]] = {
 
 
 class Sinks(Hook):
-    """Sends the rows of a run to its sinks. A sink that raises is dropped with a warning."""
+    """Sends the rows of a run to its sinks. A sink that raises an error is dropped with a warning."""
 
     def __init__(
         self, names: Iterable[str], rows: Rows, *, folder: Path, recipe: Mapping[str, Any], attempt: int
@@ -116,7 +116,7 @@ class Sinks(Hook):
                 self._open[name] = SINKS[name](folder, recipe, attempt)
 
     def after_step(self, done: Any, end: RunEnd | None) -> None:
-        """Send the rows that were written since the last call."""
+        """Send the rows written since the last call."""
         kinds: dict[Kind, list[Row]] = {"train": self._rows.metrics, "eval": self._rows.evals}
         for kind, rows in kinds.items():
             new = rows[self._num_sent[kind] :]
@@ -139,4 +139,4 @@ class Sinks(Hook):
         except Exception as error:  # No failure of a service may end a run.
             self._open.pop(name, None)
             reason = redact(f"{type(error).__name__}: {error}".removesuffix(": "))
-            warnings.warn(f"the sink {name} failed and is left out from here on ({reason})", SinkWarning, stacklevel=4)
+            warnings.warn(f"the sink {name} failed and gets no more rows ({reason})", SinkWarning, stacklevel=4)

@@ -1,10 +1,10 @@
-"""Try what can fail in a run before it starts: graders, environments, and one step on made-up completions.
+"""Try the parts of a run that may fail before it starts: graders, environments, and one step.
 
-    try_graders   a reference answer and nonsense -> each grader -> its values           (a user's grader may raise)
-    try_answers   the model as it is -> its answers, or a conversation -> graders         (which may read them wrongly)
-    try_step      made-up completions -> filters, advantages, loss, backward, AdamW      (so may a user's loss)
+    try_graders   a reference answer and nonsense -> each grader -> values          (a user's grader may raise an error)
+    try_answers   the untrained model -> answers, or a conversation -> graders      (graders may misread the answers)
+    try_step      made-up completions -> filters, advantages, loss, AdamW           (a user's loss may raise an error)
 
-A trial changes the weights of the run it is given, so that run must not be trained afterwards. It writes nothing.
+A trial changes the weights, so the run must not be trained afterwards. It writes nothing.
 """
 
 import dataclasses
@@ -28,21 +28,21 @@ from scalerl.types import Batch, Completion, Group, Request
 
 NUM_GROUPS = 2
 NUM_TOKENS = 8
-"""Tokens of a made-up completion: enough for every average, little work for any model."""
+"""Tokens in a made-up completion: enough for every average, and little work for any model."""
 NUM_ANSWERS, NUM_SHOWN = 8, 3
-"""Answers that are sampled from each evaluation set, and those of them that are shown."""
+"""Answers sampled on each evaluation set, and how many of them are shown."""
 ANSWERS_S = 60.0
-"""How long the model may take for all of them."""
+"""Time limit for sampling all answers."""
 LONGEST_SHOWN = 60
-"""Characters of a text that are shown, the last ones."""
+"""Number of last characters shown of a text."""
 
 _NONSENSE = "qzx"
 
 
 def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
-    """Try the graders, the environments and a step; an error is one sentence.
+    """Try the graders, the environments and a step; raise an error of one sentence if something fails.
 
-    Return lines for people: what graders made of answers, and a conversation with each environment.
+    Return lines for people: values that graders gave to answers, and a conversation with each environment.
     """
     lines = [*try_graders(parts), *try_answers(parts)]
     try_step(parts, recipe)
@@ -50,18 +50,18 @@ def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
 
 
 def try_answers(parts: Parts, limit_s: float = ANSWERS_S) -> list[str]:
-    """Let the model answer a few problems of each set, and grade that; GraderError if an environment fails.
+    """Let the model answer a few problems of each set and grade the answers; GraderError if an environment fails.
 
-    A set with an environment has one conversation. What is not answered within `limit_s` is left out.
+    With an environment, hold one conversation. Answers that take longer than `limit_s` are left out.
     """
     sets, engine, deadline = parts.inputs.eval_sets, parts.engine, time.monotonic() + limit_s
-    asked = {each.name: _first_requests(each, parts) for each in sets}
-    completions: dict[str, list[Completion]] = {name: [] for name in asked}
-    set_of = {request.key: name for name, requests in asked.items() for request in requests}
-    # What is left at the end of a pause is dropped.
+    requests_of = {each.name: _first_requests(each, parts) for each in sets}
+    completions: dict[str, list[Completion]] = {name: [] for name in requests_of}
+    set_of = {request.key: name for name, requests in requests_of.items() for request in requests}
+    # Requests that are unfinished at the end of a pause are dropped.
     with engine.paused():
         engine.push_weights(parts.learner.weights(), parts.learner.version)
-        engine.submit([request for requests in asked.values() for request in requests])
+        engine.submit([request for requests in requests_of.values() for request in requests])
         while engine.num_pending and time.monotonic() < deadline:
             for completion in engine.poll():
                 completions[set_of[completion.request.key]].append(completion)
@@ -69,14 +69,14 @@ def try_answers(parts: Parts, limit_s: float = ANSWERS_S) -> list[str]:
 
 
 def _first_requests(eval_set: EvalSet, parts: Parts) -> list[Request]:
-    """Return one request for each of the first problems."""
-    first = {request.group: request for request in reversed(eval_set.asked(0).requests)}
+    """Return one request for each of the set's first problems."""
+    first = {request.group: request for request in reversed(eval_set.requests(0).requests)}
     num = 1 if eval_set.name in parts.inputs.environments else NUM_ANSWERS
     return list(first.values())[::-1][:num]
 
 
 def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -> Iterator[str]:
-    """Yield what the graders of a set make of the model's completions, and some of those."""
+    """Yield lines on the values that the graders of a set give to the model's completions."""
     name, runner = eval_set.name, parts.inputs.graders
     if not completions:
         yield f"{name}: the model did not finish an answer within {ANSWERS_S:g} s, so none was graded"
@@ -92,7 +92,7 @@ def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -
     values = [verdict.value or 0.0 for verdict in verdicts]
     yield (
         f"{name}: {eval_set.judge.name} gives {sum(values) / len(values):.2g} on average to {len(values)} answers of "
-        f"the model as it is{'' if any(values) else '; check that it can read answers like these'}:"
+        f"the untrained model{'' if any(values) else '; check that it can read answers like these'}:"
     )
     for verdict in sorted(verdicts, key=lambda verdict: -(verdict.value or 0.0))[:NUM_SHOWN]:
         text = parts.inputs.text.decode(verdict.subject.tokens.tolist())
@@ -104,14 +104,14 @@ def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -
 
 
 def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator[str]:
-    """Yield a conversation with an environment, what it was worth and how long its slowest step took."""
+    """Yield a conversation with an environment, its reward and the time of its slowest step."""
     settings, completion, text = eval_set.task.environment, verdict.subject, parts.inputs.text
     if verdict.source == "environment" and verdict.reason not in (None, "no_answer"):
         errors = parts.inputs.environments[eval_set.name].first_errors
         error = next(iter(errors.values()), f"it ended by {verdict.reason}")
         raise GraderError(f'the environment "{settings.name}" fails in a conversation of {eval_set.name}: {error}')
     end = "it was cut by a limit" if completion.truncated else f"worth {_value(verdict.value)}"
-    yield f"A conversation of {eval_set.name} with {settings.name}, by the model as it is; {end}:"
+    yield f"A conversation of {eval_set.name} with {settings.name}, by the untrained model; {end}:"
     turns = conversation_row(completion, text)["conversation"]
     prompt = {"by": "problem", "text": text.decode(completion.request.prompt_tokens)}
     for part in (prompt, *turns):
@@ -123,15 +123,15 @@ def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator
 
 
 def try_graders(parts: Parts) -> list[str]:
-    """Give each grader of each evaluation set a reference answer and nonsense; GraderError if it fails on one.
+    """Give a reference answer and nonsense to each grader of each set; GraderError if a grader fails.
 
-    Return what users' own graders made of them.
+    Return a line for each grader from outside the package.
     """
     lines, runner = [], parts.inputs.graders
     for eval_set, grader in ((each, grader) for each in parts.inputs.eval_sets for grader in each.judge.graders):
         judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
         name, problem = grader.spec.name, eval_set.problems[0]
-        # Thinking that the prompt has opened must end before there is an answer.
+        # If the prompt opens a thinking block, close it: an answer comes after thinking.
         opening = judge.opening + (eval_set.task.answer.thinking_end if judge.opening else "")
         values = []
         for text in (problem.answer, _NONSENSE):
@@ -156,18 +156,18 @@ def try_graders(parts: Parts) -> list[str]:
 
 
 def try_step(parts: Parts, recipe: Recipe) -> None:
-    """Train once on made-up completions; RecipeError if a function of the user's fails, or nothing finite results."""
+    """Train once on made-up completions; RecipeError if a user's function fails or the result is not finite."""
     groups = made_up_groups(parts, recipe.reward)
     parts_of_step = (recipe.loss, recipe.weights, recipe.advantage.baseline, recipe.advantage.normalisation)
-    own = [part.name for part in parts_of_step if ":" in part.name]
+    imported = [part.name for part in parts_of_step if ":" in part.name]
     try:
         metrics = parts.learner.step(Batch(version=parts.learner.version, groups=groups))
     except Exception as error:
-        if not own:
+        if not imported:
             raise
         place = own_place(error)
         raise RecipeError(
-            f"a step on made-up completions fails with {' or '.join(own)}: {one_line(error)}"
+            f"a step on made-up completions fails with {' or '.join(imported)}: {one_line(error)}"
             f"{f' ({place})' if place else ''}"
         ) from error
     if metrics.get("optim/skipped"):
@@ -178,9 +178,9 @@ def try_step(parts: Parts, recipe: Recipe) -> None:
 
 
 def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
-    """Return groups of random tokens after the shortest prompts; in each one completion is right and one wrong.
+    """Return groups of random tokens after the shortest prompts, each with one right and one wrong completion.
 
-    All have ended by themselves, so that no filter on truncated ones drops them.
+    No completion is truncated, so that no filter drops it.
     """
     inputs, version = parts.inputs, parts.learner.version
     tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}

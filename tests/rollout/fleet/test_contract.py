@@ -62,5 +62,5 @@ def test_versions_rise_within_a_completion(make_engine, new_weights):
     completions = by_key(drain(fleet))
     assert completions["0/0#0"].versions.tolist() == [4] * 20 + [5] * 10 + [9] * 10
     assert completions["0/2#0"].versions.tolist() == [9] * 40
-    with pytest.raises(ValueError, match="versions only rise"):
+    with pytest.raises(ValueError, match="versions must rise"):
         fleet.push_weights(new_weights, 8)

@@ -6,7 +6,7 @@ from tiny_models import sampled_model
 
 from scalerl.rollout.torch.body import own_copy
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.rollout.torch.head import Head
+from scalerl.rollout.torch.head import OutputHead
 
 # A hidden state of one-hot rows gives the head's own values back.
 EYE = torch.eye(32, dtype=torch.bfloat16)
@@ -30,7 +30,7 @@ def test_pushed_fp32_head_is_exact_under_a_bf16_body(family, named):
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 def test_without_fp32_the_head_is_rounded(family):
     model = sampled_model(family)
-    head = Head(own_copy(model, dtype=torch.bfloat16, device=None), model, fp32=False)
+    head = OutputHead(own_copy(model, dtype=torch.bfloat16, device=None), model, fp32=False)
     for source in (model, sampled_model(family, seed=1)):
         head.update(source.state_dict())
         assert torch.equal(head.logits(EYE).T, source.lm_head.weight.bfloat16().float())
@@ -43,7 +43,7 @@ def test_a_bias_follows_too():
         return model
 
     model, newer = biased(0), biased(1)
-    head = Head(own_copy(model, dtype=torch.bfloat16, device=None), model, fp32=True)
+    head = OutputHead(own_copy(model, dtype=torch.bfloat16, device=None), model, fp32=True)
     hidden = torch.randn(3, 32).bfloat16()
     for source in (model, newer):
         head.update(source.state_dict())

@@ -6,9 +6,9 @@ import torch
 from contracts.requests import make_request, mixed_requests
 
 from scalerl.rollout.noise import uniforms
-from scalerl.rollout.progress import Progress
+from scalerl.rollout.progress import SlotProgress
 from scalerl.rollout.sampling import sample
-from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, Asked, RowSettings, leave_one_choice
+from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, RowSettings, SamplerRequest, leave_one_choice
 
 SamplingParams = pytest.importorskip("vllm").SamplingParams
 BatchUpdate = pytest.importorskip("vllm.v1.sample.logits_processor").BatchUpdate
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def params(request):
-    return SamplingParams(extra_args={KEY: Asked.of(request)})
+    return SamplingParams(extra_args={KEY: SamplerRequest.of(request)})
 
 
 def logits_of(request, count):
@@ -45,9 +45,9 @@ def test_sampler_chooses_the_tokens_of_our_own_sampling():
     requests = mixed_requests(24)
     requests += [make_request(100 + number, temperature=heat, top_p=0.6) for number, heat in enumerate((0.0, 1.0))]
     runner = Runner(requests)
-    progress = Progress(len(requests), ())
+    progress = SlotProgress(len(requests), ())
     progress.start(list(range(len(requests))), [request.length for request in requests])
-    settings = RowSettings.of([Asked.of(request) for request in requests], CPU)
+    settings = RowSettings.of([SamplerRequest.of(request) for request in requests], CPU)
     num_forced = 0
     for count in range(max(request.length.max_tokens for request in requests)):
         logits = torch.stack([logits_of(request, count) for request in requests])
@@ -84,5 +84,5 @@ def test_rows_of_other_requests_are_left_alone():
 
 def test_logits_that_are_not_finite_are_reported():
     logits = torch.full((1, 64), float("nan"))
-    settings = RowSettings.of([Asked.of(make_request())], CPU)
+    settings = RowSettings.of([SamplerRequest.of(make_request())], CPU)
     assert leave_one_choice(logits, settings, np.array([0])).amax() == NOT_FINITE

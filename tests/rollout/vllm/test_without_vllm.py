@@ -29,7 +29,7 @@ def with_packages(monkeypatch, **versions):
 
 def test_missing_vllm_names_the_command(monkeypatch):
     with_packages(monkeypatch)
-    with pytest.raises(RecipeError, match=r"pip install vllm, .* rollout\.vllm\.python"):
+    with pytest.raises(RecipeError, match=r"pip install vllm .* rollout\.vllm\.python"):
         install.require_vllm()
 
 
@@ -63,9 +63,9 @@ class Wrong:
     ("fault", "reason"),
     [
         ({}, None),
-        ({"heat": 0.3}, "log-probs are not the learner's"),
-        ({"stale": True}, "log-probs are not the learner's"),
-        ({"forgets": True}, "the forced tokens that were planned"),
+        ({"heat": 0.3}, "log-probs differ from the learner's"),
+        ({"stale": True}, "log-probs differ from the learner's"),
+        ({"forgets": True}, "the planned length or forced tokens"),
     ],
 )
 def test_an_engine_is_checked_against_the_learner(fault, reason):
@@ -132,7 +132,7 @@ def test_the_child_sees_its_own_gpus_first_and_then_the_learners():
     assert visible_devices(settings, {}, 0) == "1,2,0"
     assert visible_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5,6"}, 0) == "5,6,4"
     assert visible_devices(VllmSettings(), {}, 0) is None
-    with pytest.raises(RecipeError, match=r"devices names 2 GPUs and rollout\.vllm\.tensor_parallel is 1"):
+    with pytest.raises(RecipeError, match=r"devices names 2 GPUs, but rollout\.vllm\.tensor_parallel is 1"):
         visible_devices(VllmSettings(devices=(1, 2)), {}, 0)
-    with pytest.raises(RecipeError, match="names GPU 2, and 2 are visible"):
+    with pytest.raises(RecipeError, match="names GPU 2, but only 2 are visible"):
         visible_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5"}, 0)

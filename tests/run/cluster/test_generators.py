@@ -100,7 +100,7 @@ def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, se
         # Every GPU is paid for, and one that both use once.
         assert enter_cluster(recipe, opened, on_lost=print).num_devices == num_devices
         monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices - 1 or 1)
-        message = rf"with {asks} needs {num_devices} GPUs, and"
+        message = rf"with {asks} needs {num_devices} GPUs, but"
         with nullcontext() if num_devices == 1 else pytest.raises(ClusterError, match=message):
             enter_cluster(recipe, opened, on_lost=print)
 
@@ -109,7 +109,7 @@ def test_cpus_are_one_device_and_have_no_gpus(tmp_path):
     with ExitStack() as opened:
         assert enter_cluster(small("rollout.generators=2"), opened, on_lost=print).num_devices == 0
     settings = small("rollout.generators=2", "rollout.gpus_per_generator=1")
-    with pytest.raises(RecipeError, match=r"gpus_per_generator is 1, and this machine has no GPU"):
+    with pytest.raises(RecipeError, match=r"gpus_per_generator is 1, but this machine has no GPU"):
         Run(settings, tmp_path / "run")
 
 

@@ -14,14 +14,14 @@ from scalerl.errors import ClusterError, ModelError, RecipeError
 from scalerl.learner.ranks.driver import meeting_place
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.models.load import model_folder, name_elsewhere
-from scalerl.remote.actors import Place, RemoteActor, interface_of, reason_of, variables_of
+from scalerl.remote.actors import ActorPlace, RemoteActor, interface_of, reason_of, variables_of
 from scalerl.run.cluster.connect import Connection, Node
 from scalerl.run.cluster.place import place_on
 from scalerl.run.cluster.ranks import PlacedRanks, not_free, ordered
 
 
-def place(node: str, *gpus: int | str, **more: Any) -> Place:
-    return Place(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=tuple(map(str, gpus)), **more)
+def place(node: str, *gpus: int | str, **more: Any) -> ActorPlace:
+    return ActorPlace(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=tuple(map(str, gpus)), **more)
 
 
 def test_ranks_are_numbered_by_node_with_the_drivers_first():
@@ -60,7 +60,7 @@ SAMPLERS = "rollout.generators=5"
 @pytest.mark.parametrize(
     "nodes, settings, error, message",
     [
-        ([(64, 8)], [SAMPLERS], ClusterError, "rollout.generators = 5 needs 9 GPUs, and the cluster at head:1 has 8:"),
+        ([(64, 8)], [SAMPLERS], ClusterError, "rollout.generators = 5 needs 9 GPUs, but the cluster at head:1 has 8:"),
         ([(64, 0)], [SAMPLERS, "rollout.gpus_per_generator=1"], RecipeError, "the cluster at head:1 has no GPU"),
         ([(0, 0)], [SAMPLERS], ClusterError, "has no CPUs"),
     ],
@@ -99,8 +99,8 @@ def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.5})
     expected = (
-        "learner.ranks = 4 needs 2 free CPUs, and the cluster at head:1 has 1.5: others hold them, so wait for them or "
-        "lower learner.ranks"
+        "learner.ranks = 4 needs 2 free CPUs, and the cluster at head:1 has 1.5: wait until others are done, or lower "
+        "learner.ranks"
     )
     assert not_free(connection((64, 0)), 4, 0.5, on_gpu=False).startswith(expected)
     assert "needs 4 free GPUs" in not_free(connection((64, 8)), 4, 1.0, on_gpu=True)
@@ -148,7 +148,7 @@ def test_interface_is_found_by_its_address():
 
 
 def test_ranks_of_one_machine_talk_over_its_loopback_interface():
-    there = Place(node="a", address="203.0.113.77", pid=1)
+    there = ActorPlace(node="a", address="203.0.113.77", pid=1)
     assert set(variables_of(there, is_only_node=True).values()) == {"lo"}
     assert variables_of(there, is_only_node=False) == {}
 

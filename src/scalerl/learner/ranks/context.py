@@ -1,16 +1,16 @@
-"""Passes whose tokens are divided among ranks: for sequences whose activations do not fit in one device.
+"""Divide the tokens of a pass among ranks, for sequences whose activations do not fit on one device.
 
     rank 0   t0 t1 t2   all heads                 t0 .. t5   heads 0 1                 t0 t1 t2   all heads
     rank 1   t3 t4 t5   all heads    exchange ->  t0 .. t5   heads 2 3    exchange ->  t3 t4 t5   all heads
              embedding, norms, MLPs               attention                            MLPs, head, log-probs
 
 Neighbouring ranks form a group that computes each pass together. Everything except attention works token by token, so
-each rank computes it for a slice of the packed row. In attention each rank has the whole row of some heads, for which
-packed rows, shared beginnings and sliding windows work as in one process. The backward pass exchanges gradients in the
-same way.
+each rank computes it for a slice of the packed row. In attention, each rank has the whole row of some heads; packed
+rows, shared beginnings and sliding windows work as in one process. The backward pass exchanges gradients in the same
+way.
 
-Log-probs are gathered, so that every rank of a group computes the loss of the whole pass, also one over whole
-sequences; it propagates the gradient of its own slice only, and the gradients of all ranks add up.
+Log-probs are gathered, so that every rank of a group computes the loss of the whole pass, including losses over whole
+sequences. Each rank propagates the gradient of its own slice only, and the gradients of all ranks are summed.
 """
 
 import datetime
@@ -29,10 +29,10 @@ from scalerl.learner.packed_attention import Packing, lengthened, pack
 
 
 class ContextGroup:
-    """The ranks that compute a pass together, as one of them sees it. All of them call the same methods together."""
+    """One rank's view of the ranks that compute a pass together. All of them call the same methods together."""
 
     def __init__(self, *, rank: int, num_ranks: int, size: int, timeout_s: float = 600.0) -> None:
-        """Join the group of `size` neighbouring ranks that this rank belongs to; all `num_ranks` ranks do so."""
+        """Join the group of `size` neighbouring ranks to which this rank belongs; all `num_ranks` ranks do so."""
         import torch.distributed as dist
 
         wait = datetime.timedelta(seconds=timeout_s)
@@ -41,10 +41,10 @@ class ContextGroup:
         self.size, self.index = size, rank % size
 
     def sliced(self, inputs: ForwardInputs) -> tuple[ForwardInputs, Tensor]:
-        """Return this rank's slice of inputs on the host, and which of all targets are predicted in it.
+        """Return this rank's slice of inputs on the host, and the indices of the targets that it predicts.
 
-        Only the positions of the packing are sliced: attention needs the rest for the whole row, which is padded so
-        that all slices are equally long.
+        Only the positions of the packing are sliced, because attention needs the rest of it for the whole row. The row
+        is padded so that all slices have the same length.
         """
         packing = lengthened(inputs.packing, -len(inputs.ids) % self.size)
         length = len(packing.positions) // self.size
@@ -61,14 +61,14 @@ class ContextGroup:
         return part, own
 
     def gather(self, log_probs: Tensor, entropy: Tensor, own: Tensor, num_targets: int) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies of all targets; gradients flow to those of this rank's slice."""
-        return _Gathered.apply(log_probs, entropy, own, num_targets, self._group)  # pyright: ignore[reportReturnType]
+        """Return log-probs and entropies of all targets; gradients flow only to this rank's slice."""
+        return _GatheredLogProbs.apply(log_probs, entropy, own, num_targets, self._group)  # pyright: ignore[reportReturnType]
 
     def to_heads(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Turn all heads of this rank's tokens into this rank's heads of all tokens: queries, keys, values.
+        """Exchange all heads of this rank's tokens for this rank's heads of all tokens: queries, keys, values.
 
-        [tokens / ranks, heads, size] -> [tokens, heads / ranks, size]. Key-value heads are repeated where ranks would
-        divide them.
+        [tokens / ranks, heads, size] -> [tokens, heads / ranks, size]. Key-value heads are repeated if there are too
+        few to divide.
         """
         parts = tuple(_repeated(part, self.size) for part in parts)
         wide = torch.cat([part.reshape(len(part), self.size, -1) for part in parts], dim=2)
@@ -80,7 +80,7 @@ class ContextGroup:
         )
 
     def to_tokens(self, attended: Tensor) -> Tensor:
-        """Turn this rank's heads of all tokens into all heads of this rank's tokens."""
+        """Exchange this rank's heads of all tokens for all heads of this rank's tokens."""
         return _swapped(attended.unflatten(0, (self.size, -1)), self._group).transpose(0, 1).flatten(1, 2)
 
 
@@ -93,9 +93,9 @@ def check_slices(
     device: torch.device,
     tolerance: float = 1e-3,
 ) -> None:
-    """Raise PackingError unless slices of a row give what the whole row gives.
+    """Raise PackingError unless slices of a row give the same results as the whole row.
 
-    A layer would not if it used anything but the given positions of tokens.
+    They differ if a layer uses anything but the given positions of tokens.
     """
     place = torch.arange(6 * group.size + 1)
     ids = place % config.vocab_size
@@ -106,20 +106,20 @@ def check_slices(
     ours = hidden_states(part.ids, part.packing, group)[part.place]
     if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance):
         raise PackingError(
-            f"a {config.model_type} model gives other results for slices of a sequence than for the whole: set "
+            f"a {config.model_type} model gives different results for slices of a sequence than for the whole: set "
             f"learner.context_ranks = 1"
         )
 
 
 def _repeated(part: Tensor, size: int) -> Tensor:
-    """Repeat each head as often as needed for their number to be a multiple of `size`."""
+    """Repeat each head until the number of heads is a multiple of `size`."""
     num_heads = part.shape[1]
     times = size // math.gcd(num_heads, size)
     return part if times == 1 else part[:, :, None].expand(-1, -1, times, -1).flatten(1, 2)
 
 
 class _AllToAll(torch.autograd.Function):
-    """Send values[i] to rank i of the group, and return what all ranks sent to this one. Gradients return this way."""
+    """Send values[i] to rank i of the group, and return what all ranks sent to this one; the same for gradients."""
 
     @staticmethod
     def forward(ctx, values: Tensor, group: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -132,7 +132,7 @@ class _AllToAll(torch.autograd.Function):
         return _exchanged(gradient, ctx.group), None
 
 
-# Not compiled: exchanges are between the graphs of a layer.
+# Not compiled: an exchange comes between two compiled graphs of a layer.
 _swapped: Callable[[Tensor, Any], Tensor] = torch.compiler.disable(_AllToAll.apply)  # pyright: ignore[reportAssignmentType]
 
 
@@ -143,8 +143,8 @@ def _exchanged(values: Tensor, group: Any) -> Tensor:
     return received
 
 
-class _Gathered(torch.autograd.Function):
-    """Log-probs and entropies of all ranks of a group; every rank has the same loss, and keeps its own gradient."""
+class _GatheredLogProbs(torch.autograd.Function):
+    """Log-probs and entropies of all ranks of a group; each rank propagates only the gradient of its own slice."""
 
     @staticmethod
     def forward(ctx, log_probs: Tensor, entropy: Tensor, own: Tensor, num: int, group: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]

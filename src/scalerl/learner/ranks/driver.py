@@ -1,4 +1,4 @@
-"""A learner whose ranks do the work, with the same interface to the loop as any other: step, weights, state."""
+"""A learner that divides its work among ranks, with the interface of any other learner: step, weights, state."""
 
 import functools
 import os
@@ -25,10 +25,10 @@ from scalerl.types import Batch
 
 LOOPBACK = "127.0.0.1"
 _ANSWER_S = 1800.0
-"""A rank that takes longer for a command counts as dead."""
+"""Time limit for a command; a rank that takes longer counts as dead."""
 _POLL_S = 0.05
 _CHECK_S = 0.5
-"""Shortest time between two checks of ranks that are not being waited for."""
+"""Shortest time between two checks of idle ranks."""
 
 
 def ranked_learner(
@@ -39,9 +39,9 @@ def ranked_learner(
     cause_s: float = 1.0,
     **fields: Any,
 ) -> "RankedLearner":
-    """Return a learner over the ranks that `start` starts. They meet at a port of this process, at `address`.
+    """Return a learner over the ranks that `start` starts. They connect through a port of this process, at `address`.
 
-    `fields` are those of RankSpec that do not follow from the settings.
+    `fields` are fields of RankSpec that do not follow from the settings.
     """
     assert learner.sharding != "none"
     place = meeting_place(address)
@@ -51,7 +51,7 @@ def ranked_learner(
 
 
 def meeting_place(address: str) -> Any:
-    """Return a store that ranks can reach at this address and, unlike torch's own choice, at no other."""
+    """Return a store that ranks can reach at this address only; by default torch would listen at all addresses."""
     import torch.distributed as dist
 
     with socket.create_server((address, 0)) as server:
@@ -62,7 +62,7 @@ def meeting_place(address: str) -> Any:
 
 
 def child_ranks(spec: RankSpec) -> list[Link]:
-    """Start ranks as processes of this machine. They talk to each other over its loopback interface."""
+    """Start ranks as processes on this machine, which communicate over the loopback interface."""
     variables = {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     links: list[Link] = []
     try:
@@ -76,7 +76,7 @@ def child_ranks(spec: RankSpec) -> list[Link]:
 
 
 class RankedLearner:
-    """A learner whose work is divided among ranks. If one dies, all are ended, and so is the run."""
+    """A learner whose work is divided among ranks. If a rank dies, all ranks and the run are ended."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class RankedLearner:
         cause_s: float = 1.0,
         meeting_place: Any = None,
     ) -> None:
-        """Take the ranks behind `links`.
+        """Use the ranks behind `links`.
 
-        A rank that fails may have lost another one, whose death is noticed up to `cause_s` later. `meeting_place` is
-        kept until the learner is closed.
+        A rank may fail because another one died, which is noticed up to `cause_s` later. `meeting_place` is kept until
+        the learner is closed.
         """
         self._cause_s, self.meeting_place = cause_s, meeting_place
         self._lock, self._news = threading.Lock(), threading.Event()
@@ -102,11 +102,11 @@ class RankedLearner:
 
     @property
     def pids(self) -> list[int | None]:
-        """The processes of the ranks; None for one on another machine."""
+        """Ids of the ranks' processes; None for one on another machine."""
         return [rank.link.pid for rank in self.ranks]
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch and return its metrics, which are the same on every rank."""
+        """Train on a batch and return its metrics, which are equal on all ranks."""
         metrics = self.call("step", batch)[0]
         self.version += 1
         return metrics
@@ -116,23 +116,24 @@ class RankedLearner:
         return self.call("mean_loss", batch)[0]
 
     def weights(self) -> Mapping[str, Any]:
-        """Return all weights, adapters merged in, those of the body in its dtype; they are where rank 0 put them."""
+        """Return all weights, with adapters merged in and the body in its dtype, where rank 0 has put them."""
         return self.call("publish")[0]
 
     def state_dict(self) -> "RankState":
-        """Return the state, copied by each rank into host memory: training can go on while it is written."""
+        """Return the state; each rank has copied it to host memory, so that training can continue while it is
+        written."""
         self.call("snapshot")
         return RankState(self.call)
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Restore the state of a checkpoint's folder; each rank reads its own rows."""
+        """Restore the state from a checkpoint's folder; each rank reads its own rows."""
         assert isinstance(state, SavedTensors), "ranks read their state from files"
         self.version = self.call("load", str(state.folder.absolute()))[0]
 
     def check(self) -> None:
-        """Raise if a rank has died; for use while no rank has anything to do. Does nothing if called again at once."""
+        """Raise an error if a rank has died. Call this while ranks are idle; repeated calls at once do nothing."""
         if time.monotonic() < self._check_at or not self._lock.acquire(blocking=False):
-            # Whoever has the lock waits for ranks, and notices it.
+            # The thread that has the lock waits for the ranks and notices a death.
             return
         try:
             self._check_at = time.monotonic() + _CHECK_S
@@ -143,7 +144,7 @@ class RankedLearner:
             self._lock.release()
 
     def check_folder(self, folder: Path) -> None:
-        """Raise RunFolderError if a rank does not see a file that is written into a folder here."""
+        """Raise RunFolderError if a rank cannot see a file that this process writes to a folder."""
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".ranks-") as file:
             self.call("see", str(Path(file.name).absolute()))
 
@@ -154,7 +155,7 @@ class RankedLearner:
         self.meeting_place = None
 
     def call(self, command: Any, *arguments: Any) -> list[Any]:
-        """Give a command to all ranks and return their answers."""
+        """Send a command to all ranks and return their answers."""
         with self._lock, self._ending_all():
             if not self.ranks:
                 raise self._failure or LearnerError("the learner is closed")
@@ -162,15 +163,15 @@ class RankedLearner:
             return self._collect()
 
     def _collect(self) -> list[Any]:
-        """Return one answer of each rank, in their order."""
+        """Return one answer from each rank, in order."""
         ranks, answers = self.ranks, dict[int, Any]()
         while True:
             self._news.clear()
             if self.ranks is not ranks:
-                # By another thread: a checkpoint that is being written is not complete then.
+                # Another thread closed it, so a checkpoint that is being written is incomplete.
                 raise LearnerError("the learner is closed")
             for rank, peer in enumerate(ranks):
-                # All are looked at, so that the failure of any is noticed while others wait for it.
+                # Check all ranks, to notice the failure of one for which the others wait.
                 if rank in answers:
                     _heard(rank, peer.check)
                 elif (message := _heard(rank, peer.receive)) is not None:
@@ -181,11 +182,11 @@ class RankedLearner:
 
     @contextmanager
     def _ending_all(self) -> Iterator[None]:
-        """End all ranks if the block fails: the remaining ranks would wait for the failed one."""
+        """End all ranks if the block fails, because the others would wait for the failed one."""
         try:
             yield
         except BaseException as error:
-            # A rank that lost another one fails as well, and its message may come first.
+            # A rank also fails if it loses another one, and its message may come first.
             is_effect = isinstance(error, LearnerError) and not isinstance(error, RankLost)
             cause = self._loss() if is_effect else None
             for peer in self.ranks:
@@ -196,7 +197,7 @@ class RankedLearner:
             raise
 
     def _loss(self) -> RankLost | None:
-        """Return the loss of a rank, if one is noticed in time; the failures of other ranks follow from the first."""
+        """Return the loss of a rank if one is noticed in time; it is the cause of the other ranks' failures."""
         deadline = time.monotonic() + self._cause_s
         while time.monotonic() < deadline:
             for rank, peer in enumerate(self.ranks):
@@ -211,7 +212,7 @@ class RankedLearner:
 
 
 def _heard(rank: int, listen: Callable[[], Any]) -> Any:
-    """Return what a rank says, or raise its failure or loss with the number of the rank."""
+    """Return a rank's message, or raise its failure or loss with the number of the rank."""
     try:
         return listen()
     except Lost as loss:
@@ -227,13 +228,13 @@ def _heard(rank: int, listen: Callable[[], Any]) -> Any:
 
 
 class RankState:
-    """A state that ranks hold in host memory until it is written."""
+    """A state that the ranks hold in host memory until it is written."""
 
     def __init__(self, call: Callable[..., list[Any]]) -> None:
         self._call = call
 
     def write(self, folder: Path) -> None:
-        """Write every rank's part into the folder and wait for the last; RunFailure if a rank could not."""
+        """Let every rank write its part to the folder and wait for all; RunFailure if a rank fails."""
         self._call("write", str(folder.absolute()))
         while not all(self._call("has_written")):
             time.sleep(_POLL_S)

@@ -1,8 +1,7 @@
-"""One rank of a learner: joins the others, holds its part of the model and obeys commands.
+"""One rank of a learner: it joins the others, holds its part of the model and executes commands.
 
-Every command is given to all ranks, in the same order, because each of them contains steps that all ranks take
-together. `LearnerRank` is a plain class: a process of this machine or of another one makes it and calls its methods
-(remote/serve.py).
+All ranks get every command, in the same order, because commands contain collective operations. `LearnerRank` is a plain
+class: a process on this or another machine creates it and calls its methods (remote/serve.py).
 """
 
 import datetime
@@ -28,33 +27,32 @@ from scalerl.remote.weights import Parcel, SharedMemory, store
 from scalerl.types import Batch
 
 _SEEN_S = 10.0
-"""How long a file of another machine may take to be seen on a shared file system."""
+"""Time limit for a file of another machine to appear on a shared file system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpec:
-    """All that a rank needs to know, apart from its number. It can be pickled."""
+    """Everything that a rank needs except its number. It can be pickled."""
 
     learner: LearnerSettings
     address: str
     port: int
-    """Port of the TCPStore through which ranks connect; the process that starts them serves it."""
+    """Port of the TCPStore through which ranks connect; it is in the process that starts them."""
     model: str
-    """The model by its name, as every rank finds it on its own node."""
+    """Name or path of the model, as every rank finds it on its own node."""
     settings: Callable[[], Mapping[str, Any]]
-    """A function of a module that returns the functions and settings of a step, as torch_learner takes them, and
-    `lora`."""
+    """A function of a module that returns the arguments of torch_learner, and `lora`."""
     device: Literal["cpu", "cuda"] = "cpu"
     devices: tuple[int, ...] = ()
-    """Device number of each rank, as that rank sees devices; by default the number of the rank."""
+    """Device number of each rank, among the devices that it sees; by default the number of the rank."""
     seed: int = 0
     version: int = 0
     threads: int = 0
     """Number of threads for torch; 0 leaves it unchanged."""
     timeout_s: float = 600.0
-    """Longest wait for the other ranks in one exchange."""
+    """Time limit for a collective operation."""
     on_ray: bool = False
-    """Whether ranks are Ray actors: weights then leave them through Ray's object store."""
+    """Whether ranks are Ray actors, which publish weights through Ray's object store."""
 
 
 class LearnerRank:
@@ -80,15 +78,15 @@ class LearnerRank:
         self._writing: Future[None] | None = None
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Train on this rank's share of the batch; the metrics are those of the whole."""
+        """Train on this rank's share of the batch; metrics are those of the whole batch."""
         return dict(self.learner.step(batch))
 
     def mean_loss(self, batch: Batch) -> float:
-        """Return the loss of the whole batch, without training on it."""
+        """Return the loss of the whole batch without training on it."""
         return self.learner.mean_loss(batch)
 
     def publish(self) -> Parcel | None:
-        """Gather the weights on all ranks; rank 0 puts them where engines in other processes find them."""
+        """Gather the weights together with the other ranks; rank 0 returns a parcel for engines."""
         named = self.named_weights()
         if self.rank == 0:
             return store(named) if self._spec.on_ray else self._shared.publish(named)
@@ -97,11 +95,11 @@ class LearnerRank:
         return None
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield all weights, gathered one by one: every rank must take all of them."""
+        """Yield all weights, gathered one by one; every rank must iterate to the end."""
         return self.learner.policy.weights()
 
     def see(self, path: str) -> None:
-        """Raise RunFolderError if a file or folder of the run folder is not visible to this rank."""
+        """Raise RunFolderError if this rank cannot see a file or folder of the run folder."""
         check_visible(Path(path), rank=self.rank)
 
     def facts(self) -> tuple[int, ModelShape]:
@@ -109,27 +107,27 @@ class LearnerRank:
         return self.learner.version, self.learner.shape
 
     def snapshot(self) -> None:
-        """Copy this rank's part of the state to host memory, if no other rank writes the same.
+        """Copy this rank's part of the state to host memory, unless another rank writes the same part.
 
-        Training goes on while `write` writes the copy.
+        Training continues while `write` writes the copy.
         """
         self._snapshot = {}
         if self.rank >= (self._shard_size if self._is_divided else 1):
             return
         self._snapshot = {kind: _host_copies(tensors) for kind, tensors in self.learner.state_dict().items()}
         if self.rank > 0:
-            # Equal on all ranks, so the first writes them.
+            # These are equal on all ranks, so only the first rank writes them.
             self._snapshot = {kind: self._snapshot[kind] for kind in ("weights", "optimizer")}
 
     def write(self, folder: str) -> None:
-        """Start to write the last snapshot into a folder."""
+        """Begin to write the last snapshot to a folder."""
         if self._snapshot:
             self.see(folder)
             self._writing = self._writer.submit(self._write, Path(folder), self._snapshot)
             self._snapshot = {}
 
     def has_written(self) -> bool:
-        """Return whether the last snapshot is written; LearnerError if it could not be."""
+        """Return whether the last snapshot is written; LearnerError if that failed."""
         if self._writing is None or not self._writing.done():
             return self._writing is None
         writing, self._writing = self._writing, None
@@ -140,28 +138,28 @@ class LearnerRank:
         return True
 
     def load(self, folder: str) -> int:
-        """Restore the state of a checkpoint, of any number of ranks; return its version."""
+        """Restore the state from a checkpoint of any number of ranks; return its version."""
         self.see(folder)
         self.learner.load_state_dict(SavedTensors(Path(folder)))
         return self.learner.version
 
     def close(self) -> None:
-        """Leave the other ranks."""
+        """Leave the process group."""
         self._writer.shutdown()
         torch.distributed.destroy_process_group()
 
     @property
     def _is_divided(self) -> bool:
-        """Whether this rank has a part of the weights, and not all."""
+        """Whether this rank has only a part of the weights."""
         return self._spec.learner.sharding != "replicate"
 
     @property
     def _shard_size(self) -> int:
-        """Ranks that hold one copy of the weights together."""
+        """Number of ranks that hold one copy of the weights together."""
         return self._spec.learner.shard_size or self._spec.learner.ranks
 
     def _join(self) -> str:
-        """Find the model, join the other ranks when all have it, and return its folder."""
+        """Find the model, wait until all ranks have it, join them, and return its folder."""
         import torch.distributed as dist
 
         spec, wait = self._spec, datetime.timedelta(seconds=self._spec.timeout_s)
@@ -170,7 +168,7 @@ class LearnerRank:
             folder = spec.model if Path(spec.model).is_dir() else str(model_folder(spec.model))
         except ModelError as error:
             raise ModelError(f"rank {self.rank} of the learner, on {socket.gethostname()}: {error}") from error
-        # A download must not keep some ranks waiting for others in an exchange, whose limit is shorter.
+        # Wait for downloads here: collective operations have a shorter time limit.
         meeting.set(f"found/{self.rank}", "")
         found = [f"found/{rank}" for rank in range(spec.learner.ranks)]
         meeting.wait(found, datetime.timedelta(seconds=spec.learner.start_s))
@@ -214,7 +212,7 @@ class LearnerRank:
                 if name in settings
             },
         )
-        # Not one that needs a second model: config.recipe refuses it.
+        # config.recipe rejects references that need a second model.
         reference = settings.pop("reference", None)
         made = None if reference is None else reference(None)
         return TorchLearner(policy, reference=made, team=team, version=spec.version, **settings)
@@ -229,7 +227,7 @@ class LearnerRank:
 
 
 def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:
-    """Raise RunFolderError if a rank cannot see what its driver has written, or cannot write beside it."""
+    """Raise RunFolderError if a rank cannot see a file that the driver wrote, or cannot write to its folder."""
     deadline = time.monotonic() + wait_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -243,7 +241,7 @@ def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:
 
 
 def _host_copies(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
-    """Return copies of this rank's rows in host memory, and the place of each; parts without rows are left out."""
+    """Return host copies of this rank's rows, with the position of each; parts without rows are left out."""
     parts, rows = {}, {}
     for name, tensor in tensors.items():
         part = local(tensor).detach()

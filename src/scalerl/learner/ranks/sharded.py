@@ -1,10 +1,10 @@
 """A policy whose weights are divided among ranks by FSDP2 (`fully_shard`), layer by layer.
 
-FP32 shards: the master weights, their gradients and moments, 1 / num_ranks of each
-a layer at work: gathered by all ranks and rounded to the body's dtype, then dropped again
-gradients: added up in FP32 over ranks, each rank keeping its shard; sums, not means, since the weights of tokens
-           are those of the whole batch
-the head: gathered in FP32; body and chunked log-probs are one forward, since FSDP's hooks are on forward
+FP32 shards: master weights, gradients and moments, 1 / num_ranks of each
+current layer: gathered by all ranks and rounded to the body's dtype, then dropped
+gradients: summed over ranks in FP32, of which each rank keeps its shard; sums instead of means, because token weights
+           refer to the whole batch
+head: gathered in FP32; body and chunked log-probs are one forward call, because FSDP's hooks are on forward
 """
 
 import functools
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 def device_mesh(device: torch.device, num_ranks: int, shard_size: int) -> "DeviceMesh":
-    """Return the mesh of all ranks: one dimension, or replicas of `shard_size` ranks that hold one copy together."""
+    """Return the mesh of all ranks: one dimension, or replicas of `shard_size` ranks that share one copy."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
     if shard_size == num_ranks:
-        # init_device_mesh would use NCCL on GPUs whatever the ranks use, and NCCL refuses ranks that share a GPU.
+        # init_device_mesh would always use NCCL on GPUs, but NCCL does not support ranks that share a GPU.
         assert dist.group.WORLD is not None
         return DeviceMesh.from_group(dist.group.WORLD, device.type, mesh_dim_names=("shard",))
     return init_device_mesh(device.type, (num_ranks // shard_size, shard_size), mesh_dim_names=("replicate", "shard"))
@@ -50,7 +50,7 @@ def device_mesh(device: torch.device, num_ranks: int, shard_size: int) -> "Devic
 class ShardedPolicy(Policy):
     """A model of which this rank has a part of every weight. All ranks call the same methods together.
 
-    Every backward pass adds the gradients of all ranks, and layers are gathered anew in every pass.
+    Layers are gathered again in every pass, and every backward pass sums the gradients of all ranks.
     """
 
     equal_passes = True
@@ -71,10 +71,10 @@ class ShardedPolicy(Policy):
         router_replay: bool = False,
         merges: bool = True,
     ) -> None:
-        """`folder` has the model's weights, of which every rank reads one layer at a time.
+        """`folder` has the model's weights; every rank reads them layer by layer.
 
         With `context`, passes are divided among the ranks of that group, which must call `run` with the same inputs.
-        `merges` as in LocalPolicy.
+        For `merges` see LocalPolicy.
         """
         self.device, self.mesh, self.context, self._merges = device, mesh, context, merges
         self._dtype = master_dtype if dtype == torch.float32 else dtype
@@ -88,7 +88,7 @@ class ShardedPolicy(Policy):
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.holders, self.copies = self.parameters, {}
-        # Not compiled for its few tokens, which no pass has.
+        # This pass runs uncompiled: no training pass is that short.
         with torch.compiler.set_stance("force_eager"):
             like: Any = {"device": device, "tolerance": 1e-3 if self._dtype == master_dtype else 0.1}
             can_share = check_packing(lambda ids, packing: self._root(ids, packing), self.model.config, **like)
@@ -104,7 +104,7 @@ class ShardedPolicy(Policy):
         self._divide_again()
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies of all targets of inputs that are on the host."""
+        """Return log-probs and entropies of all targets; `inputs` is on the host."""
         if self.context is None:
             values = self._forward(inputs)
         else:
@@ -127,7 +127,7 @@ class ShardedPolicy(Policy):
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield all whole weights; those of the body rounded, as the generator has them, before they are gathered."""
+        """Yield all whole weights; those of the body are rounded as in the generator before they are gathered."""
         if not self._merges:
             yield from each_adapter(self.model, lambda parameter: whole(parameter.detach()))
             return
@@ -141,7 +141,7 @@ class ShardedPolicy(Policy):
         yield from each_merged_weight(self.model, gathered)
 
     def _shard(self, weights: SavedKind | None, *, compiled: bool) -> nn.Module:
-        """Fill and divide the model, module by module, so that no more than one is ever whole."""
+        """Load and divide the model module by module, so that only one module is whole at a time."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         model, mesh = self.model, self.mesh
@@ -166,19 +166,19 @@ class ShardedPolicy(Policy):
         head.forward = functools.partial(_head_log_probs, head)
         for layer in layers_of(model):
             if compiled:
-                # Not dynamic=True: in a sharded module that would make numbers such as the size of a head dynamic,
-                # too. The sizes that differ become dynamic during the warm-up.
+                # Do not use dynamic=True: in a sharded module, it would also make constants such as the head size
+                # dynamic. Sizes that vary become dynamic during the warm-up.
                 layer.forward = torch.compile(layer.forward)
             divide(layer, body)
         if isinstance(norm := getattr(model.base_model, "norm", None), nn.Module):
             divide(norm, body)
         if is_tied:
-            # One weight with two uses: gathered once, in FP32, by the root. Rounding the rows that were looked up is
-            # the same as looking up rounded rows.
+            # A tied weight has two uses: the root gathers it once, in FP32. Rounding the rows after the lookup is the
+            # same as looking up rounded rows.
             embedding.register_forward_hook(lambda module, inputs, output: output.to(self._dtype))
         else:
             divide(embedding, body)
-            # Its backward pass follows at once.
+            # The backward pass follows at once.
             divide(head, wide, reshard_after_forward=False)
         root = _PackedModel(model, self._fp32_head)
         if weights is not None:
@@ -187,15 +187,15 @@ class ShardedPolicy(Policy):
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
-                # A factor of 1 would be a scaled sum, which gloo does not have.
+                # A factor of 1 would mean a scaled sum, which gloo does not support.
                 module.set_force_sum_reduction_for_comms(True)
         return root
 
     def _divide_again(self) -> None:
-        """Drop gathered weights that a forward pass without a backward pass has left.
+        """Drop gathered weights that remain after a forward pass without a backward pass.
 
-        Otherwise those of the root, which FSDP keeps for the backward pass, would hide what is loaded from a
-        checkpoint, in the next pass and in `weights`.
+        FSDP keeps the root's weights for the backward pass. In the next pass and in `weights`, they would hide weights
+        loaded from a checkpoint.
         """
         from torch.distributed.fsdp import FSDPModule
 
@@ -205,7 +205,7 @@ class ShardedPolicy(Policy):
 
 
 class _PackedModel(nn.Module):
-    """The root: one forward is one pass, from tokens to log-probs and entropies."""
+    """The root module: one call of `forward` is one pass, from tokens to log-probs and entropies."""
 
     def __init__(self, model: "PreTrainedModel", fp32_head: bool) -> None:
         super().__init__()
@@ -233,14 +233,15 @@ def _head_log_probs(
     head: Any, hidden: Tensor, targets: Tensor, temperature: float, fp32: bool
 ) -> tuple[Tensor, Tensor]:
     log_probs, entropy = head_log_probs(head, hidden, targets, temperature, fp32)
-    # FSDP adds hooks to the outputs, which must not be views.
+    # FSDP adds hooks to the outputs, so these must not be views.
     return log_probs.clone(), entropy.clone()
 
 
 def _load(folder: Path, dtype: torch.dtype, lora: LoraSettings) -> tuple["PreTrainedModel", SavedKind | None]:
-    """Return the model of a folder, empty with its weights to be read; whole, without, where that is not possible.
+    """Return the model of a folder without weights, and the weights to read; or, if necessary, a whole model and None.
 
-    Adapters are made from random numbers beside real weights, and some families are stored under other names.
+    A whole model is necessary for adapters, which are initialised with real weights, and for families whose files use
+    other names.
     """
     from transformers import AutoModelForCausalLM
 

@@ -1,13 +1,13 @@
-"""An Engine over generators, which sample by themselves: requests go to the least loaded, completions return once.
+"""An Engine over generators: requests go to the least loaded generator, and each completion is returned once.
 
-A generator that dies, or is silent or stuck for too long, is replaced; its requests are given to others, and a newcomer
-starts with the last weights. After too many replacements the fleet ends with the reason, and at once if a first
-generator cannot start because of a mistake of the user. Groups stay together, since their completions share a prompt.
-Uses no torch and no Ray: `start` makes a link to a generator, wherever that runs.
+A generator that dies, or is silent or stuck for too long, is replaced; its requests go to other generators, and the
+replacement starts with the last weights. After too many replacements the fleet raises an error with the reason. If one
+of the first generators cannot start because of a user error, it does so at once. Groups stay together, because their
+completions share a prompt. This module uses neither torch nor Ray: `start` makes a link to a generator anywhere.
 
-A cluster may grow and shrink. A generator that it has no room for waits until it has, without requests: so a fleet asks
-for as many as it could ever use, and those that join are newcomers like any other. One whose machine has left the
-cluster is replaced, which again means to wait for room, and does not count as a fault.
+A cluster may grow and shrink. The fleet asks for as many generators as it could ever use; those for which there is no
+room yet wait without requests, and join when there is. A generator whose machine has left the cluster is replaced; this
+means waiting for room again, and does not count as a failure.
 """
 
 import itertools
@@ -21,63 +21,63 @@ from typing import Any
 
 from scalerl.errors import EngineError, RecipeError, UserError, first_line
 from scalerl.remote.peer import Kind, Limits, Link, Lost, Peer, send_all
-from scalerl.rollout.engine import AnyEngine
+from scalerl.rollout.engine import EngineBase
 from scalerl.rollout.fleet.messages import Report, bare
 from scalerl.types import Completion, Request, Work
 
 WINDOW_S = 3600.0
-"""Replacements are counted within this time."""
+"""Replacements within this many seconds are counted."""
 ROOM_S = 600.0
-"""How long a cluster may have too little room."""
+"""Seconds for which a cluster may have too little room."""
 _WAIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One generator that was replaced, or the loss that ended the fleet."""
+    """The loss of one generator, which was replaced or ended the fleet."""
 
     number: int
     kind: Kind
     reason: str
     num_requests: int
-    """Requests it had, which were given to others."""
+    """Number of its requests, which were given to other generators."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    """The requests that were submitted outside of pauses, or within the current one."""
+    """The requests submitted outside pauses, or those submitted inside the current pause."""
 
     waiting: deque[Request] = field(default_factory=deque)
-    """Those that no generator has."""
+    """Requests not assigned to a generator."""
     arrived: list[Completion] = field(default_factory=list)
-    """Completions that were not returned yet."""
+    """Completions not returned yet."""
     num_pending: int = 0
-    """Requests that were not returned yet."""
+    """Number of requests whose completion was not returned yet."""
 
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """One position in the fleet, and the generator that currently fills it."""
+    """One position in the fleet, and the generator that currently holds it."""
 
     number: int
     peer: Peer
     is_newcomer: bool = False
-    """Whether the fleet began without it: it replaces another one, or joins."""
+    """Whether it was added after the start: it replaces another generator, or joined."""
     is_ready: bool = False
     is_greeted: bool = False
-    """Whether it has been given the last weights."""
+    """Whether it was given the last weights."""
     num_pushed: int = 0
     report: Report = field(default_factory=Report)
     pending: dict[str, tuple[Request, _Lane]] = field(default_factory=dict)
-    """Its requests by key, and the lane that they belong to."""
+    """Its requests by key, each with its lane."""
 
     @property
     def is_reading(self) -> bool:
-        """Whether it has not yet copied, nor refused, the weights of the last push."""
-        return self.report.pace.copies < self.num_pushed and not self.report.unmapped
+        """Whether it has neither copied nor refused the weights of the last push yet."""
+        return self.report.times.copies < self.num_pushed and not self.report.unmapped
 
 
-class Fleet(AnyEngine):
+class Fleet(EngineBase):
     """An Engine over generators."""
 
     def __init__(
@@ -95,12 +95,13 @@ class Fleet(AnyEngine):
         replacements: int = 10,
         wait_s: float = _WAIT_S,
     ) -> None:
-        """Start the generators and return. The fleet ends at the next loss after `replacements` in WINDOW_S.
+        """Start the generators and return. More than `replacements` losses within WINDOW_S end the fleet.
 
-        It begins with `num_generators`; up to `most_generators` take part whenever there is room for them.
+        It begins with `num_generators`; up to `most_generators` join whenever there is room for them.
 
-        `start(number)` starts one. `publish` returns weights as they travel: a copy that stays as it is, or a parcel.
-        Where that is the learner's own memory, `weights` returns those of the last push once more, for newcomers.
+        `start(number)` starts a generator. `publish` returns weights in a form that can be sent: a copy that does not
+        change, or a parcel. If a parcel is the learner's own memory, `weights` returns the last pushed weights again,
+        for new generators.
         """
         super().__init__("the fleet", max_length=max_length, vocabulary=vocabulary, version=version)
         if num_generators < 1:
@@ -111,13 +112,13 @@ class Fleet(AnyEngine):
         self._pushed: tuple[Mapping[str, Any], int] | None = None
         self._lane = _Lane()
         self._of_lost = Report()
-        """The work and pace of generators that were lost."""
+        """The work and times of lost generators."""
         self._replaced: list[tuple[float, Link]] = []
-        """When a generator was replaced, and the link to it."""
+        """Times of replacements, each with the link to the lost generator."""
         self.losses: list[Loss] = []
-        """All generators that were lost."""
+        """The losses of all generators so far."""
         self.num_first = num_generators
-        """How many it begins with."""
+        """Number of generators at the start."""
         self._lacks_room_since = math.inf
         self.seats = [
             _Seat(number, self._peer(number), is_newcomer=number >= num_generators)
@@ -128,12 +129,12 @@ class Fleet(AnyEngine):
 
     @property
     def num_pending(self) -> int:
-        """The number of requests that were not returned yet; within a pause, of those submitted inside it."""
+        """The number of requests whose completion was not returned yet; in a pause, of those submitted inside it."""
         return self._lane.num_pending
 
     @property
     def total(self) -> Report:
-        """What all generators did so far, those that were lost included."""
+        """The work and times of all generators so far, including lost ones."""
         return sum((seat.report for seat in self.seats), self._of_lost)
 
     def _work(self, *, paused: bool) -> Work:
@@ -145,7 +146,7 @@ class Fleet(AnyEngine):
         self._assign()
 
     def _advance(self) -> list[Completion]:
-        """Return what has finished; wait a moment if nothing has and something is pending."""
+        """Return finished completions; if there are none but some are pending, wait a moment."""
         lane = self._lane
         self._require_room(1)
         self._hear(lambda: not lane.arrived and lane.num_pending > 0)
@@ -154,7 +155,7 @@ class Fleet(AnyEngine):
         return completions
 
     def _put_aside(self) -> _Lane:
-        """Generators pause after the chunk they are at."""
+        """Let generators pause after their current chunk."""
         aside, self._lane = self._lane, _Lane()
         send_all(self._peers(), "hold", True)
         return aside
@@ -169,11 +170,11 @@ class Fleet(AnyEngine):
         return [seat.peer for seat in self.seats if seat.is_greeted]
 
     def _load(self, weights: Mapping[str, Any], version: int) -> None:
-        """Let generators sample with these weights after the chunk they are at.
+        """Let generators sample with these weights after their current chunk.
 
-        Where they read the learner's own memory, wait until all have, since it changes in the next step.
+        If they read the learner's own memory, wait until all have done so, because it changes in the next step.
         """
-        # Kept for newcomers until the next push.
+        # Kept for new generators until the next push.
         self._pushed = self._publish(weights), version
         self._push_to([seat for seat in self.seats if seat.is_greeted])
 
@@ -190,7 +191,7 @@ class Fleet(AnyEngine):
                 self._copy_to(unable)
 
     def _copy_to(self, seats: list[_Seat]) -> None:
-        """Give the last weights once more, as a copy, to generators that cannot reach the learner's own memory."""
+        """Send the last weights again, as a copy, to generators that cannot map the learner's memory."""
         assert self._pushed is not None
         assert self._weights is not None, "the learner's own memory can be asked for again"
         publisher: Any = self._publish
@@ -205,10 +206,10 @@ class Fleet(AnyEngine):
             seat.peer.kill()
         self.seats, self._pushed, self._lane = [], None, _Lane()
 
-    # What else a run needs --------------------------------------------------------------------------------------------
+    # Beyond the Engine protocol ---------------------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
-        """Wait until the first generators have built their engines; those that cannot are replaced, up to the limit."""
+        """Wait until the first generators have built their engines; those that fail are replaced, up to the limit."""
         while self.num_ready < self.num_first:
             self._require_usable()
             self._require_room(self.num_first)
@@ -220,24 +221,24 @@ class Fleet(AnyEngine):
 
     @property
     def num_placed(self) -> int:
-        """The number of generators that have a process, and with it the devices of one."""
+        """The number of generators that have a process, and so hold devices."""
         return sum(seat.peer.link.is_placed for seat in self.seats)
 
     @property
     def pids(self) -> list[int | None]:
-        """The processes of the generators; None for one on another machine."""
+        """Ids of the generators' processes; None for one on another machine."""
         return [seat.peer.link.pid for seat in self.seats]
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """The version that each generator samples with, as far as is known; -1 before its first report."""
+        """The last reported version of each generator's weights; -1 before its first report."""
         return tuple(seat.report.version for seat in self.seats)
 
     def _peer(self, number: int) -> Peer:
         return Peer(self._start(number), limits=self._limits, news=self._news)
 
     def _hear(self, waits: Callable[[], bool]) -> None:
-        """Read what generators say, wait a moment for more if `waits`, replace those that are lost, and give work."""
+        """Read messages of generators, if `waits` wait a moment for more, replace lost generators and assign work."""
         self._listen()
         if waits():
             self._news.wait(self._wait_s)
@@ -247,7 +248,7 @@ class Fleet(AnyEngine):
         self._assign()
 
     def _greet(self) -> None:
-        """Give those that have become ready the last weights, before any request."""
+        """Send the last weights to generators that have become ready, before any request."""
         seats = [seat for seat in self.seats if seat.is_ready and not seat.is_greeted]
         for seat in seats:
             seat.is_greeted = True
@@ -261,7 +262,7 @@ class Fleet(AnyEngine):
             send_all([seat.peer for seat in seats], "hold", True)
 
     def _require_room(self, num: int) -> None:
-        """Raise EngineError if a cluster has had no room for this number of generators for too long."""
+        """Raise EngineError if a cluster has had no room for `num` generators for too long."""
         now = time.monotonic()
         if self.num_placed >= num:
             self._lacks_room_since = math.inf
@@ -288,7 +289,7 @@ class Fleet(AnyEngine):
         elif kind == "report":
             seat.report = replace(value, completions=())
             for completion in value.completions:
-                # A request that was given to another one meanwhile, or dropped at the end of a pause, is not pending.
+                # A request may have gone to another generator meanwhile, or may have been dropped after a pause.
                 key = completion.request.key
                 request, lane = seat.pending.get(key, (None, self._lane))
                 if request is not None and request.seed == completion.request.seed:
@@ -296,7 +297,7 @@ class Fleet(AnyEngine):
                     lane.arrived.append(replace(completion, request=request))
 
     def _replace(self, seat: _Seat, error: Exception) -> None:
-        """Start another generator in the place of a lost one, or end the fleet with the reason."""
+        """Replace a lost generator, or raise an error with the reason that ends the fleet."""
         seat.peer.kill()
         reason = first_line(error)
         kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.is_ready else "start"
@@ -316,18 +317,18 @@ class Fleet(AnyEngine):
             raise EngineError(self._failure)
         self._of_lost += seat.report
         for request, lane in reversed(seat.pending.values()):
-            # In front: their groups are the oldest.
+            # Put them in front: their groups are the oldest.
             lane.waiting.appendleft(request)
         others = [_Seat(seat.number, self._peer(seat.number), is_newcomer=True)] if has_another else []
         place = self.seats.index(seat)
         self.seats[place : place + 1] = others
 
     def _may_replace(self, link: Link) -> bool:
-        """Return whether a lost generator may be replaced, and count it if so; not those whose machine has left."""
+        """Return whether a lost generator may be replaced, and count it unless its machine has left the cluster."""
         now = time.monotonic()
         self._replaced = [(at, lost) for at, lost in self._replaced if now - at <= WINDOW_S]
         if len(self._replaced) >= self._replacements:
-            # Asked only now: a cluster takes a moment to notice.
+            # Check only now: a cluster takes a moment to notice a lost machine.
             self._replaced = [(at, lost) for at, lost in self._replaced if not lost.has_left()]
             if link.has_left():
                 return True
@@ -337,9 +338,9 @@ class Fleet(AnyEngine):
         return True
 
     def _assign(self) -> None:
-        """Give the waiting requests to ready generators, group by group, each to the one with the fewest.
+        """Assign waiting requests to ready generators, group by group, each to the one with the fewest requests.
 
-        Those that a pause has put aside wait for its end.
+        Requests that a pause has put aside wait until it ends.
         """
         lane, able = self._lane, [seat for seat in self.seats if seat.is_greeted]
         if not able:

@@ -1,8 +1,9 @@
-"""What runs in a generator's process: an engine that samples by itself, and takes commands between two chunks.
+"""A generator: an engine in its own process that samples continuously and takes commands between chunks.
 
-Commands are obeyed in order, so a request given after a push is never sampled with older weights, which the lag rule
-needs. New weights are fetched while sampling goes on; only copying them into the engine takes time. A push replaces an
-earlier one that waits, but not one that is being fetched: a learner may push faster than weights travel.
+Commands are executed in order. So a request after a push is never sampled with older weights, as the lag rule requires.
+New weights are fetched while sampling continues; only copying them into the engine pauses it. A push replaces an
+earlier push that is still waiting, but not one whose weights are being fetched: a learner may push faster than weights
+travel.
 """
 
 import functools
@@ -16,36 +17,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.remote.weights import Gone, Parcel, Unmapped
-from scalerl.rollout.fleet.messages import Pace, Report, sampled
+from scalerl.rollout.fleet.messages import EngineTimes, Report, sampled
 from scalerl.types import Completion, Request
 
 REPORT_S = 0.05
-"""Longest time for which the driver's counts are out of date while something is sampled."""
+"""Longest time between two reports to the driver while something is sampled."""
 _WAIT_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
 class _Push:
-    """Weights to sample with; `arriving` where a parcel is being fetched."""
+    """Weights to sample with; `arriving` is set while a parcel is being fetched."""
 
     weights: Mapping[str, Any] | None
-    """None if the learner has freed them, which means that a newer push is on its way."""
+    """None if the learner has freed them; a newer push then follows."""
     version: int
     arriving: Future[dict[str, Any]] | None = None
 
 
 class Generator:
-    """An engine that samples by itself (remote/serve.py calls its methods)."""
+    """An engine that samples continuously; remote/serve.py calls its methods."""
 
     def __init__(self, engine: Any, *, slots: int) -> None:
         """Serve an engine with this number of slots."""
         self._engine, self._slots = engine, slots
         self._inbox: deque[_Push | Callable[[], None]] = deque()
-        """Commands in order, with at most one push besides the one that is being fetched."""
+        """Commands in order, with at most one push in addition to the one that is being fetched."""
         self._pause = ExitStack()
-        """What ends the pause that the engine is in."""
+        """Closing it ends the engine's current pause."""
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="fetch")
-        self._pace = Pace()
+        self._times = EngineTimes()
         self._completions: list[Completion] = []
         self._unmapped = ""
         self._reported_s = 0.0
@@ -56,20 +57,20 @@ class Generator:
         return self._report()
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Sample these with the weights of the last push before, or with newer ones."""
+        """Sample these requests with the weights of the last push before them, or newer ones."""
         self._inbox.append(functools.partial(self._engine.submit, requests))
 
     def push(self, weights: Mapping[str, Any], version: int) -> None:
-        """Sample with these weights from now on; they take the place of a push that has not been begun yet."""
+        """Sample with these weights from now on; this replaces a push that has not been started yet."""
         for command in self._inbox:
             if isinstance(command, _Push) and command.arriving is None:
-                # Newer weights never break the order.
+                # Newer weights for the requests in between keep the order valid.
                 command.weights, command.version = weights, version
                 return
         self._inbox.append(_Push(weights, version))
 
     def hold(self, paused: bool) -> None:
-        """Put all requests aside, except those that are submitted inside the pause; or end it and drop those."""
+        """Begin a pause, which puts all requests aside, or end it and drop the requests submitted inside it."""
         self._inbox.append(functools.partial(self._hold, paused))
 
     def close(self) -> None:
@@ -77,7 +78,7 @@ class Generator:
         self._engine.close()
 
     def advance(self, send: Callable[[str, Any], None]) -> bool:
-        """Obey what can be obeyed, sample a chunk, and return whether there is more to do."""
+        """Execute commands that can be executed, sample a chunk, and return whether there is more to do."""
         has_news = self._obey()
         if self._engine.num_pending:
             self._sample()
@@ -95,13 +96,13 @@ class Generator:
             completions=tuple(map(sampled, self._completions)),
             work=self._engine.work,
             eval_work=self._engine.eval_work,
-            pace=self._pace,
+            times=self._times,
             version=self._engine.version,
             unmapped=self._unmapped,
         )
 
     def _obey(self) -> bool:
-        """Obey commands in order, up to a push whose weights are not here yet; return whether there is news of one."""
+        """Execute commands in order, up to a push whose weights have not arrived; return whether a push was handled."""
         has_news = False
         while self._inbox:
             command = self._inbox[0]
@@ -116,7 +117,7 @@ class Generator:
                 except (Gone, Unmapped) as error:
                     if isinstance(error, Unmapped):
                         self._unmapped, has_news = str(error), True
-                    # A newer push takes its place, now or when it comes.
+                    # A newer push replaces it, now or when it arrives.
                     command.arriving = command.weights = None
                     others = (each for each in self._inbox if isinstance(each, _Push) and each is not command)
                     if (newer := next(others, None)) is not None:
@@ -127,26 +128,26 @@ class Generator:
         return has_news
 
     def _is_here(self, push: _Push) -> bool:
-        """Return whether a push can be obeyed; fetch its weights if they have to be."""
+        """Return whether the weights of a push have arrived; begin to fetch them if necessary."""
         if push.arriving is None and isinstance(push.weights, Parcel) and not hasattr(self._engine, "opens_parcels"):
             push.arriving = self._fetcher.submit(push.weights.open)
         return push.weights is not None and (push.arriving is None or push.arriving.done())
 
     def _arriving(self) -> "list[Future[dict[str, Any]]]":
-        """Return what the next command waits for."""
+        """Return the transfer that the next command waits for, if any."""
         push = self._inbox[0] if self._inbox else None
         return [push.arriving] if isinstance(push, _Push) and push.arriving else []
 
     def _apply(self, push: _Push) -> None:
         weights = push.weights if push.arriving is None else push.arriving.result()
         start = time.monotonic()
-        # An engine with workers of its own opens a parcel in these.
+        # An engine with its own workers opens a parcel in those.
         with weights.held() if isinstance(weights, Parcel) else nullcontext(weights) as held:
             self._engine.push_weights(held, push.version)
         if push.arriving is not None and isinstance(push.weights, Parcel):
             # The learner may change its memory once this is reported.
             push.weights.wait_for_copies()
-        self._pace += Pace(copies=1, copy_s=time.monotonic() - start)
+        self._times += EngineTimes(copies=1, copy_s=time.monotonic() - start)
 
     def _hold(self, paused: bool) -> None:
         self._pause.close()
@@ -156,5 +157,5 @@ class Generator:
     def _sample(self) -> None:
         active, start = min(self._engine.num_pending, self._slots), time.monotonic()
         completions = self._engine.poll()
-        self._pace += Pace(chunks=1, busy_s=time.monotonic() - start, active=active)
+        self._times += EngineTimes(chunks=1, busy_s=time.monotonic() - start, active=active)
         self._completions.extend(completions)

@@ -1,9 +1,9 @@
 """The engine's own copy of a causal language model, from tokens to hidden states.
 
-There are two bodies with one signature, (tokens, positions, pass over the cache) -> hidden states. `GeneralBody` calls
-the transformers model with our attention. `FusedBody` runs the layers of Llama-like models itself, with one product for
-queries, keys and values, one for gate and up, and tables for the rotary embedding. It needs a third of the operations,
-which dominate the time of a small model.
+Two bodies have the same signature, (tokens, positions, pass over the cache) -> hidden states. `GeneralBody` calls the
+transformers model with our attention. `FusedBody` runs the layers of Llama-like models itself, with one product for
+queries, keys and values, one for gate and up, and tables for the rotary embedding. It launches a third of the
+operations, which dominate the time of a small model.
 """
 
 import copy
@@ -20,15 +20,15 @@ from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
 from scalerl.rollout.torch.cache import ATTENTION, DecodePass, ExtendPass, KernelPass, PrefillPass, slot_attention
 
 FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-"""Model types whose layer is exactly FusedBody's (SmolLM and SmolLM2 are llama)."""
+"""Model types that FusedBody supports (SmolLM and SmolLM2 are llama)."""
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings that depend only on the position, so that a table can hold them."""
 
 
 def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Any:
-    """Return a copy of the model for inference that shares no memory with it, apart from what never changes.
+    """Return a copy of the model for inference; it shares only memory that never changes.
 
-    A model with adapters has those pushed by themselves, so all its other weights stay as they are.
+    If the model has adapters, only those are pushed, so all other weights are shared.
     """
     from transformers import AttentionInterface
 
@@ -43,7 +43,7 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
             continue
         parameter.grad = None
         parameter.requires_grad_(False)
-        # Not owned.to(dtype): that would also round the rotary frequencies, which are buffers.
+        # Do not call owned.to(dtype), which would also round the rotary frequencies: they are buffers.
         parameter.data = parameter.data.to(device=device, dtype=dtype)
     owned.to(device=device)
     use_fp32_linears(owned)
@@ -56,7 +56,7 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
 def check_model(model: Any, max_length: int) -> None:
     """Raise ValueError if the model's attention window or position limit is shorter than `max_length`.
 
-    models/load.py has refused models whose layers or logits are computed otherwise.
+    models/load.py rejects models whose layers or logits are not supported.
     """
     config, name = model.config, type(model).__name__
     longest = getattr(config, "max_position_embeddings", None)
@@ -100,12 +100,12 @@ class GeneralBody:
 class FusedBody:
     """A pre-norm decoder with rotary embeddings and a gated MLP.
 
-    The model's parameters become views into the joined matrices, so weights that are copied to the model arrive here.
+    The model's parameters become views of the joined matrices, so weights copied to the model arrive here.
     """
 
     @staticmethod
     def fits(model: Any) -> bool:
-        """Return whether the layers, rotary embedding and linear modules of the model are ones that this supports."""
+        """Return whether this class supports the layers, rotary embedding and linear modules of the model."""
         config = model.config
         rope = getattr(config, "rope_parameters", None) or {}
         linears = [module for module in model.modules() if isinstance(module, nn.Linear | Nf4Linear)]
@@ -149,7 +149,7 @@ class FusedBody:
 
 
 class Rotary(NamedTuple):
-    """Cosines and signed sines: the whole tables by position, or their entries at the positions of a pass."""
+    """Cosines and signed sines, as tables over all positions or for the positions of a pass."""
 
     cosine: Tensor
     sine: Tensor
@@ -169,9 +169,9 @@ class _FusedLayer:
         self._operations = operations
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: Pass) -> Tensor:
-        """Add `change`, the previous layer's MLP output, to the hidden states in place; return this layer's.
+        """Add `change`, the previous layer's MLP output, to the hidden states in place; return this layer's MLP output.
 
-        The residual sum is left to the next layer so that it and the norm after it can be one operation.
+        The next layer adds it, so that the sum and the norm after it can be one operation.
         """
         joined = self._joined(self._operations.add_norm(hidden, change, self._before))
         if isinstance(cache, KernelPass):
@@ -196,7 +196,7 @@ class _FusedLayer:
 
 
 class Operations:
-    """The operations of a layer between its matrix products: in torch, or as one Triton kernel each."""
+    """The operations of a layer between its matrix products, in torch or as Triton kernels."""
 
     def __init__(self, activation: Any, kernels: Any) -> None:
         self._activation, self.kernels = activation, kernels
@@ -212,7 +212,7 @@ class Operations:
         return cls(activation, kernels if kernels.fits(attention.head_dim) else None)
 
     def add_norm(self, hidden: Tensor, change: Tensor | None, norm: "_Norm") -> Tensor:
-        """Add the change to hidden in place and return the normalised sum."""
+        """Add `change` to `hidden` in place and return the normalised sum."""
         if self.kernels is not None:
             return self.kernels.add_norm(hidden, change, norm.weight, norm.variance_epsilon)
         if change is not None:
@@ -228,14 +228,14 @@ class Operations:
 
 
 def _product(*modules: Any) -> "_Product | _DecodedProduct | _AdaptedProduct":
-    """Return linear layers with the same input as one product."""
+    """Return one product for several linear layers with the same input."""
     layers: list[Any] = [module.base_layer if isinstance(module, AdaptedLinear) else module for module in modules]
     joined = (_DecodedProduct if isinstance(layers[0], Nf4Linear) else _Product)(*layers)
     return joined if layers == [*modules] else _AdaptedProduct(joined, modules)
 
 
 class _AdaptedProduct:
-    """A product that adapters are added to, in place: one product for all their A, and one for each B."""
+    """A product to which adapters add their output in place: one product for all matrices A, and one for each B."""
 
     def __init__(self, joined: "_Product | _DecodedProduct", modules: Sequence[Any]) -> None:
         self._joined, self._sizes = joined, [module.out_features for module in modules]
@@ -255,7 +255,7 @@ class _AdaptedProduct:
 
 
 class _DecodedProduct:
-    """Several linear layers in 4 bits with the same input, decoded for one matrix product."""
+    """Several linear layers in 4 bits with the same input, decoded and computed as one matrix product."""
 
     def __init__(self, *layers: Nf4Linear) -> None:
         self._layers, self._sizes = layers, [layer.out_features for layer in layers]
@@ -275,7 +275,7 @@ class _Product:
     def __init__(self, *modules: nn.Linear) -> None:
         weight = torch.cat([module.weight.data for module in modules])
         if weight.device.type == "cpu":
-            # Column-major: a CPU's library would reorder a row-major matrix at every product.
+            # Column-major: on a CPU the library would reorder a row-major matrix for every product.
             weight = weight.T.contiguous().T
         sizes = [module.out_features for module in modules]
         for module, part in zip(modules, weight.split(sizes), strict=True):
@@ -302,7 +302,7 @@ class _Norm:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         if hidden.device.type == "cpu" and hidden.dtype == torch.float32:
-            # torch's own takes a dozen operations on a CPU.
+            # On a CPU, torch's RMS norm takes a dozen operations.
             size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
             square = torch.addcmul(self._epsilon, size, size, value=1 / hidden.shape[-1])
             return torch.mul(hidden, self.weight).mul_(square.rsqrt_())

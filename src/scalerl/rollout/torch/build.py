@@ -1,4 +1,4 @@
-"""Build the embedded engine from a recipe's rollout settings, if its cache fits into memory."""
+"""Build the embedded engine from a recipe's rollout settings, after checking that its cache fits into memory."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from scalerl.rollout.torch.body import FUSED_TYPES
 from scalerl.rollout.torch.engine import TorchEngine
 
 TORCH_LEADS = 3.5e9
-"""Parameters of the body up to which the torch engine was ahead of vLLM in everything that was measured."""
+"""Number of parameters of the body up to which the torch engine was faster than vLLM in all measurements."""
 
 
 def build_engine(
@@ -26,11 +26,11 @@ def build_engine(
     """Return a TorchEngine with a copy of the model; RecipeError if its cache needs more memory than is free."""
     assert settings.slots is not None, "run/parts.py has chosen the number of slots"
     needed, free = cache_bytes(model.model.config, settings.slots, settings.context, dtype), free_bytes(model)
-    # Checked, because a system that runs out of memory may kill the process without a message.
+    # A system that runs out of memory may kill the process without a message.
     if free is not None and needed > free:
         raise RecipeError(
             f"{settings.slots} slots (rollout.slots) of {settings.context} tokens (rollout.context) need a cache of "
-            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: lower one of the two"
+            f"{needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory are free: lower one of the two"
         )
     return TorchEngine(
         model.model,
@@ -45,7 +45,7 @@ def build_engine(
 
 
 def engine_advice(settings: RolloutSettings, config: Any) -> str | None:
-    """Return a sentence if the other engine is the better choice, by what was measured (docs/engines.md)."""
+    """Return a sentence if measurements favour the other engine (docs/engines.md); otherwise None."""
     from scalerl.models.shape import ModelShape
 
     fused = config.model_type in FUSED_TYPES

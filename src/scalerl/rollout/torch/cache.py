@@ -1,12 +1,12 @@
-"""A static key-value cache over fixed slots, each row of which is written at its own position.
+"""A static key-value cache with fixed slots; each row has its own position.
 
     keys, values: one [slots, kv_heads, max_length, head_dim] tensor per layer, views of one allocation
 
-Prompts are computed in a separate buffer, always the same one, and copied from there to their slots. A forward pass
-uses the cache through a DecodePass (one token per row), a KernelPass (the same by a GPU kernel), a PrefillPass (whole
-prompts) or an ExtendPass (what follows the filled positions of some rows). All but KernelPass take the place of a
-transformers Cache: with position ids and a 4-D mask given, models only call its `update`. Slots are never cleared: only
-positions that the current request has written are attended to.
+Prompts are computed in a separate, fixed buffer and copied from there to their slots. A forward pass uses the cache
+through a DecodePass (one token per row), a KernelPass (the same with a GPU kernel), a PrefillPass (whole prompts) or an
+ExtendPass (tokens after the filled positions of some rows). All but KernelPass replace a transformers Cache: given
+position ids and a 4-D mask, models call only its `update`. Slots are never cleared: attention reads only positions that
+the current request has written.
 """
 
 import math
@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from scalerl.models.shape import head_sizes
-from scalerl.rollout.torch.layout import Span
+from scalerl.rollout.torch.layout import RowSpan
 
 ATTENTION = "scalerl_slots"
-"""The name of `slot_attention` in transformers' table of attention functions."""
+"""The name of `slot_attention` among the attention functions of transformers."""
 
 
 class SlotCache:
-    """Keys and values of all slots and layers, and the buffer that prompts are computed in."""
+    """Keys and values of all slots and layers, and the buffer in which prompts are computed."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class SlotCache:
     ) -> None:
         """`prompt_tokens` is the largest number of prompt tokens computed at once, padding included.
 
-        With `num_routed`, so many experts of every token are kept beside its keys and values.
+        With `num_routed`, this many experts of every token are stored with its keys and values.
         """
         num_layers, (num_kv_heads, head_dim) = config.num_hidden_layers, head_sizes(config)
         # Zeros, not uninitialised memory: a masked NaN would still give NaN.
@@ -57,15 +57,15 @@ class SlotCache:
         starts = torch.arange(slots * num_kv_heads, device=device) * max_length
         self._row_starts = starts.view(slots, num_kv_heads)
         zeros = torch.zeros(max_length, dtype=dtype, device=device)
-        # Row i is the mask of position max_length - 1 - i. All are views of one vector: a long context needs little.
+        # Row i is the mask of position max_length - 1 - i. All rows are views of one vector, to save memory.
         self._masks = torch.cat([zeros, torch.full_like(zeros, float("-inf"))]).unfold(0, max_length, 1)
 
     def places(self, rows: Tensor | slice, position: Tensor) -> Tensor:
-        """Return the index of position[i, j] of row rows[i], for every head, in the cache viewed as [-1, head_dim]."""
+        """Return the index of position[i, j] in row rows[i], for every head, in the cache viewed as [-1, head_dim]."""
         return (self._row_starts[rows][:, :, None] + position[:, None]).view(-1)
 
     def write(self, places: Tensor, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Write new keys and values of a layer to these places, and return all of that layer."""
+        """Write new keys and values of a layer to these places; return all keys and values of the layer."""
         width, stored = keys.shape[-1], (self.keys[layer], self.values[layer])
         for kept, new in zip(stored, (keys, values), strict=True):
             kept.view(-1, width).index_copy_(0, places, new.reshape(-1, width))
@@ -83,12 +83,12 @@ class SlotCache:
         return self._computed[: math.prod(shape)].view(shape)
 
     def keep(self, computed: Tensor, rows: Tensor, slots: Tensor) -> None:
-        """Copy row rows[i] of the buffer to slot slots[i], in all layers at once.
+        """Copy row rows[i] of the buffer to slot slots[i], for all layers at once.
 
-        The padding on the right lands beyond the prompt, where the mask hides it until it is overwritten.
+        Padding on the right is copied, too; the mask hides it until it is overwritten.
         """
         stored, computed = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]], computed.flatten(0, 1)
-        # A row may go to many slots. Copy at most a buffer's size at a time.
+        # A row may be copied to many slots. Copy at most a buffer's size at a time.
         most = max(1, self._computed.numel() * computed.shape[1] // computed.numel())
         for some, into in zip(rows.split(most), slots.split(most), strict=True):
             stored.index_copy_(1, into, computed.index_select(1, some))
@@ -98,40 +98,40 @@ class SlotCache:
             self._experts[:, :, :width].index_copy_(0, slots, experts.index_select(0, rows))
 
     def routed(self, rows: Tensor | slice, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where to write the experts of tokens at position[i, j] of row rows[i]: a buffer and its rows."""
+        """Return a buffer and the rows in it for the experts of tokens at position[i, j] of row rows[i]."""
         starts = self._row_starts[:, 0] // self._row_starts.shape[1]
         return self._experts.flatten(0, 2), (starts[rows][:, None] + position).view(-1)
 
     def computed_routed(self, num: int) -> tuple[Tensor, Tensor]:
-        """Return where to write the experts of so many tokens of prompts, padding included."""
+        """Return a buffer and the rows in it for the experts of `num` tokens of prompts, including padding."""
         return self._computed_experts, torch.arange(num, device=self._experts.device)
 
     def experts(self, row: int, num: int) -> Tensor:
-        """Return the experts of the first tokens of a row, [tokens, layers x experts per token]."""
+        """Return the experts of the first `num` tokens of a row, [tokens, layers x experts per token]."""
         return self._experts[row, 0, :num]
 
     def move(self, source: Tensor, target: Tensor, filled: int) -> None:
-        """Copy rows, up to position `filled`, to other rows, all at once: rows may be exchanged."""
+        """Copy rows up to position `filled` to other rows, all at once, so that rows can be exchanged."""
         for stored in self._parts:
             held = stored[:, :, :filled]
             held.index_copy_(0, target, held.index_select(0, source))
 
     def copy_out(self, rows: Tensor, filled: int) -> list[Tensor]:
-        """Return what rows hold up to position `filled`, layer by layer, in the host's memory."""
+        """Return the content of rows up to position `filled`, one tensor per layer, in host memory."""
         return [stored[:, :, :filled].index_select(0, rows).cpu() for stored in self._parts]
 
     def copy_in(self, held: Sequence[Tensor], rows: Tensor) -> None:
-        """Write back what copy_out returned."""
+        """Write the result of copy_out to rows."""
         for stored, values in zip(self._parts, held, strict=True):
             stored[:, :, : values.shape[2]].index_copy_(0, rows, values.to(stored.device))
 
 
 class DecodePass:
-    """One token of every row, at its own position, with masked attention to the filled positions of its span."""
+    """One token per row, with masked attention to the filled positions of the row's span."""
 
     mask: Tensor | None
 
-    def __init__(self, cache: SlotCache, spans: Sequence[Span]) -> None:
+    def __init__(self, cache: SlotCache, spans: Sequence[RowSpan]) -> None:
         self.spans = spans
         self._cache, self._parts = cache, [(slice(span.start, span.stop), span.filled) for span in spans]
         self._rows, self._filled = slice(spans[-1].stop), spans[0].filled
@@ -148,12 +148,12 @@ class DecodePass:
         return self
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values, and return all that are attended to. Called by transformers."""
+        """Write the new keys and values, and return all that attention reads. Called by transformers."""
         keys, values = self._cache.write(self._places, keys, values, layer_idx)
         return keys[self._rows, :, : self._filled], values[self._rows, :, : self._filled]
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
-        """Write the new keys and values, and attend span by span."""
+        """Write the new keys and values, and compute attention span by span."""
         self._cache.write(self._places, keys, values, layer)
         parts = [
             attend(query[rows], *seen, mask, scale)
@@ -163,7 +163,7 @@ class DecodePass:
 
 
 class KernelPass:
-    """The same by a kernel that reads only a row's filled positions, so that one CUDA graph serves all lengths."""
+    """One token per row, with a kernel that reads only filled positions, so one CUDA graph serves all lengths."""
 
     def __init__(self, cache: SlotCache, position: Tensor) -> None:
         self._cache, self._position = cache, position
@@ -183,10 +183,10 @@ class KernelPass:
 
 
 class ExtendPass:
-    """Tokens that follow what some rows hold: each attends to its row up to itself. They are written to the rows."""
+    """Tokens after the filled positions of some rows; each attends to its row up to itself."""
 
     def __init__(self, cache: SlotCache, rows: Tensor, position: Tensor, filled: int) -> None:
-        """`position` is [rows, width]; no token attends beyond the first `filled` positions."""
+        """`position` is [rows, width]; tokens attend only to the first `filled` positions."""
         self._cache, self._rows, self._filled = cache, rows, filled
         self._places = cache.places(rows, position)
         self.mask: Tensor | None = cache.mask(position.reshape(-1), filled).view(len(rows), 1, -1, filled)
@@ -201,7 +201,7 @@ class ExtendPass:
 
 
 class PrefillPass:
-    """Padded prompts from position 0 on, each attending only to itself; see SlotCache.computed."""
+    """Padded prompts from position 0; each attends only to itself. See SlotCache.computed."""
 
     mask: Tensor | None = None
 
@@ -218,10 +218,10 @@ class PrefillPass:
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Attention with grouped heads: [rows, heads, seq, head_dim] -> [rows, seq, heads, head_dim].
+    """Compute attention with grouped heads: [rows, heads, seq, head_dim] -> [rows, seq, heads, head_dim].
 
-    With a mask and one token per row, the heads of a group become its queries, so that each key head is read once
-    instead of being repeated in memory. Without a mask, attention is causal.
+    With a mask and one token per row, the heads of a group become queries, so that each key head is read once instead
+    of being repeated in memory. Without a mask, attention is causal.
     """
     num_rows, num_heads, length, head_dim = query.shape
     num_kv_heads = keys.shape[1]
@@ -246,7 +246,7 @@ def slot_attention(
     dropout: float = 0.0,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """`attend` with the signature of transformers. Features that it does not support raise an error."""
+    """Call `attend` with the signature of transformers; raise ValueError for unsupported features."""
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
             raise ValueError(f"the torch engine cannot run {type(module).__name__}: its attention uses {name}")

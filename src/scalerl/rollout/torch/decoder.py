@@ -1,7 +1,7 @@
-"""The part of the torch engine that runs on the device: prefill prompts, and sample a chunk of tokens for all slots.
+"""The part of the torch engine that runs on the device: it prefills prompts and samples chunks of tokens.
 
-Nothing is read back before the chunk ends; the host then applies stops and budgets. On a GPU every step is a CUDA graph
-of one of few shapes (layout.py). On a CPU it computes only the rows in use.
+The host reads results only after a chunk, and then applies stop tokens and budgets. On a GPU every step is a CUDA graph
+of one of few shapes (layout.py). On a CPU a step computes only the rows in use.
 """
 
 import math
@@ -18,36 +18,36 @@ from scalerl.models.routers import RouterRecorder
 from scalerl.rollout.sampling import sample
 from scalerl.rollout.torch.body import FusedBody, make_body
 from scalerl.rollout.torch.cache import DecodePass, ExtendPass, KernelPass, PrefillPass, SlotCache
-from scalerl.rollout.torch.head import Head
-from scalerl.rollout.torch.layout import ROW_STEP, HalvedRows, RowLayout, Span, rounded_length
+from scalerl.rollout.torch.head import OutputHead
+from scalerl.rollout.torch.layout import ROW_STEP, HalvedRows, RowLayout, RowSpan, rounded_length
 from scalerl.rollout.torch.scheduler import PromptBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """The inputs of a chunk; arrays over slots, or over steps and slots."""
+    """The inputs of a chunk, as arrays over slots or over steps and slots."""
 
     token: NDArray[np.int64]
-    """The last token of each slot, not yet in the cache."""
+    """The last token of each slot, which is not in the cache yet."""
     position: NDArray[np.int64]
-    """Its position in the context; 0 for a slot that is not in use."""
+    """Position of this token in the context; 0 for an unused slot."""
     temperature: NDArray[np.float32]
     greedy: NDArray[np.bool_]
-    """Take the likeliest token; the temperature is 1."""
+    """Whether to take the likeliest token; the temperature is then 1."""
     top_p: NDArray[np.float32]
     noise: NDArray[np.float32]
     forced: NDArray[np.int64]
-    """The token to take instead of the sampled one, or -1."""
+    """The token to take instead of a sampled one, or -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Everything that determines which operations a step consists of; one CUDA graph is recorded per shape."""
+    """Everything that determines the operations of a step; one CUDA graph is recorded per shape."""
 
     rows: int
-    """The number of rows that are computed."""
-    spans: tuple[Span, ...]
-    """Empty if the attention kernel reads each row's position itself."""
+    """Number of rows that are computed."""
+    spans: tuple[RowSpan, ...]
+    """Empty if the attention kernel reads the position of each row itself."""
     greedy: bool
     top_p: bool
     forced: bool
@@ -60,7 +60,7 @@ class Decoder:
         self,
         model: Any,
         *,
-        head: Head,
+        head: OutputHead,
         slots: int,
         max_length: int,
         chunk: int,
@@ -86,19 +86,19 @@ class Decoder:
         )
         self._slots, self._chunk, self._max_length = slots, chunk, max_length
         if self._device.type == "cpu":
-            # Only in FP32 is a row's product independent of the number of rows.
+            # Only in FP32 does the product of a row not depend on the number of rows.
             row_step = ROW_STEP if weight.dtype == torch.float32 else slots
             self._layout = RowLayout(slots, max_length=max_length, row_step=row_step)
         else:
             self._layout = HalvedRows(slots, max_length=max_length)
-        self._spans: tuple[Span, ...] = ()
+        self._spans: tuple[RowSpan, ...] = ()
         self.num_rows = slots
-        """Rows of the chunk that was arranged last."""
+        """Number of rows of the next chunk; see `arrange`."""
         self._pass: DecodePass | None = None
         self.graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
         """CUDA graphs of decode steps by shape, and of prefill passes by rows and width."""
         self._seen_shapes: set[tuple[int, int]] = set()
-        # One stream for all recordings: torch keeps a workspace for every stream that has run a product.
+        # Use one stream for all recordings: torch keeps a workspace for every stream that has run a product.
         self._side_stream = torch.cuda.Stream() if cuda_graphs else None
         self._buffers(slots, chunk, prompt_tokens)
 
@@ -115,11 +115,11 @@ class Decoder:
             "noise": buffer(chunk, slots, dtype=torch.float32),
             "forced": buffer(chunk, slots),
         }
-        """The fields of a Chunk; a step advances tokens and positions."""
+        """Buffers for the fields of a Chunk; a step advances tokens and positions."""
         self._tokens, self._log_probs = buffer(chunk, slots), buffer(chunk, slots, dtype=torch.float32)
         self._step, self._prompts = buffer(1), buffer(prompt_tokens)
         self._on_host: tuple[Tensor, Tensor] | None = None
-        """Where a GPU writes the results of a chunk; waiting for them does not wait for what is queued after them."""
+        """Host memory to which a GPU copies a chunk's results; waiting for it does not wait for later work."""
         if self._device.type == "cuda":
             tokens, log_probs = (
                 torch.zeros(chunk, slots, dtype=dtype, pin_memory=True) for dtype in (torch.int64, torch.float32)
@@ -127,13 +127,13 @@ class Decoder:
             self._on_host, self._done = (tokens, log_probs), torch.cuda.Event()
 
     def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
-        """Update the head; call it after new weights were copied into the model, with the same weights."""
+        """Update the head; call this with the new weights after copying them into the model."""
         self.head.update(weights)
 
     def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], held: NDArray[np.bool_]) -> None:
-        """Choose the rows of the next chunk; call it before the prefill.
+        """Choose the rows of the next chunk; call this before the prefill.
 
-        `position` is where each slot continues, `active` marks slots in use, `held` those whose cache is needed.
+        `position` is where each slot continues; `active` marks slots in use, `held` slots whose cache is needed.
         """
         needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
         before = self._layout.row.copy()
@@ -145,11 +145,11 @@ class Decoder:
             self._cache.move(*rows, filled=int(position[moved].max()))
 
     def hold(self, slots: NDArray[np.int64], filled: int) -> list[Tensor]:
-        """Copy the cache of these slots, up to position `filled`, to the host; `restore` brings it back."""
+        """Copy the cache of these slots, up to position `filled`, to the host; `restore` copies it back."""
         return self._cache.copy_out(self._rows_of(slots), filled)
 
     def restore(self, slots: NDArray[np.int64], held: list[Tensor]) -> None:
-        """Bring back what `hold` returned, each slot to its row of now."""
+        """Copy back the result of `hold`, each slot to its current row."""
         self._cache.copy_in(held, self._rows_of(slots))
 
     def _rows_of(self, slots: NDArray[np.int64]) -> Tensor:
@@ -172,8 +172,8 @@ class Decoder:
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
 
     def _extend(self, tokens: NDArray[np.int64], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        """Write the keys and values of tokens that follow what rows hold."""
-        # Padding is written beyond the prompt, where the mask hides it until it is overwritten.
+        """Write the keys and values of tokens that follow the content of rows."""
+        # Padding is written after the prompt; the mask hides it until it is overwritten.
         position = np.minimum(starts[:, None] + np.arange(tokens.shape[1]), self._max_length - 1)
         filled = rounded_length(int(position.max()) + 1, self._max_length)
         given, at, into = map(self._sent, (tokens, position, rows))
@@ -182,7 +182,7 @@ class Decoder:
         self._body(given, at, ExtendPass(self._cache, into, at, filled))
 
     def run_prompts(self, shape: tuple[int, int]) -> None:
-        """Compute the prompts, by a CUDA graph from the second time on: recording takes as long as several passes."""
+        """Compute the prompts, with a CUDA graph from the second time on: recording takes as long as several passes."""
         # Without the kernels, layers may read values back from the device, which a graph cannot contain.
         if self.graphs is None or not self._kernels or shape not in self._seen_shapes:
             self._seen_shapes.add(shape)
@@ -200,9 +200,9 @@ class Decoder:
         self._body(tokens, positions, PrefillPass(self._cache.computed(rows, width)))
 
     def launch(self, chunk: Chunk) -> None:
-        """Sample a chunk; on a GPU this returns before it is done."""
+        """Sample a chunk; on a GPU this returns before the chunk is done."""
         slot = self._layout.slot[: self.num_rows]
-        # Not by [..., slot], whose result is column by column: a GPU would wait for a copy of it.
+        # Do not use [..., slot]: its result is column-major, and a GPU would wait for a copy of it.
         chunk = Chunk(**{name: getattr(chunk, name).take(slot, axis=-1) for name in Chunk.__slots__})
         shape = _Shape(
             rows=self.num_rows,
@@ -217,7 +217,7 @@ class Decoder:
                 self._advance(shape)
         else:
             if shape not in self.graphs:
-                # Running ahead to warm up is harmless: the chunk computes the same positions again.
+                # The steps that warm up are harmless: the chunk computes the same positions again.
                 self.graphs[shape] = self._record(lambda: self._advance(shape), before=self._step.zero_)
                 self._load(chunk)
             for _ in range(self._chunk):
@@ -228,20 +228,20 @@ class Decoder:
             self._done.record()
 
     def collect(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return tokens and log-probs, [chunk, slots]. Entries after a completion's end are meaningless."""
+        """Return tokens and log-probs, [chunk, slots]. Entries after the end of a completion have no meaning."""
         results = self._tokens, self._log_probs
         if self._on_host is not None:
             self._done.synchronize()
             results = self._on_host
         slot = self._layout.slot[: self.num_rows]
-        # Copies, which the next chunk does not overwrite.
+        # Return copies, because the next chunk overwrites these.
         tokens, log_probs = (np.zeros(part.shape, dtype=part.numpy().dtype) for part in results)
         for target, part in zip((tokens, log_probs), results, strict=True):
             target[:, slot] = _first_rows(part, self.num_rows).numpy()
         return tokens, log_probs
 
     def experts(self, slot: int, num: int) -> NDArray[np.int16] | None:
-        """Return the experts of the first tokens of a slot; None if they are not recorded."""
+        """Return the experts of the first `num` tokens of a slot; None if they are not recorded."""
         if self._recorder is None:
             return None
         return self._cache.experts(int(self._layout.row[slot]), num).cpu().numpy().copy()
@@ -252,7 +252,7 @@ class Decoder:
         self._step.zero_()
 
     def send(self, values: NDArray[Any], target: Tensor) -> Tensor:
-        """Copy to the device without waiting for its queue, as a copy from pageable memory would."""
+        """Copy to the device without waiting for its queue; a copy from pageable memory would wait."""
         source = torch.from_numpy(values)
         return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
@@ -279,7 +279,7 @@ class Decoder:
         self._step.add_(1)
 
     def _sample(self, logits: Tensor, shape: _Shape) -> None:
-        """Sample with torch. With the kernels it is used only for top_p, and always applies greedy and forced."""
+        """Sample with torch. If kernels are available, only chunks with top_p are sampled here."""
         inputs = {name: _first_rows(buffer, shape.rows) for name, buffer in self._inputs.items()}
         tokens, log_probs = sample(
             logits,
@@ -295,7 +295,7 @@ class Decoder:
         _first_rows(self._tokens, shape.rows).index_copy_(0, self._step, tokens[None])
         _first_rows(self._log_probs, shape.rows).index_copy_(0, self._step, log_probs[None].float())
         inputs["token"].copy_(tokens)
-        # A finished slot may run on to the end of the cache, where it overwrites only itself.
+        # A finished slot may continue to the end of the cache, where it overwrites only itself.
         inputs["position"].add_(1).clamp_(max=self._max_length - 1)
 
     def _sample_by_kernel(self, logits: Tensor, rows: int) -> None:
@@ -311,7 +311,7 @@ class Decoder:
         )
 
     def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:
-        """Record `work` as a graph after running it twice to warm up; `before` runs before each and is not recorded."""
+        """Record `work` as a graph, after two warm-up runs; `before` is called before each run and not recorded."""
         assert self.graphs is not None
         assert self._side_stream is not None
         self._side_stream.wait_stream(torch.cuda.current_stream())
@@ -321,7 +321,7 @@ class Decoder:
                 work()
         torch.cuda.current_stream().wait_stream(self._side_stream)
         graph = torch.cuda.CUDAGraph()
-        # One memory pool: no graph's memory is read after another graph was replayed.
+        # All graphs share a memory pool: the memory of a graph is never read after another graph has run.
         pool = next(iter(self.graphs.values())).pool() if self.graphs else None
         with torch.cuda.graph(graph, pool=pool):
             work()
@@ -329,6 +329,6 @@ class Decoder:
 
 
 def _first_rows(buffer: Tensor, rows: int) -> Tensor:
-    """Return the beginning of a buffer over slots, or over steps and slots, as one over this number of rows."""
+    """Return the first rows of a buffer over slots, or over steps and slots."""
     shape = (*buffer.shape[:-1], rows)
     return buffer.view(-1)[: math.prod(shape)].view(shape)

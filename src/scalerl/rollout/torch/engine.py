@@ -6,9 +6,9 @@
     poll:  refill slots, prefill their prompts, sample a chunk for all slots, apply length plans, return completions
 
 A completion depends only on its request and the weights. Noise is keyed by (seed, token index). The shape in which a
-prompt is computed depends on that prompt alone, and the shape of a decode step does not change a row's result: one
-number of rows on a GPU, multiples of 16 on a CPU. (Attention over a masked tail of another length can still change the
-last bit, and so can a GPU that computes half of 128 slots or more because few are in use.)
+prompt is computed depends only on that prompt, and the shape of a decode step does not change the result of a row: a
+GPU computes a fixed number of rows, a CPU a multiple of 16. (The last bit can still change if attention has a masked
+tail of another length, or if a GPU computes half of 128 or more slots because few are in use.)
 
 On a GPU the next chunk is launched before a poll returns, so that the device does not wait for the host. New weights
 and requests therefore take effect one chunk later.
@@ -27,28 +27,28 @@ from torch import Tensor
 from scalerl.errors import NonFiniteLogits
 from scalerl.models.lora import has_adapters, is_adapter
 from scalerl.models.nf4 import num_weights
-from scalerl.rollout.engine import AnyEngine
+from scalerl.rollout.engine import EngineBase
 from scalerl.rollout.noise import uniforms
-from scalerl.rollout.progress import ChunkResult, Progress
+from scalerl.rollout.progress import ChunkResult, SlotProgress
 from scalerl.rollout.torch.body import check_model, own_copy
 from scalerl.rollout.torch.decoder import Chunk, Decoder
-from scalerl.rollout.torch.head import Head
+from scalerl.rollout.torch.head import OutputHead
 from scalerl.rollout.torch.scheduler import Admitted, PromptBatch, SlotScheduler, plan_prompts
 from scalerl.types import Completion, Request, Work
 
 _PASS_PRODUCTS = 5e12
 """Parameters x tokens of a pass over prompts on a GPU, about 10 ms on an H200. A pass is padded to its full size, and
-most polls have a few new prompts: a larger pass would mostly compute padding."""
+most polls have few new prompts, so a larger pass would mostly compute padding."""
 
 
 class _Slots:
-    """What the host knows about the slots: who is in them, where each continues, and its completion so far."""
+    """The state of the slots on the host: their requests, positions and completions so far."""
 
     def __init__(self, num: int, stop_tokens: Iterable[int], room: int) -> None:
-        """`room` is for the tokens of a completion."""
-        self.scheduler, self.progress = SlotScheduler(num), Progress(num, stop_tokens)
+        """`room` is the largest number of tokens in a completion."""
+        self.scheduler, self.progress = SlotScheduler(num), SlotProgress(num, stop_tokens)
         self.early: list[Completion] = []
-        """Completions of a chunk that was collected for a pause; the next poll returns them."""
+        """Completions of a chunk that was collected early, for a pause; the next poll returns them."""
         self.token, self.prompt_length = np.zeros(num, dtype=np.int64), np.ones(num, dtype=np.int64)
         self.temperature, self.top_p = np.ones(num, dtype=np.float32), np.ones(num, dtype=np.float32)
         self.seeds = np.zeros(num, dtype=np.uint64)
@@ -66,12 +66,12 @@ class _Slots:
         self.seeds[slots] = np.array([request.seed & 0xFFFFFFFFFFFFFFFF for request in requests], dtype=np.uint64)
 
     def advance(self, tokens: NDArray, result: ChunkResult) -> None:
-        """Take the last token of each slot as the one that is fed next."""
+        """Make the last token of each slot the next input."""
         last = tokens[np.maximum(result.num_kept - 1, 0), np.arange(len(self.token))]
         self.token = np.where(result.num_kept > 0, last, self.token)
 
     def written(self, slot: int, tokens: NDArray, result: ChunkResult, running: "_RunningChunk") -> list[int]:
-        """Return the tokens of a slot's completion up to the end of a chunk that is not recorded yet."""
+        """Return the tokens of a slot's completion, including those of a chunk that is not recorded yet."""
         before = self.tokens[slot, : running.start[slot]]
         return [*before.tolist(), *tokens[: result.num_kept[slot], slot].tolist()]
 
@@ -79,7 +79,7 @@ class _Slots:
         """Store a whole chunk. Tokens that are not kept lie beyond the count and are never read."""
         num_slots, room = self.tokens.shape
         places = (np.arange(num_slots) * room + running.start)[:, None] + np.arange(len(tokens))
-        # By one index instead of two, which takes half the time.
+        # One index instead of two takes half the time.
         self.tokens.reshape(-1)[places], self.log_probs.reshape(-1)[places] = tokens.T, log_probs.T
         self.versions.reshape(-1)[places], self.forced.reshape(-1)[places] = running.version, result.forced.T
 
@@ -90,9 +90,10 @@ class _Slots:
         stopped: NDArray[np.bool_],
         experts: Sequence[NDArray[np.int16] | None],
     ) -> list[Completion]:
-        """Return what each of some slots has; `counts` and `stopped` are of all slots.
+        """Return the completions of finished slots; `counts` and `stopped` have an entry for every slot.
 
-        All of a poll are copied at once and share the memory: a copy each takes longer than the rest of a poll.
+        The completions of a poll are copied at once and share memory: single copies take longer than the rest of a
+        poll.
         """
         slots = np.array([entry.slot for entry in finished], dtype=np.int64)
         nums = counts[slots]
@@ -121,15 +122,15 @@ class _Slots:
 
 
 class _RunningChunk(NamedTuple):
-    """A chunk that was launched and not collected yet."""
+    """A chunk that was launched and is not collected yet."""
 
     version: int
-    """Version of the weights it is sampled with."""
+    """Version of the weights that sample it."""
     start: NDArray[np.int64]
-    """Number of tokens of each slot before the chunk."""
+    """Number of tokens in each slot before the chunk."""
 
 
-class TorchEngine(AnyEngine):
+class TorchEngine(EngineBase):
     """An Engine in this process, with its own copy of the model's weights."""
 
     def __init__(
@@ -153,8 +154,8 @@ class TorchEngine(AnyEngine):
 
         `max_length` is the context: prompt and completion together. A poll samples `chunk` tokens per slot; up to
         `prefill_tokens` tokens of padded prompts go through the model at once. dtype and device default to the model's.
-        A GPU uses longer chunks by default (16, not 4) and decodes by CUDA graphs. `fused=False` uses the slower,
-        general body. With `records_experts`, completions have the experts that their tokens were routed to.
+        A GPU uses longer chunks by default (16 instead of 4) and CUDA graphs. `fused=False` selects the slower,
+        general body. With `records_experts`, completions contain the experts to which their tokens were routed.
         """
         if min(1 if chunk is None else chunk, 1 if prefill_tokens is None else prefill_tokens, max_length) < 1:
             raise ValueError(
@@ -184,7 +185,7 @@ class TorchEngine(AnyEngine):
         with torch.no_grad():
             self.decoder = Decoder(
                 self._model,
-                head=Head(self._model, model, fp32=fp32_head),
+                head=OutputHead(self._model, model, fp32=fp32_head),
                 slots=slots,
                 max_length=max_length,
                 chunk=self._chunk,
@@ -203,14 +204,14 @@ class TorchEngine(AnyEngine):
 
     @torch.inference_mode()
     def _put_aside(self) -> tuple[_Slots, NDArray[np.int64], list[Tensor]]:
-        """The caches wait in the host's memory."""
+        """Put all requests aside, with their caches in host memory."""
         held = self._slots
         if self._running is not None:
             held.early += self._collect()
         in_use = np.flatnonzero(held.progress.active)
         filled = int((held.prompt_length + held.progress.count)[in_use].max(initial=0))
         cache = self.decoder.hold(in_use, filled)
-        # The caches of free slots are not copied.
+        # Caches of free slots are not copied.
         held.scheduler.kept.clear()
         self._slots = _Slots(*self._shape)
         return held, in_use, cache
@@ -226,14 +227,14 @@ class TorchEngine(AnyEngine):
         self._slots.scheduler.submit(requests)
 
     def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        own = self.weights
-        if unknown := sorted(weights.keys() - own.keys()):
-            raise ValueError(f"push_weights was given {unknown[0]}, which the engine's model does not have")
+        current = self.weights
+        if unknown := sorted(weights.keys() - current.keys()):
+            raise ValueError(f"push_weights: the engine's model has no weight {unknown[0]}")
         for name, weight in weights.items():
-            if weight.shape != own[name].shape:
-                raise ValueError(f"push_weights: {name} is {tuple(weight.shape)}, not {tuple(own[name].shape)}")
+            if weight.shape != current[name].shape:
+                raise ValueError(f"push_weights: {name} is {tuple(weight.shape)}, not {tuple(current[name].shape)}")
         with torch.inference_mode():
-            torch._foreach_copy_([own[name] for name in weights], list(weights.values()))  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_([current[name] for name in weights], list(weights.values()))  # pyright: ignore[reportPrivateImportUsage]
             self.decoder.weights_changed(weights)
 
     def _drop_all(self) -> None:
@@ -251,9 +252,9 @@ class TorchEngine(AnyEngine):
         return [] if self._running is None else self._collect(launch_next=self.launches_ahead)
 
     def _collect(self, *, launch_next: bool = False) -> list[Completion]:
-        """Wait for the running chunk and return what it completes.
+        """Wait for the running chunk and return the completions that it finishes.
 
-        What the next chunk does not need comes after its launch: until then the device waits.
+        The device waits until the next chunk is launched, so work that this chunk does not need comes after the launch.
         """
         slots, running = self._slots, self._running
         assert running is not None
@@ -263,7 +264,7 @@ class TorchEngine(AnyEngine):
         slots.advance(tokens, result)
         finished = slots.scheduler.release(np.flatnonzero(result.finished).tolist())
         counts, prompt_length = running.start + result.num_kept, slots.prompt_length.copy()
-        # Before the launch, which may reuse the slots. The last token of a completion was not fed to the model.
+        # Read them before the launch, which may reuse the slots. The last token was not an input of the model.
         for entry in finished:
             if entry.request.environment and result.stopped[entry.slot]:
                 written = slots.written(entry.slot, tokens, result, running)
@@ -290,7 +291,7 @@ class TorchEngine(AnyEngine):
         held = progress.active.copy()
         held[[entry.slot for entry in admitted if not entry.num_held]] = False
         for slot, kept in slots.scheduler.kept.items():
-            # A slot that is not in use is computed along with the others, and must not write over what it holds.
+            # An unused slot is computed with the others, and must not overwrite the turn that it holds.
             position[slot], held[slot] = len(kept.tokens) - 1, True
         self.decoder.arrange(position, progress.active, held)
         for batch in plan_prompts(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
@@ -333,7 +334,7 @@ class TorchEngine(AnyEngine):
 
 
 def _parts(joined: NDArray[Any], ends: Sequence[int]) -> list[NDArray[Any]]:
-    """Split an array, which becomes read-only, at `ends`."""
+    """Make an array read-only and split it at `ends`."""
     joined.setflags(write=False)
     return [joined[start:end] for start, end in itertools.pairwise([0, *ends])]
 

@@ -11,31 +11,31 @@ from scalerl.rl.head_products import split_weight
 from scalerl.rl.logprobs import head_logits
 
 
-class Head:
+class OutputHead:
     """A copy of the head in the dtype and memory layout in which its product is fastest.
 
-    Under a bf16 body, an FP32 head has the learner's weights unrounded, so that the log-probs of the two ends differ
-    only through the body.
+    With a bf16 body, an FP32 head has the learner's unrounded weights, so that the log-probs of engine and learner
+    differ only because of the body.
     """
 
     def __init__(self, model: Any, source: Any, *, fp32: bool) -> None:
-        """`model` is the engine's own copy, in any dtype; `source` is the model it was copied from."""
+        """`model` is the engine's copy, in any dtype; `source` is the model that it was copied from."""
         head = model.get_output_embeddings()
         self._own, self._fp32 = head.weight, fp32
         self._names = [name for name, weight in model.state_dict(keep_vars=True).items() if weight is head.weight]
         self._bias_names = [name for name, bias in model.state_dict(keep_vars=True).items() if bias is head.bias]
         original = source.get_output_embeddings()
-        # A head that never changes is the source's own; the second part of its bf16 numbers would be 0.
+        # A head that never changes is shared with the source; the second part of its bf16 numbers would be 0.
         rounds = self._own.dtype == torch.bfloat16 and self._own is not original.weight
         self._splits = fp32 and self._own.is_cuda and rounds
         self._weight = self._prepared(original.weight.detach())
         self._bias = None if head.bias is None else self._valued(original.bias.detach())
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the head from pushed weights; if it is tied, under whichever of its names they contain."""
+        """Copy the head from pushed weights, by any of its names if it is tied."""
         weight = next((weights[name].detach() for name in self._names if name in weights), None)
         if weight is None:
-            # With adapters, all others stay as they are.
+            # With adapters, other weights do not change.
             return
         if self._splits:
             split_weight(weight, into=self._weight)
@@ -53,7 +53,7 @@ class Head:
             return split_weight(weight, into=self._own.new_empty((rows, 2 * width)))
         if self._own.is_cuda:
             return self._own
-        # Column-major: a CPU's library would reorder a row-major matrix at every product.
+        # Column-major: on a CPU the library would reorder a row-major matrix for every product.
         return self._valued(weight).T.contiguous().T
 
     def _valued(self, values: Tensor) -> Tensor:

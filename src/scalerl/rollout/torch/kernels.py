@@ -1,11 +1,11 @@
-"""The operations of a decode step between its products, one Triton kernel each. Imported on a CUDA device only.
+"""The operations of a decode step between its matrix products, as Triton kernels. Imported only on a CUDA device.
 
     add_norm          hidden += change; RMS norm
     decode_attention  rotary embedding, write the new key and value, attention to each row's filled positions
     gated             silu(gate) * up
     sample_step       temperature, softmax, one token per row and its log-prob, and the row's next position
 
-Each is compared with plain torch in tests/rollout/torch/test_kernels.py. A row's result depends on that row alone.
+tests/rollout/torch/test_kernels.py compares each with plain torch. The result of a row depends only on that row.
 """
 # Triton is installed only with CUDA builds of torch, and its functions are launched by subscript.
 # pyright: reportMissingImports=false, reportIndexIssue=false
@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 _GROUP = 16
-"""Query heads per program, the smallest tile of a matrix unit; heads beyond the group are padding."""
+"""Query heads per program: the smallest tile of a matrix unit. Heads beyond the group are padding."""
 _PROGRAMS = 1024
-"""Enough programs to fill a large GPU; with fewer rows, the positions of a row are split among several programs."""
+"""Enough programs to fill a large GPU; if there are fewer rows, several programs share the positions of a row."""
 _SHORTEST_SPLIT = 256
 _VOCABULARY_BLOCK = 4096
 _LOG2_E = 1.4426950408889634
@@ -31,7 +31,7 @@ def fits(head_dim: int) -> bool:
 
 
 def add_norm(hidden: Tensor, change: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
-    """Add and normalise rows [tokens, width]; hidden is changed in place. Sums are rounded as torch rounds them."""
+    """Add rows [tokens, width] to `hidden` in place and normalise the sum. Sums are rounded as in torch."""
     normed = torch.empty_like(hidden)
     num_rows, width = hidden.shape
     block = triton.next_power_of_2(width)
@@ -160,7 +160,7 @@ def _attend(
     keys += base
     values += base
     if split == 0:
-        # Not read from memory in this step: the sum starts with the new position.
+        # The new position is not read from memory: the sum starts with it.
         tl.store(keys + place * DIM + columns, key)
         tl.store(values + place * DIM + columns, value)
         peak = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
@@ -223,10 +223,10 @@ def sample_step(
     position: Tensor,
     last_position: int,
 ) -> None:
-    """Do what `sampling.sample` does without top_p, for one step of a chunk.
+    """Sample as `sampling.sample` does without top_p, for one step of a chunk.
 
-    It takes one pass over the logits and a second over one block of them. Forced tokens replace sampled ones. The
-    results are written to where the next step reads them.
+    This reads the logits once, and one block of them a second time. Forced tokens replace sampled ones. Results are
+    written to the tensors that the next step reads.
     """
     num_rows, vocabulary = logits.shape
     block = min(_VOCABULARY_BLOCK, triton.next_power_of_2(vocabulary))
@@ -250,7 +250,7 @@ def _block_totals(logits, temperature, peaks, totals, vocabulary, blocks, BLOCK:
     scaled = tl.load(logits + row.to(tl.int64) * vocabulary + columns, mask=columns < vocabulary, other=float("-inf"))
     scaled = scaled / tl.load(temperature + row)
     peak = tl.max(scaled, 0)
-    # A block of -inf has weight 0; the difference of two infinities would be NaN.
+    # A block of -inf has weight 0, whereas the difference of two infinities would be NaN.
     total = tl.sum(tl.exp(scaled - tl.where(peak == float("-inf"), 0.0, peak)), 0)
     tl.store(peaks + row * blocks + block, peak)
     tl.store(totals + row * blocks + block, total)
@@ -293,13 +293,13 @@ def _choose(
     tl.store(tokens + at, result)
     tl.store(log_probs + at, tl.where(wanted >= 0, 0.0, log_prob))
     tl.store(token + row, result)
-    # A finished slot may run on to the end of the cache, where it overwrites only itself.
+    # A finished slot may continue to the end of the cache, where it overwrites only itself.
     tl.store(position + row, tl.minimum(tl.load(position + row) + 1, last_position))
 
 
 @triton.jit
 def _first(passed, possible, numbers, COUNT: tl.constexpr):
-    """Return the first possible entry that passed, else the last possible one, so that rounding cannot pick another."""
+    """Return the first possible entry that passed, or else the last possible one, in spite of rounding."""
     first = tl.min(tl.where(passed & possible, numbers, COUNT), 0)
     last = tl.max(tl.where(possible, numbers, 0), 0)
     return tl.where(first < COUNT, first, last)

@@ -1,9 +1,9 @@
 """Assign slots to rows of the cache. Plain numpy.
 
-On a CPU they are sorted by length. A product over several slots needs neighbouring rows. Rows in use therefore come
-first, the longest at the front, in spans of similar length: a step computes only the rows in use, and reads of each
-span only as much as its longest row holds. On a GPU a step computes all rows, or the first half, quarter and so on
-while these can have all slots in use: few numbers of rows are few CUDA graphs.
+On a CPU, rows are sorted by length, because a product over several slots needs neighbouring rows. Rows in use come
+first, the longest at the front, in spans of similar length: a step computes only the rows in use, and reads each span
+only up to its longest row. On a GPU, a step computes all rows, or the first half, quarter and so on if these hold all
+slots in use: few different numbers of rows need few CUDA graphs.
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTH_STEP = 64
-"""Lengths are rounded up to a multiple of this. A smaller step reads less and moves rows more often."""
+"""Lengths are rounded up to a multiple of this. With a smaller one, a step reads less, but rows move more often."""
 ROW_STEP = 16
-"""The number of rows computed is a multiple of this, so that a row's last bits do not depend on the other rows."""
+"""The number of computed rows is a multiple of this, so that the last bits of a row do not depend on other rows."""
 
 
 LEAST_ROWS = 64
-"""The fewest rows that a step on a GPU is halved to."""
+"""Fewest rows of a step on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Rows start to stop - 1, none of which attends beyond the first `filled` positions."""
+class RowSpan:
+    """Rows from `start` to `stop` - 1, which attend to at most the first `filled` positions."""
 
     start: int
     stop: int
@@ -31,27 +31,28 @@ class Span:
 
 
 def rounded_length(length: int, max_length: int) -> int:
-    """Return a length, rounded up, but not beyond the largest."""
+    """Return a length rounded up, but at most `max_length`."""
     return min(-(-length // LENGTH_STEP) * LENGTH_STEP, max_length)
 
 
 class HalvedRows:
-    """A one-to-one assignment of slots to rows, of which a step computes the first: all, a half, a quarter and so on.
+    """A one-to-one assignment of slots to rows; a step computes the first rows: all, a half, a quarter and so on.
 
-    Below `least_rows` a step takes as long with fewer: reading the weights takes longer than multiplying with them.
+    Fewer than `least_rows` would not make a step faster: reading the weights then takes longer than the products.
     """
 
     def __init__(self, slots: int, *, max_length: int, least_rows: int = LEAST_ROWS) -> None:
         self.row, self.slot = np.arange(slots), np.arange(slots)
         """The row of each slot, and the slot of each row."""
+
         self._max_length, self._sizes = max_length, [slots]
         while self._sizes[-1] % 2 == 0 and self._sizes[-1] >= 2 * least_rows:
             self._sizes.append(self._sizes[-1] // 2)
 
-    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[Span, ...]]:
-        """Bring the slots in use into as few rows as a step can have; return the moved slots and one span.
+    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[RowSpan, ...]]:
+        """Move the slots in use into as few rows as a step can have; return the moved slots and one span.
 
-        As RowLayout.arrange. Slots change places, so that those which are not in use move too.
+        See RowLayout.arrange. Slots are exchanged, so unused slots move, too.
         """
         is_used = needed > 0
         num_rows = min(size for size in self._sizes if size >= is_used.sum())
@@ -61,7 +62,7 @@ class HalvedRows:
         moved = np.concatenate([used, unused])
         self.slot[self.row[moved]] = moved
         filled = rounded_length(int(needed.max()), self._max_length)
-        return moved, (Span(0, num_rows, filled),)
+        return moved, (RowSpan(0, num_rows, filled),)
 
 
 class RowLayout:
@@ -77,23 +78,23 @@ class RowLayout:
         """The slot of each row."""
         return np.argsort(self.row)
 
-    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[Span, ...]]:
-        """Sort the slots by length, moving as few as possible; return the moved slots and the spans.
+    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[RowSpan, ...]]:
+        """Sort the slots by length with as few moves as possible; return the moved slots and the spans.
 
-        `needed` is the number of positions each slot attends to until the next call, 0 for a slot that is not in use.
-        Afterwards `row` holds the new assignment.
+        `needed` is the number of positions that each slot attends to until the next call; 0 for an unused slot.
+        Afterwards, `row` has the new assignment.
         """
         length = np.minimum(-(-needed // LENGTH_STEP) * LENGTH_STEP, self._max_length)
         wanted = np.sort(length)[::-1]
         moved = np.flatnonzero(wanted[self.row] != length)
-        # The moved slots give up as many rows of each length as they need, so sorting both matches them.
+        # The moved slots free as many rows of each length as they need, so that sorting both matches them.
         self.row[moved[np.argsort(-length[moved], kind="stable")]] = np.sort(self.row[moved])
         return moved, self._spans(wanted)
 
-    def _spans(self, wanted: NDArray[np.int64]) -> tuple[Span, ...]:
+    def _spans(self, wanted: NDArray[np.int64]) -> tuple[RowSpan, ...]:
         num_used = int((wanted > 0).sum())
         if not num_used:
             return ()
         starts = np.flatnonzero(np.diff(wanted[:num_used], prepend=-1)).tolist()
         stops = [*starts[1:], min(-(-num_used // self._row_step) * self._row_step, len(wanted))]
-        return tuple(Span(start, stop, int(wanted[start])) for start, stop in zip(starts, stops, strict=True))
+        return tuple(RowSpan(start, stop, int(wanted[start])) for start, stop in zip(starts, stops, strict=True))

@@ -1,10 +1,10 @@
-"""Decide which request goes into which slot, and which prompts are prefilled together. Plain Python, no torch.
+"""Assign requests to slots, and decide which prompts are prefilled together. Plain Python, no torch.
 
-A prompt's padded width depends only on its length, and the number of rows only on that width. The shape a prompt is
-computed in, and with it the last bits of the result, therefore does not depend on the other requests.
+The padded width of a prompt depends only on its length, and the number of rows only on that width. So the shape in
+which a prompt is computed, and with it the last bits of the result, does not depend on other requests.
 
-A slot in which a turn of a conversation ended keeps its cache until another request needs the slot. The next turn,
-whose prompt begins with all that the slot holds, continues there, and only the rest of its prompt is computed.
+After a turn of a conversation, its slot keeps the cache until another request needs the slot. The prompt of the next
+turn begins with the content of that slot, so the turn continues there, and only the rest of its prompt is computed.
 """
 
 from collections import deque
@@ -19,17 +19,17 @@ FINEST_WIDTH = 8
 
 
 class Admitted(NamedTuple):
-    """A request and its slot; `order` counts submissions and sorts what finishes together."""
+    """A request and its slot; `order` is the number of its submission, by which completions are sorted."""
 
     slot: int
     order: int
     request: Request
     num_held: int = 0
-    """Tokens at the beginning of its prompt that the slot's cache already holds."""
+    """Number of first tokens of its prompt that are already in the slot's cache."""
 
 
-class Kept(NamedTuple):
-    """What a free slot still holds: prompt and completion of a turn."""
+class HeldTurn(NamedTuple):
+    """The prompt and completion of a turn that a free slot still holds."""
 
     key: str
     tokens: tuple[int, ...]
@@ -41,17 +41,17 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptBatch:
-    """One forward pass: `rows` x `width` tokens, of whole prompts or of what follows the tokens that slots hold."""
+    """One forward pass: `rows` x `width` tokens, of whole prompts or of the rest of prompts that slots hold in part."""
 
     width: int
     rows: int
-    """Rows beyond `tokens` are padding."""
+    """Number of rows; those beyond `tokens` are padding."""
     tokens: tuple[tuple[int, ...], ...]
-    """Distinct where nothing is held. The last token of a prompt is not among them: it is decoded."""
+    """The tokens of each row, without the last of the prompt, which is decoded. Whole prompts are distinct."""
     starts: tuple[int, ...]
-    """Position of the first token of each row: 0 in all rows, or in none."""
+    """Position of each row's first token: 0 in all rows, or in none."""
     places: tuple[tuple[int, int], ...]
-    """Pairs of row and slot: a row's cache goes to every slot whose request has that prompt."""
+    """Pairs of row and slot: the cache of a row is copied to every slot whose request has that prompt."""
 
 
 class SlotScheduler:
@@ -60,11 +60,11 @@ class SlotScheduler:
     def __init__(self, slots: int) -> None:
         self._waiting: deque[tuple[int, Request]] = deque()
         self.running: dict[int, Admitted] = {}
-        """By slot."""
+        """The admitted requests, by slot."""
         self._free = set(range(slots))
         self._submitted = 0
-        self.kept: dict[int, Kept] = {}
-        """By slot, the one that ended first at the front; only free slots are in it."""
+        self.kept: dict[int, HeldTurn] = {}
+        """Turns held by free slots, by slot, in the order in which they ended."""
 
     @property
     def num_pending(self) -> int:
@@ -76,7 +76,7 @@ class SlotScheduler:
         self._submitted += len(numbered)
 
     def admit(self) -> list[Admitted]:
-        """Move waiting requests into free slots, as many as there are; slots that hold a turn are the last choice."""
+        """Move waiting requests into free slots; slots that hold a turn are used last."""
         num = min(len(self._free), len(self._waiting))
         if not num:
             return []
@@ -84,7 +84,7 @@ class SlotScheduler:
         continued = self._continued(chosen) if self.kept else {}
         taken = set(continued.values())
         others = iter([*sorted(self._free - self.kept.keys()), *(slot for slot in self.kept if slot not in taken)])
-        # The last token of a turn was sampled and is not in the cache.
+        # The last token of a turn was sampled, but is not in the cache.
         admitted = [
             Admitted(continued[order], order, request, len(self.kept[continued[order]].tokens) - 1)
             if order in continued
@@ -98,14 +98,14 @@ class SlotScheduler:
         return admitted
 
     def _continued(self, chosen: Iterable[tuple[int, Request]]) -> dict[int, int]:
-        """Return, by order of submission, the slot that holds the turn which a request continues."""
+        """Return the slots that hold the turns which requests continue, by order of submission."""
         slot_of = {kept.key: slot for slot, kept in self.kept.items()}
         known = [(order, slot_of[request.key], request) for order, request in chosen if request.key in slot_of]
         return {order: slot for order, slot, request in known if self.kept[slot].continued_by(request)}
 
     def keep(self, turn: Admitted, tokens: tuple[int, ...]) -> None:
-        """Note that a free slot holds these tokens: prompt and completion of a turn."""
-        self.kept[turn.slot] = Kept(turn.request.key, tokens)
+        """Record that a free slot holds these tokens: the prompt and completion of a turn."""
+        self.kept[turn.slot] = HeldTurn(turn.request.key, tokens)
 
     def release(self, slots: Iterable[int]) -> list[Admitted]:
         """Free the slots and return their requests in order of submission."""
@@ -115,24 +115,24 @@ class SlotScheduler:
 
 
 def padded_width(length: int) -> int:
-    """Return the padded width of a prompt; the padding is less than FINEST_WIDTH or a quarter of its length."""
+    """Return the padded width of a prompt; padding is less than FINEST_WIDTH or a quarter of the length."""
     step = max(FINEST_WIDTH, 1 << max(length.bit_length() - 3, 0))
     return -(-length // step) * step
 
 
 def plan_prompts(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[PromptBatch]:
-    """Group what slots lack of their prompts by padded width, in order of arrival.
+    """Group the missing parts of prompts by padded width, in order of arrival.
 
-    A batch has up to `batch_tokens` tokens, at least one row.
+    A batch has up to `batch_tokens` tokens, and at least one row.
     """
     slots_of: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
-    # Those of a group have the very same tuple, so that few prompts are hashed.
+    # The requests of a group share one tuple, so that few prompts are hashed.
     of_object: dict[int, list[int]] = {}
     for slot, _, request, held in admitted:
         prompt = request.prompt_tokens
         slots = None if held else of_object.get(id(prompt))
         if slots is None and (tokens := prompt[held:-1]):
-            # A prompt is shared by all that have it; what follows the tokens of a slot is for that slot alone.
+            # Requests with the same prompt share a row; the rest of a prompt that a slot holds is for that slot alone.
             slots = slots_of.setdefault((held, slot if held else -1, tokens), [])
             if not held:
                 of_object[id(prompt)] = slots

@@ -1,4 +1,4 @@
-"""Build vLLM engines from a recipe's rollout settings: a fleet of child processes, each with vLLM in it."""
+"""Build vLLM engines from a recipe's rollout settings: a fleet of child processes that run vLLM."""
 
 import functools
 import os
@@ -50,14 +50,14 @@ def vllm_fleet(
     gpus: Sequence[Sequence[int]] = (),
     **others: Any,
 ) -> Fleet:
-    """Return vLLM engines with the model's weights, `first`, once they have passed their check.
+    """Start vLLM engines, push the model's weights, `first`, and return the engines after they pass their check.
 
-    vLLM reads the model's configuration, not its files. `gpus` are the numbers of those of each engine; by default what
-    rollout.vllm.devices says. `others` are arguments of the fleet.
+    vLLM reads the model's configuration, not its files. `gpus` are the numbers of each engine's GPUs, by default those
+    of rollout.vllm.devices. `others` are arguments of the fleet.
     """
     assert settings.slots is not None, "run/parts.py has chosen the number of slots"
     if not settings.vllm.python:
-        require_vllm()  # with another interpreter the child looks for itself
+        require_vllm()  # another interpreter checks this in the child
     spec = EngineSpec(
         config=model.model.config.to_json_string(),
         slots=settings.slots,
@@ -82,7 +82,7 @@ def vllm_fleet(
         fleet.wait_ready()
         fleet.push_weights(first, 0)
         quantised = bool(settings.vllm.quantisation)
-        with fleet.paused():  # its work is not for training
+        with fleet.paused():  # the work of the check does not count as training
             check_engine(
                 fleet, model, first, context=settings.context, quantised=quantised, records_experts=records_experts
             )
@@ -101,7 +101,7 @@ def fleet_of(
     publish: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     **others: Any,
 ) -> Fleet:
-    """Start engines by what each needs; a wrong setting fails at once."""
+    """Start an engine for each spec; a wrong setting raises an error at once."""
     for spec in specs:
         engine_arguments(spec, cache_bytes=None)
     return Fleet(
@@ -116,7 +116,7 @@ def fleet_of(
 
 
 def start(spec: EngineSpec) -> ChildLink:
-    """Start a process with vLLM in it."""
+    """Start a process that runs vLLM."""
     variables = environment(on_gpu=spec.on_gpu, compiled=spec.settings.engine_args.get("enforce_eager") is False)
     if (visible := visible_devices(spec.settings, os.environ, learner=0 if spec.on_gpu else None)) is not None:
         variables["CUDA_VISIBLE_DEVICES"] = visible

@@ -1,8 +1,9 @@
-"""Check a vLLM engine before a run uses it: what it samples against the learner's own log-probs at equal weights.
+"""Check a vLLM engine before a run uses it: compare its log-probs with the learner's at equal weights.
 
-What the engine needs of vLLM has no stable interface, so a version's number says little. A few short answers do: their
-log-probs must be the learner's, a push in the middle of them must keep their caches, and an interruption must appear
-where it was planned. An engine that starts with random weights shows by the same answers that pushed weights arrive.
+The engine depends on parts of vLLM without a stable interface, so a version number says little. Instead, a few short
+answers are sampled: their log-probs must equal the learner's, a push in the middle must keep their caches, and an
+interruption must appear where it was planned. Because the engine may start with random weights, the same answers show
+that pushed weights arrive.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,12 @@ from torch import Tensor
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel, head, hidden_states
 from scalerl.rl.logprobs import head_logits
-from scalerl.rollout.progress import FREE, OneProgress
+from scalerl.rollout.progress import FREE, CompletionProgress
 from scalerl.rollout.vllm.install import TESTED
 from scalerl.types import Completion, LengthPlan, Problem, Request
 
 MOST_KL = 0.01
-"""Largest KL of generator and learner, as in a run's own alarm; rounding a body to bf16 gives far less."""
+"""Largest KL between generator and learner, as in the alarm of a run; rounding a body to bf16 gives far less."""
 MOST_KL_QUANTISED = 0.1
 BUDGET, ANSWER, NUM_REQUESTS = 6, 4, 8
 
@@ -34,33 +35,33 @@ def check_engine(
     quantised: bool = False,
     records_experts: bool = False,
 ) -> float:
-    """Sample, push the same weights on the way, and compare; return the KL, or raise RecipeError with what differs.
+    """Sample, push the same weights again on the way, and compare; return the KL, or raise RecipeError.
 
-    `weights` are those of the model, as they were pushed before.
+    `weights` are the model's weights, which were pushed before.
     """
     requests = _requests(model, context)
     completions, plans = _drained(engine, requests, weights), {each.key: each.length for each in requests}
     if sorted(each.request.key for each in completions) != sorted(plans):
-        raise _refusal("it does not answer every request once")
+        raise _refusal("it does not answer every request exactly once")
     if not all(_follows(each, plans[each.request.key]) for each in completions):
-        raise _refusal("an answer does not have the length or the forced tokens that were planned")
+        raise _refusal("an answer does not have the planned length or forced tokens")
     if records_experts and any(each.experts is None for each in completions):
-        raise _refusal("it does not return the experts of its tokens, which model.router_replay needs")
+        raise _refusal("it does not return the experts of tokens, which model.router_replay needs")
     kl, most = _kl(model, completions), MOST_KL_QUANTISED if quantised else MOST_KL
     if not kl <= most:
-        raise _refusal(f"its log-probs are not the learner's at equal weights (KL {kl:.2g}, at most {most:g})")
+        raise _refusal(f"its log-probs differ from the learner's at equal weights (KL {kl:.2g}, at most {most:g})")
     return kl
 
 
 def _refusal(fault: str) -> RecipeError:
     return RecipeError(
-        f'rollout.engine = "vllm": the installed vLLM fails the check at start-up: {fault}. Tests ran with '
-        f'{" and ".join(TESTED)}: install one of these, or set rollout.engine = "torch"'
+        f'rollout.engine = "vllm": the installed vLLM fails the check at start-up: {fault}. Install a tested version '
+        f'({" or ".join(TESTED)}), or set rollout.engine = "torch"'
     )
 
 
 def _requests(model: LoadedModel, context: int) -> list[Request]:
-    """Return requests of which every second one is interrupted; they are as short as a small context requires."""
+    """Return requests, every second of which is interrupted; they are short enough for a small context."""
     vocabulary = head(model.model).weight.shape[0]
     budget, answer = min(BUDGET, max(context // 3, 1)), min(ANSWER, max(context // 3, 1))
     marker = next(token for token in range(vocabulary) if token not in model.stop_tokens)
@@ -95,8 +96,8 @@ def _drained(engine: Any, requests: Sequence[Request], weights: Mapping[str, Ten
 
 
 def _follows(completion: Completion, plan: LengthPlan) -> bool:
-    """Return whether a completion has the forced tokens of its plan, and ended where it should."""
-    progress = OneProgress(plan)
+    """Return whether a completion has the forced tokens of its plan and ended where it should."""
+    progress = CompletionProgress(plan)
     for index, token in enumerate(completion.tokens.tolist()):
         if progress.forced(index) not in (FREE, token):
             return False

@@ -1,7 +1,7 @@
-"""Our own sampling inside vLLM: leave one choice per row. Used by samplers.py, which vLLM imports.
+"""Our own sampling inside vLLM: sample a token per row, and leave vLLM only that one. Used by samplers.py.
 
-vLLM then samples the only token that is left and reports its logit, which is the log-prob of our distribution. So noise
-is keyed by request, forced tokens and top_p work as in the torch engine, and tokens do not depend on the batch.
+vLLM then samples the only token left and reports its logit, which is the log-prob of our distribution. So noise is
+keyed by request, forced tokens and top_p work as in the torch engine, and tokens do not depend on the batch.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from scalerl.types import LengthPlan, Request
 KEY = "scalerl"
 """Name of our arguments in SamplingParams.extra_args."""
 NOT_FINITE = 1.0
-"""Reported instead of a log-prob that is not finite; no log-prob is above 0."""
+"""Reported instead of a non-finite log-prob. (Log-probs are never above 0.)"""
 
 
-class Asked(NamedTuple):
-    """What the sampler must know about a request."""
+class SamplerRequest(NamedTuple):
+    """The fields of a request that the sampler needs."""
 
     seed: int
     temperature: float
@@ -33,13 +33,13 @@ class Asked(NamedTuple):
     length: LengthPlan
 
     @classmethod
-    def of(cls, request: Request) -> "Asked":
+    def of(cls, request: Request) -> "SamplerRequest":
         return cls(request.seed & 0xFFFFFFFFFFFFFFFF, request.temperature, request.top_p, request.length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSettings:
-    """How each row is sampled; constant while the same requests are in the batch."""
+    """Sampling settings of each row; constant while the same requests are in the batch."""
 
     seeds: NDArray[np.uint64]
     temperature: Tensor
@@ -47,16 +47,16 @@ class RowSettings:
     greedy: Tensor | None
 
     @classmethod
-    def of(cls, asked: Sequence[Asked], device: torch.device) -> "RowSettings":
-        temperature = np.array([each.temperature for each in asked], dtype=np.float32)
-        top_p = np.array([each.top_p for each in asked], dtype=np.float32)
+    def of(cls, requests: Sequence[SamplerRequest], device: torch.device) -> "RowSettings":
+        temperature = np.array([each.temperature for each in requests], dtype=np.float32)
+        top_p = np.array([each.top_p for each in requests], dtype=np.float32)
         greedy = temperature == 0
 
         def on_device(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).to(device, non_blocking=True)
 
         return cls(
-            seeds=np.array([each.seed for each in asked], dtype=np.uint64),
+            seeds=np.array([each.seed for each in requests], dtype=np.uint64),
             temperature=on_device(np.where(greedy, np.float32(1), temperature)),
             top_p=on_device(top_p) if (top_p < 1).any() else None,
             greedy=on_device(greedy) if greedy.any() else None,
@@ -66,9 +66,9 @@ class RowSettings:
 def leave_one_choice(
     logits: Tensor, rows: RowSettings, counts: NDArray[np.int64], forced: Tensor | None = None
 ) -> Tensor:
-    """Sample a token per row and return logits with its log-prob at the token and -inf elsewhere.
+    """Sample a token per row; return logits with the log-prob at that token and -inf elsewhere.
 
-    `counts` are the tokens of each completion so far. `forced` has the token that a row must take, or FREE.
+    `counts` are the numbers of tokens in each completion so far; `forced` has the forced token of each row, or FREE.
     """
     noise = torch.from_numpy(uniforms(rows.seeds, counts)).to(logits.device, non_blocking=True)
     if logits.is_cuda and rows.top_p is None:
@@ -84,7 +84,7 @@ def leave_one_choice(
 
 
 def _sample_by_kernel(logits: Tensor, noise: Tensor, rows: RowSettings) -> tuple[Tensor, Tensor]:
-    """Do what `sample` does without top_p, in one pass over the logits."""
+    """Sample as `sample` does without top_p, in one pass over the logits."""
     from scalerl.rollout.torch import kernels
 
     num = len(logits)
@@ -99,7 +99,7 @@ def _sample_by_kernel(logits: Tensor, noise: Tensor, rows: RowSettings) -> tuple
         forced=noise.new_full((num,), FREE, dtype=torch.int64),
         tokens=tokens,
         log_probs=log_probs,
-        # What the next step of the torch engine would read.
+        # The torch engine's next step would read these.
         token=torch.empty_like(tokens),
         position=zeros[:num],
         last_position=0,

@@ -1,17 +1,17 @@
-"""vLLM's engine in this process, behind our Engine protocol.
+"""vLLM in this process, behind the Engine protocol.
 
     requests -> waiting -> vLLM (scheduler, paged cache, model) -> our sampler -> tokens, one per step -> completions
 
-vLLM schedules and computes. What a token is, what ends a completion and which version sampled it is decided here, so
-that it is the same as for every other engine. Requests wait here, not in vLLM, until a slot is free: a prompt is then
-computed with the weights of the version that its part of the prefix cache is marked with.
+vLLM schedules and computes. Sampling, the end of a completion and the version of each token are decided here, as for
+every other engine. Requests wait here, not in vLLM, until a slot is free: a prompt is then computed with the weights of
+the version with which its part of the prefix cache is marked.
 
-On a GPU vLLM prepares a step while the one before it is computed. Steps end in the order in which they began, so each
-is marked with the version at its beginning; weights that arrive meanwhile are copied after it, on the same stream.
-vLLM's outputs are taken from its core: making its objects for users costs as much time as its scheduler.
+On a GPU, vLLM prepares a step while it computes the one before. Steps end in the order in which they begin, so each is
+marked with the version at its beginning; weights that arrive meanwhile are copied after it, on the same stream. Outputs
+are taken from vLLM's core: building its objects for users takes as much time as its scheduler.
 
-vLLM changes its process: it sets seeds, freezes the garbage collector and binds memory. Training therefore uses this
-class in a child process (build.py); only tests run it in their own process.
+vLLM changes its process: it sets seeds, freezes the garbage collector and binds memory. Therefore training uses this
+class only in a child process (build.py); only tests use it in their own process.
 """
 
 import tempfile
@@ -26,9 +26,9 @@ from torch import Tensor
 
 from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
 from scalerl.remote.weights import Unmapped
-from scalerl.rollout.engine import AnyEngine
-from scalerl.rollout.progress import FREE, OneProgress
-from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, Asked
+from scalerl.rollout.engine import EngineBase
+from scalerl.rollout.progress import FREE, CompletionProgress
+from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, SamplerRequest
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
 from scalerl.types import Completion, LengthPlan, Problem, Request, Work
 
@@ -37,14 +37,14 @@ class _Running:
     """A request that vLLM is sampling."""
 
     def __init__(self, request: Request) -> None:
-        self.request, self.progress, self.stopped = request, OneProgress(request.length), False
+        self.request, self.progress, self.stopped = request, CompletionProgress(request.length), False
         self.tokens: list[int] = []
         self.log_probs: list[float] = []
         self.versions: list[int] = []
         self.experts: list[np.ndarray] = []
-        """As vLLM returns them: those of the prompt with the first token, then of each token before the next."""
+        """Experts as vLLM returns them: those of the prompt with the first token, then one token late."""
         self.num_cached = 0
-        """Tokens of the prompt that vLLM found in its cache."""
+        """Number of prompt tokens that vLLM found in its cache."""
 
     @property
     def finished(self) -> bool:
@@ -81,16 +81,16 @@ class _Running:
 
 @dataclass(slots=True)
 class _Lane:
-    """Requests that are served together; a pause puts them aside and has a lane of its own."""
+    """Requests that are served together; a pause puts them aside and uses a new lane."""
 
     waiting: deque[Request] = field(default_factory=deque)
     running: dict[str, _Running] = field(default_factory=dict)
-    """By vLLM's name of the request."""
+    """Requests by vLLM's name for them."""
     early: list[Completion] = field(default_factory=list)
-    """What finished while a pause began, to be returned after it."""
+    """Completions that finished while a pause began; they are returned after it."""
 
 
-class VllmEngine(AnyEngine):
+class VllmEngine(EngineBase):
     """An Engine around vLLM, in this process."""
 
     opens_parcels = True
@@ -116,11 +116,11 @@ class VllmEngine(AnyEngine):
         fp32_head = spec.fp32_head and spec.dtype != "float32"
         self.vllm.collective_rpc("scalerl_prepare", args=(fp32_head, head_names))
         self._lanes = [_Lane()]
-        """The last one is served, the one before it is put aside."""
+        """The last lane is served; one before it was put aside."""
         self._num_started = 0
         self._begun: deque[int] = deque()
-        """The versions of the steps that have begun and not ended."""
-        # Not with random weights, which may give logits that are not finite.
+        """Versions of the steps that have begun but not ended."""
+        # Not with random weights, which may give non-finite logits.
         self._is_warm = False
         if not spec.config:
             self.warm_up()
@@ -131,9 +131,9 @@ class VllmEngine(AnyEngine):
         return len(lane.waiting) + len(lane.running) + len(lane.early)
 
     def warm_up(self) -> None:
-        """Sample two tokens for nobody: vLLM prepares much in its first steps, and no request should wait for that.
+        """Sample and discard two tokens, so that no request waits while vLLM prepares its first steps.
 
-        Nothing of it is counted, and the sequence is too short to fill a block that the prefix cache would keep.
+        This work is not counted, and the sequence is too short to fill a block of the prefix cache.
         """
         if self.num_pending or self._max_length < 3:
             return
@@ -147,10 +147,10 @@ class VllmEngine(AnyEngine):
         self._done = before
 
     def _put_aside(self) -> tuple[list[Any], list[Any]]:
-        """Take all requests from vLLM's scheduler, which keeps their caches."""
+        """Remove all requests from vLLM's scheduler, which keeps their caches."""
         scheduler, (lane,) = self.core().scheduler, self._lanes
         running, waiting = list(scheduler.running), list(scheduler.waiting)
-        # vLLM's model runner keeps what it knows about requests that a step leaves out.
+        # vLLM's model runner keeps the state of requests that a step leaves out.
         scheduler.running.clear()
         scheduler.waiting.remove_requests(waiting)
         while self._begun:
@@ -188,7 +188,7 @@ class VllmEngine(AnyEngine):
     def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
         with self._failing(f"vLLM cannot load the weights of version {version}"):
             faults = self.vllm.collective_rpc("scalerl_open", args=(weights,))
-        # Before any worker has loaded something: the same weights will come another way.
+        # Raise before any worker has loaded weights: they will be sent again as a copy.
         if any(faults):
             raise Unmapped(next(filter(None, faults)))
         with self._failing(f"vLLM cannot load the weights of version {version}"):
@@ -201,7 +201,7 @@ class VllmEngine(AnyEngine):
         del self.vllm
 
     def _advance(self) -> list[Completion]:
-        """Sample one token of every running request; commands are taken between two."""
+        """Sample one token of every running request; commands are executed between steps."""
         lane = self._lanes[-1]
         self._admit(lane)
         if lane.early:
@@ -210,7 +210,7 @@ class VllmEngine(AnyEngine):
         return self._take_outputs() if lane.running else []
 
     def _take_outputs(self) -> list[Completion]:
-        """Let vLLM take a step, and return what finished in the one that ended."""
+        """Let vLLM take a step, and return completions that finished in the step that ended."""
         core, sampled = self.core(), self._lanes[-1].running
         queue = core.batch_queue
         num_begun = 0 if queue is None else len(queue)
@@ -233,13 +233,13 @@ class VllmEngine(AnyEngine):
                 if not output.finished:
                     unfinished_in_vllm.append(output.request_id)
             elif output.finished:
-                raise EngineError(f"vLLM gave up request {running.request.key} ({output.finish_reason})")
+                raise EngineError(f"vLLM aborted request {running.request.key} ({output.finish_reason})")
         if unfinished_in_vllm:
             self.vllm.engine_core.abort_requests(unfinished_in_vllm)
         return finished
 
     def _admit(self, lane: _Lane) -> None:
-        """Give vLLM as many requests as it can start in this step."""
+        """Add as many requests to vLLM as it can start in this step."""
         room = self._batch_tokens - len(lane.running)
         while lane.waiting and len(lane.running) < self._slots:
             prompt = lane.waiting[0].prompt_tokens
@@ -252,7 +252,7 @@ class VllmEngine(AnyEngine):
             lane.running[name] = _Running(request)
             inputs: dict[str, Any] = {"prompt_token_ids": list(prompt)}
             if self._salted:
-                # Keys and values of other weights must not be found under the same prompt.
+                # The prefix cache must not return keys and values of other weights for the same prompt.
                 inputs["cache_salt"] = f"v{self._version}"
             asked = self.vllm.input_processor.process_inputs(
                 name, inputs, _sampling_params(request), supported_tasks=self._tasks
@@ -260,7 +260,7 @@ class VllmEngine(AnyEngine):
             self.vllm.engine_core.add_request(asked)
 
     def _drop(self, name: str) -> None:
-        """Forget a request that is no longer sampled; its work stays counted."""
+        """Remove a request that is no longer sampled; its work remains counted."""
         running = self._lanes[-1].running.pop(name)
         self._done[self._is_paused] += running.work
 
@@ -279,21 +279,21 @@ class VllmEngine(AnyEngine):
 def _sampling_params(request: Request) -> Any:
     from vllm.sampling_params import SamplingParams  # pyright: ignore[reportMissingImports]
 
-    # Our sampler has the request's own temperature and leaves one token, which vLLM finds fastest as the likeliest.
+    # Our sampler applies the temperature and leaves one token; vLLM finds it fastest by greedy sampling.
     return SamplingParams(
         max_tokens=request.length.max_tokens,
         temperature=0.0,
         ignore_eos=True,
         logprobs=0,
         detokenize=False,
-        extra_args={KEY: Asked.of(request)},
+        extra_args={KEY: SamplerRequest.of(request)},
     )
 
 
 def build_vllm(spec: EngineSpec) -> Any:
     """Return vLLM's engine, with our sampler in its first model runner."""
     if not spec.folder:
-        # In this process, and not in the one that trains, which may be killed: nothing of it is to stay.
+        # Run the core in this process: a separate one might survive if this process is killed.
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(spec.config, encoding="utf-8")
             return build_vllm(replace(spec, folder=folder))
@@ -303,16 +303,16 @@ def build_vllm(spec: EngineSpec) -> Any:
     try:
         config = EngineArgs(**engine_arguments(spec, cache_bytes=_cache_bytes(spec))).create_engine_config()
     except (TypeError, ValueError) as error:
-        # pydantic ends with the whole input and a link.
+        # pydantic's message ends with the whole input and a link.
         text = " ".join(str(error).partition(" [type=")[0].split())
         raise RecipeError(f"vLLM refuses its arguments (rollout.vllm): {text}") from error
     if getattr(config, "use_v2_model_runner", False):
         raise RecipeError(
-            "vLLM uses its second model runner, which does not take our sampler: unset VLLM_USE_V2_MODEL_RUNNER, or "
-            "use a version of vLLM that still has the first"
+            "vLLM uses its second model runner, which does not support our sampler: unset VLLM_USE_V2_MODEL_RUNNER, or "
+            "install a version of vLLM that still has the first"
         )
     engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
-    # Where there is a finalizer, it would end the process groups of every other engine in this process.
+    # vLLM's finalizer, if any, would end the process groups of all other engines in this process.
     if (finalizer := getattr(engine.engine_core, "_finalizer", None)) is not None:
         finalizer.detach()
     return engine

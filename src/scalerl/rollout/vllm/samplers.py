@@ -8,30 +8,30 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor  # pyright: ignore[reportMissingImports]
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates  # pyright: ignore[reportMissingImports]
 
-from scalerl.rollout.progress import FREE, OneProgress
-from scalerl.rollout.vllm.choice import KEY, Asked, RowSettings, leave_one_choice
+from scalerl.rollout.progress import FREE, CompletionProgress
+from scalerl.rollout.vllm.choice import KEY, RowSettings, SamplerRequest, leave_one_choice
 
 
 class _Row:
     """A request in the batch. `output` is vLLM's own list of its tokens so far, which grows in place."""
 
-    __slots__ = ("asked", "output", "seen")
+    __slots__ = ("output", "progress", "request")
 
-    def __init__(self, asked: Asked, output: list[int]) -> None:
-        self.asked, self.output, self.seen = asked, output, OneProgress(asked.length)
+    def __init__(self, request: SamplerRequest, output: list[int]) -> None:
+        self.request, self.output, self.progress = request, output, CompletionProgress(request.length)
 
     def forced(self) -> int:
-        """Return the token that must come next, or FREE."""
-        for token in self.output[self.seen.count :]:
+        """Return the forced next token, or FREE."""
+        for token in self.output[self.progress.count :]:
             if token < 0:
-                # A place that vLLM holds for a token of a step that has not ended.
+                # A placeholder of vLLM for a token of a step that has not ended.
                 break
-            self.seen.take(token)
-        return self.seen.forced(len(self.output))
+            self.progress.take(token)
+        return self.progress.forced(len(self.output))
 
 
 class OwnSampler(LogitsProcessor):
-    """Leaves one token per row: the one that our sampling chose."""
+    """Leaves only the token of our own sampling in each row."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._device = device
@@ -47,8 +47,8 @@ class OwnSampler(LogitsProcessor):
 
     @staticmethod
     def _new_row(params: Any, prompt: list[int] | None, output: list[int]) -> _Row | None:
-        asked = (params.extra_args or {}).get(KEY)
-        return None if asked is None else _Row(asked, output)
+        request = (params.extra_args or {}).get(KEY)
+        return None if request is None else _Row(request, output)
 
     def apply(self, logits: Tensor) -> Tensor:
         if not self._rows:
@@ -57,18 +57,18 @@ class OwnSampler(LogitsProcessor):
             self._gather()
         counts = np.array([len(row.output) for row in self._ordered], dtype=np.int64)
         forced = [row.forced() for row in self._ordered] if self._has_plans else []
-        given = None
+        forced_tokens = None
         if any(token != FREE for token in forced):
-            # Without waiting for the device, which still computes the logits.
-            given = torch.tensor(forced).to(logits.device, non_blocking=True)
+            # Do not wait for the device, which still computes the logits.
+            forced_tokens = torch.tensor(forced).to(logits.device, non_blocking=True)
         if self._places == list(range(logits.shape[0])):
-            return leave_one_choice(logits, self._settings, counts, given)
-        logits[self._places] = leave_one_choice(logits[self._places], self._settings, counts, given)
+            return leave_one_choice(logits, self._settings, counts, forced_tokens)
+        logits[self._places] = leave_one_choice(logits[self._places], self._settings, counts, forced_tokens)
         return logits
 
     def _gather(self) -> None:
         self._places = sorted(self._rows)
         self._ordered = [self._rows[place] for place in self._places]
-        self._settings = RowSettings.of([row.asked for row in self._ordered], self._device)
-        self._has_plans = any(row.asked.length.thinking_budget is not None for row in self._ordered)
+        self._settings = RowSettings.of([row.request for row in self._ordered], self._device)
+        self._has_plans = any(row.request.length.thinking_budget is not None for row in self._ordered)
         self._changed = False

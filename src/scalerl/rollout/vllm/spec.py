@@ -1,4 +1,4 @@
-"""What a vLLM engine needs to start, as a value that can be sent to another process, and vLLM's arguments for it."""
+"""The description of a vLLM engine, which can be sent to another process, and vLLM's arguments for it."""
 
 import os
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from scalerl.import_path import announce
 WORKER = "scalerl.rollout.vllm.worker.WeightReceiver"
 SAMPLER = "scalerl.rollout.vllm.samplers:OwnSampler"
 CPU_BLOCK = 32
-"""Tokens of a cache block on a CPU, where prompts are short; vLLM's own choice there is 128."""
+"""Tokens per cache block on a CPU, where prompts are short; vLLM's default there is 128."""
 LEAST_BATCH_TOKENS = {False: 2048, True: 8192}
-"""Least number of tokens that one step may compute, on a CPU and on a GPU."""
+"""Smallest limit on the tokens of one step, on a CPU and on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,10 @@ class EngineSpec:
     """An engine to build: the model's folder, the sizes, and the settings of [rollout.vllm]."""
 
     folder: str = ""
-    """Folder with the model's config.json and weights."""
+    """Folder with the model's config.json and weights; may be empty."""
     config: str = ""
-    """The content of config.json where there is no folder: the engine starts with random weights, and the first push
-    brings those of the model."""
+    """The content of config.json if there is no folder: the engine then starts with random weights, and the first push
+    brings the model's."""
     slots: int
     context: int
     stop_tokens: tuple[int, ...]
@@ -35,10 +35,10 @@ class EngineSpec:
     on_gpu: bool = False
     version: int = 0
     cache_bytes: int | None = None
-    """Memory of the cache on a CPU; None is for all slots at full length."""
+    """Bytes of the cache on a CPU; None for all slots at full length."""
     settings: VllmSettings = field(default_factory=VllmSettings)
     names: frozenset[str] = frozenset()
-    """The weights that every push must have."""
+    """Names of the weights that every push must contain."""
     records_experts: bool = False
 
     def __post_init__(self) -> None:
@@ -47,14 +47,14 @@ class EngineSpec:
 
 
 def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
-    """Return environment variables that vLLM must see before it is imported; what a user has set is kept.
+    """Return environment variables that vLLM needs before it is imported; variables that the user has set are kept.
 
-    On a CPU nothing is compiled unless `compiled`: eager vLLM still compiles a few functions, which takes long, needs a
-    compiler, and leaves a broken library in the cache for every later run if it is killed meanwhile.
+    On a CPU, nothing is compiled unless `compiled`: even eager vLLM compiles a few functions, which takes long, needs a
+    compiler, and, if killed meanwhile, leaves a broken library in the cache for later runs.
     """
     variables = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler stays in our process, so that every step is ours
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # the first runner takes a sampler of ours in every version
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # keep the scheduler in this process, so that we control every step
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # the first model runner supports our sampler in every version
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -68,7 +68,7 @@ def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
 
 
 def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, Any]:
-    """Return the arguments of vllm.EngineArgs; RecipeError if the recipe sets one that is ours."""
+    """Return the arguments of vllm.EngineArgs; RecipeError if the recipe sets one that follows from other settings."""
     settings = spec.settings
     ours: dict[str, Any] = {
         "model": spec.folder,
@@ -76,7 +76,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         "dtype": spec.dtype,
         "load_format": "dummy" if spec.config else "auto",
         "max_model_len": spec.context,
-        "max_num_seqs": 2 * spec.slots,  # those that run, and in a pause those that were put aside
+        "max_num_seqs": 2 * spec.slots,  # running requests, and those that a pause put aside
         "tensor_parallel_size": settings.tensor_parallel,
         "enable_prefix_caching": settings.prefix_caching,
         "quantization": settings.quantisation or None,
@@ -85,7 +85,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         # Our sampler leaves one choice, whose logit is its log-prob; vLLM passes both on unchanged.
         "logits_processors": [SAMPLER],
         "logprobs_mode": "processed_logits",
-        # The next step is prepared while one is computed; on a CPU vLLM cannot.
+        # Prepare the next step while one is computed; vLLM cannot do this on a CPU.
         "async_scheduling": spec.on_gpu,
         "worker_extension_cls": WORKER,
     }
@@ -109,10 +109,10 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
 
 
 def cpu_cache_bytes(config: Any, slots: int, context: int, dtype: Any) -> int:
-    """Return the memory of a paged cache with room for every slot at full length, twice.
+    """Return the bytes of a paged cache with room for every slot at full length, twice.
 
-    So no request is preempted, which would then be computed again with newer weights, and requests that a pause puts
-    aside keep their cache. `config` is that of the model; vLLM keeps one block for itself.
+    So no request is preempted, after which it would be recomputed with newer weights, and requests that a pause puts
+    aside keep their cache. `config` is the model's; vLLM keeps one block for itself.
     """
     from scalerl.rollout.memory import cache_bytes
 
@@ -123,17 +123,17 @@ def cpu_cache_bytes(config: Any, slots: int, context: int, dtype: Any) -> int:
 def visible_devices(settings: VllmSettings, environ: Mapping[str, str], learner: int | None) -> str | None:
     """Return CUDA_VISIBLE_DEVICES for the child: vLLM's GPUs first, then the learner's, whose memory it reads.
 
-    None where nothing has to be set: vLLM then takes the first GPUs.
+    None means that vLLM uses the first GPUs.
     """
     if not settings.devices:
         return None
     if len(settings.devices) != settings.tensor_parallel:
         raise RecipeError(
-            f"rollout.vllm.devices names {len(settings.devices)} GPUs and rollout.vllm.tensor_parallel is "
-            f"{settings.tensor_parallel}: give as many as that"
+            f"rollout.vllm.devices names {len(settings.devices)} GPUs, but rollout.vllm.tensor_parallel is "
+            f"{settings.tensor_parallel}: the two must be equal"
         )
     names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     wanted = [*settings.devices, *([] if learner is None or learner in settings.devices else [learner])]
     if names and (beyond := [number for number in wanted if not 0 <= number < len(names)]):
-        raise RecipeError(f"rollout.vllm.devices names GPU {beyond[0]}, and {len(names)} are visible (from 0 on)")
+        raise RecipeError(f"rollout.vllm.devices names GPU {beyond[0]}, but only {len(names)} are visible (from 0 on)")
     return ",".join(names[number] if names else str(number) for number in wanted)

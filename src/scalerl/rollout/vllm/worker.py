@@ -1,4 +1,4 @@
-"""Mixed into every vLLM worker by worker_extension_cls: new weights between two steps, and the FP32 head."""
+"""Methods added to every vLLM worker (worker_extension_cls): load new weights between steps, apply the FP32 head."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,16 +12,16 @@ from scalerl.rl.logprobs import head_logits
 
 
 class WeightReceiver:
-    """Methods that the engine calls in all workers by name (collective_rpc). vLLM's worker has the attributes."""
+    """Methods that the engine calls by name in all workers (collective_rpc). vLLM's worker has the attributes."""
 
     device: torch.device
     model_runner: Any
     _scalerl_weights: dict[str, Tensor]
 
     def scalerl_prepare(self, fp32_head: bool, head_names: list[str]) -> None:
-        """Watch the weights that are loaded from now on; with `fp32_head`, multiply by the head's unrounded values.
+        """Watch the weights that are loaded from now on; with `fp32_head`, compute logits with unrounded head weights.
 
-        `head_names` are the names that the head's weight may have in a push; a tied one has that of the embedding.
+        `head_names` are the names that the head's weight may have in a push; a tied head has the embedding's name.
         """
         self._scalerl_head_names, self._scalerl_head = frozenset(head_names), None
         if not fp32_head:
@@ -33,7 +33,7 @@ class WeightReceiver:
         model.logits_processor._apply_head = self._scalerl_apply_head
 
     def scalerl_open(self, weights: Mapping[str, Tensor]) -> str:
-        """Reach the weights of a version, of which nothing is loaded yet; return why that cannot be done, or ""."""
+        """Open the weights of a version without loading them; return "", or why they cannot be opened."""
         try:
             self._scalerl_weights = dict(weights.items())
         except Unmapped as error:
@@ -42,13 +42,13 @@ class WeightReceiver:
         return ""
 
     def scalerl_load(self, tied: bool) -> None:
-        """Load the weights that were opened. Requests and their cache stay as they are. A tied head has one weight."""
+        """Load the opened weights; requests and their caches are kept. `tied` means that head and embedding are one."""
         weights, self._scalerl_weights = self._scalerl_weights, {}
         pairs = ((name, weight) for name, weight in weights.items() if not (tied and name == "lm_head.weight"))
         self.model_runner.reload_weights(weights_iterator=_by_expert(pairs))
         self._scalerl_repack_tied_head()
         if self.device.type == "cuda":
-            # The weights may be the learner's own memory, which changes once we have answered.
+            # The weights may be the learner's own memory, which may change as soon as we answer.
             torch.cuda.current_stream(self.device).synchronize()
 
     def scalerl_logits(self, hidden: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class WeightReceiver:
             return model.compute_logits(hidden.to(self.device)).float().cpu()
 
     def _scalerl_repack_tied_head(self) -> None:
-        """On a CPU, refresh the packed copy of a tied head, which a reload of the embedding leaves as it was."""
+        """On a CPU, update the packed copy of a tied head: reloading the embedding does not change it."""
         model = self.model_runner.get_model()
         head = getattr(model, "lm_head", None)
         embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
@@ -68,7 +68,7 @@ class WeightReceiver:
             head.quant_method.process_weights_after_loading(head)
 
     def _scalerl_watched(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Pass weights on, and keep the head's values before vLLM rounds them."""
+        """Pass weights on, and keep the head's weight before vLLM rounds it."""
         for name, weight in weights:
             if name in self._scalerl_head_names:
                 shard = self.model_runner.get_model().lm_head.shard_indices
@@ -76,7 +76,7 @@ class WeightReceiver:
             yield name, weight
 
     def _scalerl_set_head(self, rows: Tensor) -> None:
-        """Keep the head in the form in which its product is fastest; a shard may be padded with rows of zeros."""
+        """Store the head in the form in which its product is fastest; a shard may be padded with rows of zeros."""
         weight, width = self.model_runner.get_model().lm_head.weight, rows.shape[1]
         rows = rows[: len(weight)]
         is_split = self.device.type == "cuda" and weight.dtype == torch.bfloat16
@@ -98,7 +98,7 @@ class WeightReceiver:
 
 
 def _by_expert(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights with those of each expert under a name of its own, as in files: transformers joins a layer's."""
+    """Yield weights with a separate name for each expert, as in files; transformers joins the experts of a layer."""
     for name, weight in weights:
         layer, _, joined = name.rpartition(".experts.")
         kinds = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(joined if layer else "")

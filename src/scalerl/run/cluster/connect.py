@@ -1,8 +1,7 @@
 """Connect to Ray, or raise ClusterError with the reason.
 
-A Ray of this machine alone ("local") is a child process: remote/child.py ends all that it started when it is closed,
-and when this process is killed. `ray` is imported here, in `ranks` beside this module, and in remote/, inside
-functions.
+A Ray for this machine alone ("local") is a child process: remote/child.py ends it, with everything it started, when it
+is closed or when this process is killed. `ray` is imported inside functions, here, in `ranks` and in remote/.
 """
 
 import importlib
@@ -26,7 +25,7 @@ from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Lost
 
 ANSWER_S = 10.0
-"""How long a cluster may take to answer."""
+"""Seconds within which a cluster must answer."""
 LOCAL = "local"
 AUTO = "auto"
 
@@ -53,27 +52,27 @@ class Connection:
 
 
 def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: None) -> Connection:
-    """Start Ray on this machine ("local") or join a cluster; ClusterError says why that cannot be done.
+    """Start Ray on this machine ("local") or join a cluster; raise ClusterError with the reason if that fails.
 
-    `on_lost` is called with the reason, from another thread, if the local Ray dies: this process could then not even
-    end as usual, because Ray's own code would abort it at the next call.
+    `on_lost` is called with the reason, from another thread, if the local Ray dies: Ray's own code would abort this
+    process at the next call.
     """
     check_address(address)
-    # Before ray is imported: no usage reports, no hook that looks for a newer version.
+    # Set before ray is imported: no usage reports, and no check for a newer version.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ranks and generators matter as much as the driver; Ray would let every other process of the machine go first.
+    # Ray would give ranks and generators a lower priority than all other processes of the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     if address == LOCAL:
-        # A node that no other can join, as Ray has them on macOS and Windows: its ports are open to this machine alone.
+        # No other node can join, as on macOS and Windows: the ports are open to this machine alone.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
-    # Where ray was imported before, it has not seen these variables.
+    # If ray was imported before, it has not read these variables.
     constants: Any = importlib.import_module("ray._private.ray_constants")
     constants.ENABLE_RAY_CLUSTER = address != LOCAL
     if ray.is_initialized():
-        raise ClusterError("this process is connected to Ray already: a run makes its own connection")
+        raise ClusterError("this process is already connected to Ray: a run makes its own connection")
     with ExitStack() as opened:
         if address == LOCAL:
             opened.enter_context(_token_of_this_run())
@@ -87,17 +86,17 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
         if error is not None:
             raise ClusterError(_sentence(address, error))
         opened.callback(ray.shutdown)
-        held = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        nodes = tuple(Node(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in held)
+        resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = tuple(Node(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in resources)
         return Connection(address=address, nodes=nodes, close=opened.pop_all().close)
 
 
 @contextmanager
 def _token_of_this_run() -> Iterator[None]:
-    """Require a new token at Ray's ports, and give it to this process and those that it starts in their environment.
+    """Require a new token at Ray's ports; this process and its children have it in their environment.
 
-    The system shows a process's environment to its user alone. Ray would write the token into a file of the user's
-    home folder, which everybody on the machine may read.
+    Only its own user can see the environment of a process. Ray would write the token to a file in the user's home
+    folder that other users may read.
     """
     variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     before = {name: os.environ.get(name) for name in variables}
@@ -112,7 +111,7 @@ def _token_of_this_run() -> Iterator[None]:
 
 
 class LocalRay:
-    """Ray on this machine alone; it fails when one of Ray's servers ends, all of which its process has started."""
+    """Ray on this machine alone; it fails when one of Ray's servers, which are its children, ends."""
 
     def __init__(self) -> None:
         import ray
@@ -121,13 +120,13 @@ class LocalRay:
         ray.init(LOCAL, _temp_dir=tempfile.gettempdir(), **quiet)
 
     def facts(self) -> str:
-        """Return the address at which this machine reaches it."""
+        """Return Ray's address on this machine."""
         import ray
 
         return ray.get_runtime_context().gcs_address
 
     def advance(self, send: object) -> None:
-        """Wait for the end of a server."""
+        """Wait until a server ends."""
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         raise ClusterError("has lost a server: it was killed, ran out of memory or crashed")
 
@@ -137,8 +136,8 @@ def _local_ray(on_lost: Callable[[str], None]) -> Iterator[str]:
     """Run a LocalRay and yield its address; call `on_lost` if it dies meanwhile."""
     link, is_closing = ChildLink(LocalRay, has_log=True), threading.Event()
 
-    def said() -> Any:
-        """Return what it says besides signs of life; raise what it raised, or Lost."""
+    def next_message() -> Any:
+        """Return its next message that is not a sign of life; raise its error, or Lost."""
         while True:
             for kind, value in link.read():
                 if kind == "error":
@@ -148,18 +147,18 @@ def _local_ray(on_lost: Callable[[str], None]) -> Iterator[str]:
 
     def watch() -> None:
         try:
-            said()
+            next_message()
         except (ClusterError, Lost) as error:
             if is_closing.is_set():
                 return
             if isinstance(error, Lost):
-                # Otherwise its process sees to what is left when this one has ended.
+                # After another error, its process cleans up when this one has ended.
                 link.kill()
             on_lost(f"Ray on this machine {error}; --resume continues from the last checkpoint")
 
     try:
         try:
-            address = said()
+            address = next_message()
         except Exception as error:
             raise ClusterError(_sentence(LOCAL, error)) from None
         threading.Thread(target=watch, name="local-ray", daemon=True).start()
@@ -170,7 +169,7 @@ def _local_ray(on_lost: Callable[[str], None]) -> Iterator[str]:
 
 
 def check_address(address: str) -> None:
-    """Check in seconds, without importing Ray, that a cluster can be joined; "auto" is left to Ray."""
+    """Check within seconds, without importing Ray, that a cluster can be joined; "auto" is left to Ray."""
     if importlib.util.find_spec("ray") is None:
         raise ClusterError('cluster.address needs the cluster extra: pip install "scalerl[cluster]"')
     if address == LOCAL:
@@ -191,22 +190,22 @@ def _check_token_is_private() -> None:
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if path.is_file() and _others_can_read(path):
         raise ClusterError(
-            f"other users may read Ray's token, {path}, and with it use the cluster: chmod 600 {path}, and replace the "
-            f"token on all nodes if one of them may have read it"
+            f"other users can read Ray's token, {path}, and use the cluster with it: chmod 600 {path}, and replace the "
+            f"token on all nodes if somebody may have read it"
         )
 
 
 def _others_can_read(path: Path) -> bool:
-    """Return whether a file's permissions, and those of the folders that it is in, let other users read it."""
+    """Return whether the permissions of a file and of its parent folders let other users read it."""
     real = path.resolve()
     mode, folders = real.stat().st_mode, [folder.stat().st_mode for folder in real.parents]
-    # Whoever is not in the group of a folder may enter it as everybody else.
+    # A user outside the group of a folder enters it with the permissions of others.
     of_group = mode & stat.S_IRGRP and all(each & (stat.S_IXGRP | stat.S_IXOTH) for each in folders)
     return bool(of_group or (mode & stat.S_IROTH and all(each & stat.S_IXOTH for each in folders)))
 
 
 def _check_answers(address: str) -> None:
-    """Raise ClusterError if nothing listens at the address: Ray itself would wait for minutes."""
+    """Raise ClusterError if nothing listens at the address; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S / 2).close()
@@ -217,7 +216,7 @@ def _check_answers(address: str) -> None:
 
 
 def _attempt(address: str) -> BaseException | None:
-    """Join Ray; return the error, if any."""
+    """Join Ray; return the error if that fails."""
     import ray
 
     try:
@@ -228,7 +227,7 @@ def _attempt(address: str) -> BaseException | None:
 
 
 def _within(limit_s: float, address: str) -> BaseException | None:
-    """Join a cluster in a separate thread, since Ray may wait for minutes; return the error, if any."""
+    """Join a cluster in another thread, because Ray may wait for minutes; return the error if that fails."""
     results: list[BaseException | None] = []
     thread = threading.Thread(target=lambda: results.append(_attempt(address)), name="ray-init", daemon=True)
     thread.start()
@@ -237,5 +236,5 @@ def _within(limit_s: float, address: str) -> BaseException | None:
 
 
 def _sentence(address: str, error: BaseException) -> str:
-    """Say why Ray cannot be used, in one line: where versions differ, Ray names both."""
+    """Return one line that says why Ray cannot be used; if versions differ, Ray's own error names both."""
     return f"Ray at {address} cannot be used: {' '.join(str(error).split()) or type(error).__name__}"

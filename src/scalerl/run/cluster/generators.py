@@ -1,4 +1,4 @@
-"""The engines that a recipe describes: in this process, or a fleet of generators in child processes or Ray actors."""
+"""Build the engine of a recipe: in this process, or a fleet of generators in child processes or Ray actors."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ def make_engine(model: LoadedModel, settings: ModelSettings, rollout: RolloutSet
 
 
 def _arithmetic(settings: ModelSettings, *, gpu: bool) -> dict[str, Any]:
-    """Return how engines compute, and what they record of it."""
+    """Return the arguments of engines for dtypes and for recording experts."""
     return {
         "dtype": getattr(torch, body_dtype(settings, gpu=gpu)),
         "fp32_head": settings.fp32_head in ("both", "generator"),
@@ -40,17 +40,17 @@ def _arithmetic(settings: ModelSettings, *, gpu: bool) -> dict[str, Any]:
 
 
 def load_engine(settings: ModelSettings, rollout: RolloutSettings, *, device: str = "") -> Any:
-    """Load the model on the device, or on the only one that this process sees, and return an engine with a copy."""
+    """Load the model on a device, by default the only one that this process sees, and return an engine with a copy."""
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = target.type == "cuda"
     if gpu and target.index is not None:
-        # Streams, events and graphs of the engine would otherwise be on the first GPU.
+        # Otherwise streams, events and graphs of the engine would be on the first GPU.
         torch.cuda.set_device(target)
     assert settings.path is not None, "checked by load_inputs"
     model = load_model(
         settings.path,
-        # Rounded already: every weight comes with the first push, and the device need not hold FP32 ones meanwhile.
-        # What is frozen under adapters in 4 bits is as the learner has it.
+        # Load rounded weights: the first push brings every weight, and the device need not hold FP32 ones until then.
+        # Only the frozen weights under adapters are loaded as the learner has them.
         dtype=None if pushes_adapters(settings, rollout) else getattr(torch, body_dtype(settings, gpu=gpu)),
         device=target,
         context=rollout.context,
@@ -73,12 +73,12 @@ def build_fleet(
 ) -> "tuple[Fleet, FleetMeter]":
     """Start the generators of a recipe; they load the model while this returns.
 
-    `weights` are the learner's; with `borrows` generators on the same machine read its own memory. `rollout.slots` are
-    those of all generators.
+    `weights` returns the learner's weights; with `borrows`, generators on the same machine read the learner's memory.
+    `rollout.slots` is the number of slots of all generators together.
     """
     assert settings.path is not None, "checked by load_inputs"
     assert rollout.slots is not None
-    # The working folder of another process may be another one.
+    # Other processes may have another working folder.
     settings = settings.model_copy(update={"path": name_elsewhere(settings.path)})
     slots = max(-(-rollout.slots // max(rollout.generators, 1)), 1)
     rollout = rollout.model_copy(update={"slots": slots})
@@ -89,7 +89,7 @@ def build_fleet(
     if gpus and rollout.engine == "vllm":
         from scalerl.rollout.vllm.build import vllm_fleet
 
-        # Ranks that continue a run are ahead of the model here, with which engines are checked.
+        # Engines are checked with the model here, which is older than the weights of ranks that continue a run.
         loaded = merged_weights(model.model)
         fleet = vllm_fleet(
             model,
@@ -119,9 +119,9 @@ def build_fleet(
 
 
 def gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -> list[Sequence[int]]:
-    """Return the numbers of each generator's GPUs on this machine; the learner has those before `first`.
+    """Return the numbers of each generator's GPUs on this machine; the learner has the GPUs before `first`.
 
-    A vLLM without rollout.generators has those of rollout.vllm.devices, or the learner's.
+    Without rollout.generators, vLLM has the GPUs of rollout.vllm.devices, or shares the learner's.
     """
     num = rollout.generators
     if not num_gpus:
@@ -134,7 +134,7 @@ def gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -
 def _children(
     settings: ModelSettings, rollout: RolloutSettings, gpus: Sequence[Sequence[int]]
 ) -> Callable[[int], Link]:
-    """Return what starts generators as processes of this machine, each on a GPU of its own, or all on the CPU."""
+    """Return a function that starts a generator as a process on this machine, on its GPUs or on the CPU."""
     threads = 1 if gpus[0] else max(torch.get_num_threads() // len(gpus), 1)
     variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
 
@@ -148,10 +148,10 @@ def _children(
 def _actors(
     settings: ModelSettings, rollout: RolloutSettings, *, num_gpus: int, num_cpus: float
 ) -> Callable[[int], Link]:
-    """Return what starts generators as Ray actors, spread over the nodes."""
+    """Return a function that starts a generator as a Ray actor; actors are spread over the nodes."""
     from scalerl.remote.actors import ActorLink, start_actor
 
-    # A vLLM that dies ends its actor, which is then replaced.
+    # If vLLM dies, its actor ends and is replaced.
     make = functools.partial(_generator, settings, rollout.model_copy(update={"max_replacements": 0}))
 
     def start(number: int) -> Link:
@@ -162,37 +162,37 @@ def _actors(
 
 
 def _generator(settings: ModelSettings, rollout: RolloutSettings, device: str = "") -> Generator:
-    """Return a generator, in its process: on a device of a child, or on those that Ray gave to an actor."""
+    """Return a generator; called in its own process, on a device of a child or on those that Ray gave to an actor."""
     assert rollout.slots is not None
     return Generator(load_engine(settings, rollout, device=device), slots=rollout.slots)
 
 
 class FleetMeter:
-    """Measures what a fleet did in each step, for metrics.jsonl."""
+    """Measures the work of a fleet in each step, for metrics.jsonl."""
 
     def __init__(self, fleet: Fleet, slots: int, *, joining_gpus: int = 0) -> None:
-        """`slots` are those of one generator, `joining_gpus` the GPUs of one where generators join and leave."""
+        """`slots` and `joining_gpus` are per generator; `joining_gpus` is 0 unless generators join and leave."""
         self.fleet, self._slots, self._joining_gpus = fleet, slots, joining_gpus
-        self._pace, self._num_lost = fleet.total.pace, 0
+        self._times, self._num_lost = fleet.total.times, 0
 
     @property
     def num_joined_gpus(self) -> int:
-        """GPUs of the generators that have joined since the start, less those that have left."""
+        """GPUs of generators that have joined since the start, minus those of generators that have left."""
         return self._joining_gpus * (self.fleet.num_placed - self.fleet.num_first)
 
     def row(self) -> dict[str, Any]:
-        """Return the columns of a step: what the generators did since the last call."""
-        before, self._pace = self._pace, self.fleet.total.pace
-        pace = self._pace - before
+        """Return columns on the generators' work since the last call."""
+        before, self._times = self._times, self.fleet.total.times
+        times = self._times - before
         losses = self.fleet.losses[self._num_lost :]
         self._num_lost += len(losses)
         row: dict[str, Any] = {
             "generators/ready": self.fleet.num_ready,
             "generators/slots": self._slots,
-            "generators/chunks": pace.chunks,
-            "generators/busy_s": pace.busy_s,
-            "generators/active_mean": pace.active / max(pace.chunks, 1),
-            "generators/copy_s": pace.copy_s / max(pace.copies, 1),
+            "generators/chunks": times.chunks,
+            "generators/busy_s": times.busy_s,
+            "generators/active_mean": times.active / max(times.chunks, 1),
+            "generators/copy_s": times.copy_s / max(times.copies, 1),
             "generators/lost": len(losses),
         }
         if losses:

@@ -1,4 +1,4 @@
-"""Where the parts of a run are: the learner in the driver's process or its ranks on nodes, and room for generators."""
+"""Decide where the parts of a run are: the learner in this process or its ranks on nodes, and cores for generators."""
 
 import math
 from collections.abc import Callable
@@ -23,28 +23,28 @@ class Place:
     """The devices of a run."""
 
     device: torch.device
-    """Device of the model in the driver's process; with ranks it is there only until they have loaded theirs."""
+    """Device of the model in the driver's process; with ranks, the model is there only until they have loaded it."""
     computes_on: torch.device
-    """The kind of device that learner and generators compute on."""
+    """The kind of device that the learner and the generators compute on."""
     num_devices: int
-    """What the run pays for: every GPU that it holds, shared or not; without GPUs 0, since CPU time is counted."""
+    """Number of GPUs that the run holds and pays for, shared or not; 0 without GPUs, where CPU time is counted."""
     cpus_per_generator: float = 1.0
-    """Cores that Ray reserves for each generator: one, a part where there are too few, none beside a GPU."""
+    """Cores that Ray reserves for each generator: one, a fraction if there are too few, 0 if it has a GPU."""
     ranks: "PlacedRanks | None" = None
-    """The learner's ranks, where they are Ray actors."""
+    """The learner's ranks, if they are Ray actors."""
     gpus: Gpus | None = None
-    """The GPUs of ranks; None without those."""
+    """The GPUs of the ranks; None without ranks or GPUs."""
 
     @property
     def device_name(self) -> str:
-        """Name of the ranks' GPUs on a cluster; empty where the driver knows it."""
+        """Name of the ranks' GPUs on a cluster; empty if the driver has the same device."""
         return "" if self.ranks is None else self.ranks.places[0].device_name
 
 
 def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], None]) -> Place:
-    """Connect to the recipe's cluster, if it has one, and hold devices there for the learner.
+    """Connect to the recipe's cluster, if it has one, and reserve devices for the learner.
 
-    `on_lost` is called from another thread if a Ray on this machine alone dies.
+    `on_lost` is called from another thread if a Ray for this machine alone dies.
     """
     if recipe.learner.context_ranks > 1 and recipe.model.path is not None:
         check_context_ranks(recipe, load_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code))
@@ -66,15 +66,15 @@ def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], No
 
 
 def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Place:
-    """Hold devices for the learner's ranks on the nodes of a cluster; the driver needs no GPU.
+    """Reserve devices for the learner's ranks on the nodes of a cluster; the driver needs no GPU.
 
-    Without learner.sharding there is one rank, on the driver's node: others need not see the run folder.
+    Without learner.sharding there is one rank, on the driver's node, so that other nodes need not see the run folder.
     """
     from scalerl.run.cluster.ranks import placed_ranks
 
     ranks, generators, on_gpu = recipe.learner.ranks, recipe.rollout.generators, connection.num_gpus > 0
     _check(recipe, connection.num_gpus, f"the cluster at {connection.address}")
-    # Whoever has a GPU needs no core of its own; the others share the cores, if those are too few.
+    # A process with a GPU needs no core; the others share the cores if there are too few.
     on_cores = (0 if on_gpu else ranks) + (0 if on_gpu and recipe.rollout.generator_gpus else generators)
     cores = int(sum(node.cpus for node in connection.nodes))
     if on_cores and not cores:
@@ -92,11 +92,11 @@ def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Pla
     )
 
 
-def check_gpus(asked: str, wanted: int, num: int, where: str) -> None:
-    """Raise ClusterError if settings ask for more GPUs than a machine or cluster has; without any, CPUs do the work."""
-    if wanted > num > 0:
+def check_gpus(settings: str, needed: int, num: int, where: str) -> None:
+    """Raise ClusterError if settings need more GPUs than a machine or cluster has; without GPUs, CPUs are used."""
+    if needed > num > 0:
         raise ClusterError(
-            f"{asked} needs {wanted} GPUs, and {where} has {num}: ask for fewer, or use more nodes (cluster.address)"
+            f"{settings} needs {needed} GPUs, but {where} has {num}: use fewer, or more nodes (cluster.address)"
         )
 
 
@@ -110,5 +110,5 @@ def _check(recipe: Recipe, num: int, where: str) -> None:
     check_gpus(f"learner.ranks = {recipe.learner.ranks} with {sampling}", num_gpus(recipe), num, where)
     if rollout.generators and each and not num:
         raise RecipeError(
-            f"rollout.gpus_per_generator is {each}, and {where} has no GPU: leave it out to sample on CPUs"
+            f"rollout.gpus_per_generator is {each}, but {where} has no GPU: leave it out to sample on CPUs"
         )

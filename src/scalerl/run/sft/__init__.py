@@ -1,1 +1,1 @@
-"""Supervised fine-tuning: demonstrations to a base model."""
+"""Supervised fine-tuning: make a base model from demonstrations."""

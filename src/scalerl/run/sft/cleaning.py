@@ -1,11 +1,11 @@
-"""Which demonstrations are left out, as the paper did before its SFT (arXiv 2510.13786, A.3).
+"""Remove demonstrations as the paper did before its SFT (arXiv 2510.13786, A.3).
 
-    drawn -> without those that share words with an evaluation problem -> without those of trivial prompts
-          -> tokens -> without long ones (demonstrations.py)
+    drawn demonstrations -> drop those that share words with an evaluation problem -> drop those of trivial prompts
+                         -> encode -> drop long ones (demonstrations.py)
 
-Each step gives what it keeps and a value that says what it removed. The paper names neither its n-grams nor what makes
-a prompt trivial: n-grams have 13 words, as GPT-3's had, and a prompt is trivial if the model to start from answers it
-right every time.
+Each step returns the demonstrations that it keeps and a `Removed`. The paper defines neither its n-grams nor a trivial
+prompt. Here n-grams have 13 words, as for GPT-3, and a prompt is trivial if the base model answers it correctly every
+time.
 """
 
 import re
@@ -29,24 +29,24 @@ Ngram = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """Demonstrations that one step left out."""
+    """What one step removed."""
 
     kind: Literal["contaminated", "trivial", "too_long"]
     num: int
     total: int
-    """Demonstrations before the step."""
+    """Number of demonstrations before the step."""
     limit: int
-    """The setting of the step: words in a row, samples, or tokens."""
+    """The setting of the step: number of words in a row, of samples, or of tokens."""
     by_set: Mapping[str, int] = field(default_factory=dict)
-    """By evaluation set, those that share words with its problems."""
+    """Number of demonstrations that share words with problems of each evaluation set."""
     example: str = ""
-    """A prompt that was left out."""
+    """A prompt that was removed."""
 
 
 class EvaluationNgrams:
-    """What each evaluation problem says in a row of so many words that no other problem of its set says.
+    """The n-grams of words that occur in only one problem of an evaluation set.
 
-    Words that several problems have in common are those of a template, and tell nothing.
+    N-grams that several problems share belong to a template and are not evidence of contamination.
     """
 
     def __init__(self, problems: Mapping[str, Sequence[Problem]], length: int) -> None:
@@ -59,25 +59,25 @@ class EvaluationNgrams:
             self._sets |= {ngram: name for ngram, num in seen.items() if num == 1}
 
     def set_of(self, problem: Problem) -> str | None:
-        """Return the evaluation set with a problem that a prompt shares words with; None if there is none."""
+        """Return an evaluation set that shares an n-gram with the problem; None if there is none."""
         return next((self._sets[ngram] for ngram in self._ngrams(_plain(problem)) if ngram in self._sets), None)
 
     def _ngrams(self, text: str) -> Collection[Ngram]:
-        """Return every row of words; a text of fewer words is one row with its symbols, equal only to itself."""
+        """Return the n-grams of a text; a text of fewer words is a single n-gram, which includes its symbols."""
         words = _WORD.findall(text)
         num = len(words) - self._length + 1
         return {tuple(words[start : start + self._length]) for start in range(num)} if num > 0 else {(text,)}
 
 
 def _plain(problem: Problem) -> str:
-    """Return the text of a problem in lower case, with single blanks."""
+    """Return the text of a problem in lower case, with single spaces."""
     return " ".join(problem.prompt.casefold().split())
 
 
 def decontaminate(
     drawn: Mapping[str, Sequence[Demonstration]], problems: Mapping[str, Sequence[Problem]], length: int
 ) -> tuple[dict[str, list[Demonstration]], Removed]:
-    """Leave out demonstrations whose prompt shares `length` words in a row with a problem of an evaluation set."""
+    """Remove demonstrations whose prompt shares `length` words in a row with an evaluation problem."""
     ngrams, by_set, example = EvaluationNgrams(problems, length), dict[str, int](), ""
     kept: dict[str, list[Demonstration]] = {name: [] for name in drawn}
     for name, items in drawn.items():
@@ -95,7 +95,7 @@ def decontaminate(
 def without_trivial(
     drawn: Mapping[str, Sequence[Demonstration]], solved: Collection[Problem], num_samples: int
 ) -> tuple[dict[str, list[Demonstration]], Removed]:
-    """Leave out demonstrations of problems that are solved every time."""
+    """Remove demonstrations of problems that the model always solves."""
     kept = {name: [item for item in items if item.problem not in solved] for name, items in drawn.items()}
     removed = [item for items in drawn.values() for item in items if item.problem in solved]
     total = sum(map(len, drawn.values()))
@@ -106,12 +106,12 @@ def without_trivial(
 def solved_problems(
     recipe: Recipe, drawn: Mapping[str, Sequence[Demonstration]], num_samples: int
 ) -> frozenset[Problem]:
-    """Return the problems that the recipe's model answers right in every one of so many samples."""
+    """Return the problems that the recipe's model answers correctly in each of `num_samples` samples."""
     settings = replaced(
         recipe.evaluation,
         {"samples_per_prompt": num_samples, "temperature": recipe.rollout.temperature, "top_p": 1.0, "sets": {}},
     )
-    # Whoever is asked here is measured on nothing else.
+    # The model is measured on no other problems here.
     recipe = replaced(recipe, {"evaluation": replaced(settings, {"num_prompts": 1})})
     problems = {name: [*dict.fromkeys(item.problem for item in items)] for name, items in drawn.items()}
     inputs = load_inputs(recipe)
@@ -119,7 +119,7 @@ def solved_problems(
         sets = tuple(
             eval_set(
                 name,
-                # Problems of demonstrations need no ids of their own.
+                # Demonstrations may come without ids of problems.
                 replace(
                     inputs.tasks[name],
                     evaluation=tuple(replace(problem, id=str(number)) for number, problem in enumerate(of_task)),

@@ -1,8 +1,8 @@
-"""Demonstrations as tokens, and which of them each step trains on.
+"""Encode demonstrations and plan the batches of each step.
 
-Loss is on what the model says alone: the tokens of a prompt, and of what an environment says, are context. A batch is
-a number of tokens, filled in a shuffled order, epoch after epoch; the order depends on the seed alone, so a resumed run
-goes on with the batch that is due.
+Only the model's own tokens have a loss: prompts and the text of environments are context. A batch has a fixed number
+of tokens, filled in a shuffled order, epoch after epoch. The order depends only on the seed, so a resumed run continues
+with the next batch.
 """
 
 import hashlib
@@ -38,39 +38,39 @@ _LENGTH = LengthPlan(answer_budget=1)
 
 
 def imitated(prompt: Sequence[int], tokens: Sequence[int], forced: Sequence[bool]) -> Completion:
-    """Return a demonstration as if it had been sampled; of its tokens, the forced ones are not imitated."""
+    """Return a demonstration as a sampled completion; its forced tokens are not imitated."""
     request = Request(
         group="sft", index=0, problem=_PROBLEM, prompt_tokens=tuple(map(int, prompt)), seed=0, length=_LENGTH
     )
-    nothing = np.zeros(len(tokens))
+    zeros = np.zeros(len(tokens))
     return Completion(
         request=request,
         tokens=np.asarray(tokens, np.int32),
-        log_probs=nothing.astype(np.float32),
-        versions=nothing.astype(np.int32),
+        log_probs=zeros.astype(np.float32),
+        versions=zeros.astype(np.int32),
         forced=np.asarray(forced, np.bool_),
         finish="stop",
     )
 
 
 def num_inputs(example: Completion) -> int:
-    """Return the tokens of a pass: all but the last, which nothing follows."""
+    """Return the number of tokens in a pass: all but the last, which predicts nothing."""
     return len(example.request.prompt_tokens) + len(example) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """What is trained on, what is held out, and what was left out."""
+    """Training and held-out examples, and the demonstrations that were removed."""
 
     training: Sequence[Completion]
     heldout: Sequence[Completion]
     num_too_long: int = 0
     removed: tuple[Removed, ...] = ()
-    """By step, for its length last."""
+    """One entry per step of cleaning, and one for length."""
 
     @property
     def content_hash(self) -> str:
-        """A hash of every token and of what is held out."""
+        """A hash of all training and held-out tokens."""
         digest = hashlib.sha256()
         for part in (self.training, self.heldout):
             digest.update(f"{len(part)};".encode())
@@ -81,10 +81,10 @@ class Examples:
 
 
 def draw(task: Task, num: int, seed: int) -> Sequence[Demonstration]:
-    """Draw demonstrations of a task; one with a fixed number of them may give fewer."""
+    """Draw demonstrations of a task; a task with a fixed number of them may return fewer."""
     if task.demonstrations is None:
         raise TaskError(
-            f'the task "{task.name}" has no demonstrations to learn from (of a file: set demonstration_field)'
+            f'the task "{task.name}" has no demonstrations to learn from (for a file, set demonstration_field)'
         )
     drawn = task.demonstrations(max(2, num), seed)
     if len(drawn) < 2:
@@ -93,18 +93,18 @@ def draw(task: Task, num: int, seed: int) -> Sequence[Demonstration]:
 
 
 def encode(drawn: Sequence[Demonstration], task: Task, text: Text, *, num_heldout: int, max_tokens: float) -> Examples:
-    """Encode demonstrations, leave out those that are too long, and hold out the first of the rest."""
+    """Encode demonstrations, drop those that are too long, and hold out the first of the rest."""
     prompts = text.encode_prompts([item.problem.asked for item in drawn], task.prompt)
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
     end = ends[0] if ends else cast(int, text.tokenizer.eos_token_id)
-    # Templates that no conversation is written by need not allow for one.
+    # A template need not support conversations unless a demonstration is one.
     observe = observer(task, text) if any(item.earlier for item in drawn) else lambda step: ()
     examples = [
         _example(prompt, item, [*completion, end], text=text, observe=observe, end=end)
         for prompt, item, completion in zip(prompts, drawn, completions, strict=True)
     ]
-    # A pass has one token less.
+    # A pass has one token less than an example.
     kept = [example for example in examples if num_inputs(example) < max_tokens]
     if len(kept) < 2:
         shortest = 1 + min(map(num_inputs, examples))
@@ -127,15 +127,15 @@ def _example(
 ) -> Completion:
     """Return one demonstration as tokens; `last` is its completion, or the last turn of a conversation."""
     tokens, forced = [], []
-    for number, said in enumerate(item.earlier):
+    for number, turn in enumerate(item.earlier):
         is_observed = number % 2 == 1
-        tokens += observe(Step(observation=said)) if is_observed else [*text.encode(said), end]
+        tokens += observe(Step(observation=turn)) if is_observed else [*text.encode(turn), end]
         forced += [is_observed] * (len(tokens) - len(forced))
     return imitated(prompt, [*tokens, *last], [*forced, *[False] * len(last)])
 
 
 def plan_batches(examples: Examples, settings: SftSettings, *, seed: int, new: bool) -> list[list[int]]:
-    """Return the indices of the examples of each step of the run."""
+    """Return the indices of the examples in each step's batch."""
     lengths = list(map(num_inputs, examples.training))
     steps = settings.steps or (NEW_STEPS if new and settings.epochs is None else None)
     tokens = settings.batch_tokens or (
@@ -148,7 +148,7 @@ def plan_batches(examples: Examples, settings: SftSettings, *, seed: int, new: b
 
 
 def _order(num: int, seed: int) -> Iterator[int]:
-    """Yield the indices of an epoch after the other, each in an order of its own."""
+    """Yield the indices of one epoch after another, each in a new random order."""
     epoch = 0
     while True:
         yield from random.Random(derive_seed("sft order", seed, epoch)).sample(range(num), num)
@@ -156,7 +156,7 @@ def _order(num: int, seed: int) -> Iterator[int]:
 
 
 def _batches(order: Iterator[int], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Cut an order into batches of at most `tokens` tokens, or of one example that has more."""
+    """Divide an order into batches of at most `tokens` tokens, or of one longer example."""
     batch, spent = [], 0
     for index in order:
         if batch and spent + lengths[index] > tokens:

@@ -1,9 +1,9 @@
-"""Supervised fine-tuning as a step of the learner: what is imitated takes the place of what was sampled.
+"""Supervised fine-tuning with the learner of RL: demonstrations take the place of sampled completions.
 
-    examples -> a batch whose tokens are all imitated, with the same weight (rl/algorithm.py) -> TorchLearner -> AdamW
+    examples -> a batch whose tokens are all imitated with equal weight (rl/algorithm.py) -> TorchLearner -> AdamW
 
-The loss of a step is the mean negative log-prob over the imitated tokens of its batch. Prompts and what an environment
-says are context, as in RL.
+The loss of a step is the mean negative log-prob of the imitated tokens in its batch. Prompts and the text of
+environments are context, as in RL.
 """
 
 import functools
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 def sft_learner(
     model: "PreTrainedModel", recipe: Recipe, *, lr: float, num_steps: int, device: torch.device | None = None
 ) -> Any:
-    """Return a learner with a warm-up and then a cosine to a fiftieth of `lr`.
+    """Return a learner whose rate warms up and then falls along a cosine to a fiftieth of `lr`.
 
-    It trains the model in place; with learner.sharding, ranks on this kind of device train copies of it, and
-    `take_weights` brings back what they made of it.
+    It trains the model in place. With learner.sharding, ranks on this kind of device train copies of it, and
+    `take_weights` copies their weights back.
     """
     learner, device = recipe.learner, device or model.device
     optimizer = OptimizerSettings(
@@ -62,14 +62,14 @@ def sft_learner(
         return torch_learner(model.to(device), **step)  # pyright: ignore[reportArgumentType]
     check_gpus(f"learner.ranks = {learner.ranks}", learner.ranks, torch.cuda.device_count(), "this machine")
     with tempfile.TemporaryDirectory(prefix="scalerl-sft-") as folder:
-        # Ranks have read it when they are ready.
+        # child_learner returns when the ranks have read the folder.
         model.save_pretrained(folder)
         return child_learner(learner, device, model=folder, settings=functools.partial(dict, **step))
 
 
 @torch.no_grad()
 def take_weights(learner: Any, model: "PreTrainedModel") -> None:
-    """Copy what ranks have trained into the model, unrounded, by the files of a checkpoint."""
+    """Copy the weights that ranks have trained into the model, unrounded, through the files of a checkpoint."""
     with tempfile.TemporaryDirectory(prefix="scalerl-sft-") as folder:
         learner.state_dict().write(Path(folder))
         weights = SavedTensors(Path(folder))["weights"]
@@ -78,7 +78,7 @@ def take_weights(learner: Any, model: "PreTrainedModel") -> None:
 
 
 def batch_of(examples: Sequence[Completion], version: int = 0) -> Batch:
-    """Return demonstrations as the groups of a step, each with one completion."""
+    """Return demonstrations as a batch of groups with one completion each."""
     groups = [
         Group(key="sft", problem=each.request.problem, completions=(each,), correct=(True,), rewards=(1.0,))
         for each in examples

@@ -1,10 +1,11 @@
 """Make a base model from a task's demonstrations (the paper's SFT stage).
 
-    demonstrations -> without what must not be learnt (cleaning.py) -> tokens (demonstrations.py) -> steps (learner.py)
+    demonstrations -> remove some (cleaning.py) -> tokens (demonstrations.py) -> steps (learner.py)
                    -> a Hugging Face folder + made_by.json
 
-Starts from a model's folder, or builds a small Llama. While it runs, checkpoints are in OUT.checkpoints; a run that was
-stopped or killed continues from the newest, to the same weights. `scalerl eval` measures the model.
+It starts from a model's folder, or builds a small Llama. Checkpoints are in OUT.checkpoints until the run is done. A
+run that was stopped or killed continues from the newest checkpoint and ends with the same weights. `scalerl eval`
+measures the model.
 """
 
 import json
@@ -52,11 +53,11 @@ if TYPE_CHECKING:
 
 MADE_BY = "made_by.json"
 LR = 3e-5
-"""The paper's, for a pretrained model."""
+"""The paper's learning rate, for a pretrained model."""
 NEW_LR = 2e-3
 NUM_DEMONSTRATIONS, NEW_NUM_DEMONSTRATIONS = 10_000, 250_000
 NUM_MEASUREMENTS = 20
-"""Points of the loss curve after its first; each is also a checkpoint."""
+"""Points of the loss curve after the first; a checkpoint is written at each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class SftProgress:
 
     step: int
     train_loss: float | None
-    """Mean since the previous point; None at step 0, and where no step had a finite one."""
+    """Mean since the previous point; None at step 0 and if no step had a finite loss."""
     heldout_loss: float
     elapsed_s: float
 
@@ -78,10 +79,10 @@ class SftPlan:
     num_demonstrations: int
     num_heldout: int
     removed: tuple[Removed, ...]
-    """Demonstrations that were left out, by step."""
+    """Demonstrations that were removed, by step of cleaning."""
     epochs: float
     batch_tokens: float
-    """Mean over the steps."""
+    """Mean tokens per batch."""
     lr: float
     first_step: int
     """0, or the step of the checkpoint from which the run continues."""
@@ -98,7 +99,7 @@ class SftResult:
 
     @property
     def gain_last_fifth(self) -> float:
-        """Share by which the held-out loss fell in the last fifth of the steps; below 0.02 it has flattened."""
+        """Share by which the held-out loss fell in the last fifth of the steps; below 0.02 the curve is flat."""
         last = self.curve[-1]
         before = max((point for point in self.curve if point.step <= 0.8 * last.step), key=lambda point: point.step)
         return 1.0 - last.heldout_loss / before.heldout_loss
@@ -116,9 +117,9 @@ def sft(
 ) -> SftResult | None:
     """Train a model on the demonstrations of a recipe's tasks and save it; made_by.json keeps `record` too.
 
-    `model` is used instead of the recipe's; "new" builds a small Llama of `shape`. Of several tasks, each gives a share
-    of the demonstrations by its weight. None if the observer asked to stop: then there is a checkpoint, and `resume`
-    continues.
+    `model` replaces the recipe's; "new" builds a small Llama of `shape`. Several tasks share the number of
+    demonstrations by their weights. Return None if the observer asked to stop; `resume` then continues from the
+    checkpoint.
     """
     base, shape, observer = (
         model or recipe.sft.model or recipe.model.path,
@@ -143,7 +144,7 @@ def sft(
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         opened.enter_context(lock_folder(folder))
-        kept = _restore(learner, folder, identity)
+        restored = _restore(learner, folder, identity)
         plan = SftPlan(
             num_steps=len(batches),
             num_demonstrations=len(examples.training),
@@ -156,7 +157,7 @@ def sft(
         )
         observer.planned(plan)
         every = max(1, len(batches) // NUM_MEASUREMENTS)
-        losses = _HeldoutLosses(learner, examples.heldout, kept, every=every, observer=observer)
+        losses = _HeldoutLosses(learner, examples.heldout, restored, every=every, observer=observer)
         checkpoints = Checkpoints(
             folder,
             CheckpointSettings(every=every, keep=1),
@@ -164,7 +165,7 @@ def sft(
             content=lambda: Checkpoint(
                 step=learner.version, tensors=learner.state_dict(), meta={**identity, **losses.state()}
             ),
-            saved=learner.version if kept else -1,
+            saved=learner.version if restored else -1,
         )
 
         def steps() -> Iterator[Mapping[str, float]]:
@@ -211,7 +212,7 @@ def sft(
 def load_inputs(
     recipe: Recipe, base: str, shape: TinyShape, drawing: Callable[[int], None]
 ) -> tuple["PreTrainedModel", Text, Examples]:
-    """Load or build the model, draw the demonstrations and encode them; `drawing` is told how many are drawn."""
+    """Load or build the model, draw demonstrations and encode them; `drawing` is called with their number."""
     settings, new, seed, tasks = (
         recipe.sft,
         base == NEW_MODEL,
@@ -219,7 +220,7 @@ def load_inputs(
         build_tasks(recipe.task, recipe.tasks, recipe.evaluation),
     )
     answer, trust = shared_answer(tasks), recipe.model.trust_remote_code
-    # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
+    # The model first: a wrong path then shows at once, before demonstrations are drawn.
     with hide_hub_warnings():
         given = None if new else load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
     wanted = settings.num_demonstrations or (NEW_NUM_DEMONSTRATIONS if new else NUM_DEMONSTRATIONS)
@@ -229,8 +230,10 @@ def load_inputs(
     drawn, removed = _cleaned(
         {name: draw(task, round(shares[name] * wanted), seed) for name, task in tasks.items()}, tasks, recipe, new=new
     )
-    said = [(item.problem.prompt, *item.earlier, item.completion) for items in drawn.values() for item in items]
-    texts = [each for of_item in said for each in of_item]
+    conversations = [
+        (item.problem.prompt, *item.earlier, item.completion) for items in drawn.values() for item in items
+    ]
+    texts = [turn for conversation in conversations for turn in conversation]
     torch.manual_seed(derive_seed("sft weights", seed))
     tokenizer = cast(
         "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if given is None else given.tokenizer
@@ -264,7 +267,7 @@ def load_inputs(
 def _cleaned(
     drawn: Mapping[str, Sequence[Demonstration]], tasks: Mapping[str, Task], recipe: Recipe, *, new: bool
 ) -> tuple[Mapping[str, Sequence[Demonstration]], tuple[Removed, ...]]:
-    """Return the demonstrations without contaminated and trivial ones, and what was removed."""
+    """Return the demonstrations without contaminated and trivial ones, and a list of what was removed."""
     settings, steps = recipe.sft, list[Removed]()
     if settings.ngram_words:
         others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
@@ -292,7 +295,7 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
     has_checkpoint = checkpoint_folder.is_dir() and any(checkpoint_folder.iterdir())
     if has_checkpoint and not resume:
         raise RunFolderError(
-            f"{checkpoint_folder} has the checkpoint of a run that did not finish: add --resume to continue it, or "
+            f"{checkpoint_folder} has a checkpoint of an unfinished run: add --resume to continue it, or "
             f"remove that folder"
         )
     if resume and not has_checkpoint:
@@ -300,9 +303,9 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
 
 
 def _restore(learner: Any, folder: Path, identity: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Load the newest checkpoint into the learner and return the rest of it; empty if there is none.
+    """Load the newest checkpoint into the learner and return its meta data; empty if there is no checkpoint.
 
-    `identity` is what a resumed run must have in common with the one that was stopped.
+    `identity` has the values that must not have changed since the checkpoint was written.
     """
     checkpoint = latest(folder)
     if checkpoint is None:
@@ -315,28 +318,28 @@ def _restore(learner: Any, folder: Path, identity: Mapping[str, Any]) -> Mapping
 
 
 class _HeldoutLosses(Hook):
-    """Measures the held-out loss at the start, every so many steps and at the end."""
+    """Measures the held-out loss at the start, every `every` steps and at the end."""
 
     def __init__(
         self,
         learner: Any,
         heldout: Sequence[Completion],
-        kept: Mapping[str, Any],
+        restored: Mapping[str, Any],
         *,
         every: int,
         observer: RunObserver,
     ) -> None:
-        """`kept` is the state of a run that was stopped; empty for a new one."""
+        """`restored` is the state of the run that is resumed; empty for a new run."""
         self._learner, self._heldout, self._every, self._observer = learner, heldout, every, observer
-        self.curve = [SftProgress(**point) for point in kept.get("curve", ())]
-        self._losses: list[float] = list(kept.get("losses", ()))
-        """Of the steps since the last point of the curve."""
+        self.curve = [SftProgress(**point) for point in restored.get("curve", ())]
+        self._losses: list[float] = list(restored.get("losses", ()))
+        """Losses of the steps since the last point of the curve."""
         self._started = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
 
     def after_step(self, done: Mapping[str, float] | None, end: RunEnd | None) -> None:
         step = self._learner.version
         if done is not None:
-            # A step whose loss is not finite was skipped, and has none.
+            # A step with a non-finite loss was skipped and reports none.
             self._losses += [done["loss/value"]] if "loss/value" in done else []
             self._observer.stepped({"step": step})
         is_due = step % self._every == 0 or (end is not None and end.kind == "budget")
@@ -349,7 +352,7 @@ class _HeldoutLosses(Hook):
     def _measure(self, step: int) -> None:
         heldout_loss = self._learner.mean_loss(batch_of(self._heldout, step))
         if not math.isfinite(heldout_loss):
-            # Before it is saved: the checkpoint of an earlier step stays.
+            # Raise before the checkpoint is written, so that an earlier one remains.
             raise LearnerError(
                 f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start again with a "
                 f"lower sft.lr"
