@@ -11,6 +11,7 @@ import torch
 from batches import random_batch
 from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requests
 
+from scalerl.config.parts import FilterSettings
 from scalerl.learner.batch import prepare
 from scalerl.loop.pipeline import Pipeline
 from scalerl.loop.refill import Refill, teaches_nothing
@@ -31,11 +32,12 @@ def test_what_is_replaced_is_what_the_filter_drops(drop_truncated):
             made = prepare(Batch(version=3, groups=[group]), algorithm=algorithm, micro_batch_tokens=64)
             dropped = made.effective.num_kept == 0
             outcomes.add(dropped)
-            assert teaches_nothing(group, drop_truncated=drop_truncated) == dropped
+            assert teaches_nothing(group, FilterSettings(drop_truncated=drop_truncated)) == dropped
     assert outcomes == {True, False}
 
 
 # Every completion of the simulated engine ends at its limit.
+ALL_LENGTHS = FilterSettings(drop_truncated=False)
 
 
 def contrasting(key: str) -> bool:
@@ -72,7 +74,7 @@ def test_batches_are_full_of_groups_that_teach(regime):
     plain_engine, _, _, plain = run(refill=None, **regime)
     assert any(not contrasting(group.key) for done in plain for group in done.batch.groups)
     assert all(done.refill == {} for done in plain)
-    engine, curriculum, pipeline, steps = run(refill=Refill(most=1000, drop_truncated=False), **regime)
+    engine, curriculum, pipeline, steps = run(refill=Refill(most=1000, filters=ALL_LENGTHS), **regime)
     for done in steps:
         assert len(done.batch.groups) == 4
         assert all(contrasting(group.key) for group in done.batch.groups)
@@ -85,13 +87,23 @@ def test_batches_are_full_of_groups_that_teach(regime):
 
 
 def test_a_limit_lets_the_others_in():
-    _, _, _, steps = run(refill=Refill(most=4, drop_truncated=False))
+    _, _, _, steps = run(refill=Refill(most=4, filters=ALL_LENGTHS))
     assert max(done.refill["batch/replaced_groups"] for done in steps) == 4
     assert any(not contrasting(group.key) for done in steps for group in done.batch.groups)
 
 
+def test_groups_that_a_task_keeps_are_not_replaced():
+    """A task of several may train on groups of equal values, or on truncated ones, where the recipe does not."""
+    groups = random_groups()
+    keeps = Refill(most=1000, own={"t": FilterSettings(zero_variance=False)})
+    assert not any(map(keeps.replaces, groups))
+    of_another = Refill(most=1000, own={"another": FilterSettings(zero_variance=False)})
+    longer = Refill(most=1000, own={"t": ALL_LENGTHS})
+    assert sum(map(of_another.replaces, groups)) > sum(map(longer.replaces, groups)) > 0
+
+
 def test_correct_share_is_of_all_groups():
-    _, _, _, steps = run(refill=Refill(most=1000, drop_truncated=False), steps=40)
+    _, _, _, steps = run(refill=Refill(most=1000, filters=ALL_LENGTHS), steps=40)
     shares = [done.refill["rollout/correct_frac"] for done in steps]
     # A third of the groups has one of two right, and a third of the others has both.
     assert sum(shares) / len(shares) == pytest.approx(1 / 6 + 2 / 9, abs=0.06)
@@ -107,7 +119,7 @@ def test_data_that_end_are_trained_to_the_last_group():
         learner=CountingLearner(),
         make_requests=make_requests,
         grading=AtOnce(some_contrast),  # pyright: ignore[reportArgumentType]
-        refill=Refill(most=1000, drop_truncated=False),
+        refill=Refill(most=1000, filters=ALL_LENGTHS),
         groups_per_batch=4,
         max_lag=1,
     )
@@ -117,10 +129,10 @@ def test_data_that_end_are_trained_to_the_last_group():
 
 
 def test_counts_survive_a_restart():
-    refill = Refill(most=3, drop_truncated=True)
-    equal = [grade_of for grade_of in random_groups() if teaches_nothing(grade_of, drop_truncated=True)]
+    refill = Refill(most=3)
+    equal = [grade_of for grade_of in random_groups() if teaches_nothing(grade_of, FilterSettings())]
     assert [refill.replaces(group) for group in equal[:2]] == [True, True]
-    again = Refill(most=3, drop_truncated=True)
+    again = Refill(most=3)
     again.restore(json.loads(json.dumps(refill.state_dict())))
     assert [again.replaces(group) for group in equal[2:4]] == [True, False]
     assert again.take_metrics()["batch/replaced_groups"] == 3

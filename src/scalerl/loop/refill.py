@@ -5,17 +5,21 @@ the compute axis: the engine counts all that it samples. Plain Python, no torch.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from scalerl.config.parts import FilterSettings
 from scalerl.types import Group
 
 
-def teaches_nothing(group: Group, *, drop_truncated: bool) -> bool:
+def teaches_nothing(group: Group, filters: FilterSettings) -> bool:
     """Return whether rl.filters.effective_batch would drop all of a group by its zero-variance filter."""
+    if not filters.zero_variance:
+        return False
     values = {
         value
         for completion, value in zip(group.completions, group.values, strict=True)
-        if value is not None and not (drop_truncated and completion.truncated) and completion.num_trained_tokens
+        if value is not None and not (filters.drop_truncated and completion.truncated) and completion.num_trained_tokens
     }
     return len(values) < 2
 
@@ -23,16 +27,26 @@ def teaches_nothing(group: Group, *, drop_truncated: bool) -> bool:
 class Refill:
     """Decides which groups are replaced, and counts what was graded since the last step."""
 
-    def __init__(self, *, most: int = 0, drop_truncated: bool = True) -> None:
-        """`most` groups are replaced per step at most; then those that teach nothing fill the batch."""
-        self._most, self._drop_truncated = most, drop_truncated
+    def __init__(
+        self,
+        *,
+        most: int = 0,
+        filters: FilterSettings = FilterSettings(),  # noqa: B008 -- frozen
+        own: Mapping[str, FilterSettings] = MappingProxyType({}),
+    ) -> None:
+        """`most` groups are replaced per step at most; then those that teach nothing fill the batch.
+
+        `own` are the filters of tasks that have others than `filters`.
+        """
+        self._most, self._filters, self._own = most, filters, own
         self._num_replaced = self._num_correct = self._num_graded = 0
 
     def replaces(self, group: Group) -> bool:
         """Return whether a group that was graded is replaced by another one."""
         self._num_correct += group.num_correct
         self._num_graded += group.num_graded
-        if self._num_replaced >= self._most or not teaches_nothing(group, drop_truncated=self._drop_truncated):
+        filters = self._own.get(group.problem.task, self._filters)
+        if self._num_replaced >= self._most or not teaches_nothing(group, filters):
             return False
         self._num_replaced += 1
         return True

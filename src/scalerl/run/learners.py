@@ -109,7 +109,8 @@ def task_recipes(recipe: Recipe) -> dict[str, Recipe]:
     """Return the recipe of every task that sets its own algorithm, by the name of the task."""
     tasks = {name: replaced(task, {"algorithm": {}}) for name, task in recipe.tasks.items()}
     # A recipe file may not allow a model's code to run. The user has allowed it already, so it is not checked again.
-    plain = replaced(recipe, {"tasks": tasks, "model.trust_remote_code": False})
+    # How many groups are replaced is set for the run, not for a task.
+    plain = replaced(recipe, {"tasks": tasks, "model.trust_remote_code": False, "filter.refill": 0})
     recipes = {}
     for name, task in recipe.tasks.items():
         if not task.algorithm:

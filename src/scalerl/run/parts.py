@@ -36,7 +36,7 @@ from scalerl.run.checkpoint import Checkpoint, WritesTensors
 from scalerl.run.cluster.generators import FleetMeter, build_fleet, load_engine, make_engine
 from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.inputs import Inputs, check_teacher, load_inputs, training_prompts
-from scalerl.run.learners import build_learner
+from scalerl.run.learners import build_learner, task_recipes
 from scalerl.run.memory import Gpus, ModelSizes, memory_of, num_generators
 from scalerl.run.notices import mismatch_notices, schedule_notices
 from scalerl.run.pack import unpack_groups
@@ -161,7 +161,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             state=state,
             refill=Refill(
                 most=recipe.filter.refill * recipe.pipeline.groups_per_batch,
-                drop_truncated=recipe.filter.drop_truncated,
+                filters=recipe.filter,
+                own={name: each.filter for name, each in task_recipes(recipe).items()},
             ),
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
