@@ -12,13 +12,17 @@ from scalerl.callbacks.forecast import FEWEST_REWARDS, describe, is_due, make_fo
 from scalerl.curves import Action, Decision, State, Value
 from scalerl.errors import UsageError
 from scalerl.logs import Series
+from scalerl.report.words import text
 
 
 def forecast(state: State = State.RISING, *, p_worth: float = 0.05, p_seen: float = 1.0, num: int = 8) -> Forecast:
     decision = Decision(state=state, action=Action.STOP, worth=0.01, p_worth=p_worth, p_seen=p_seen)
     ceiling = Value(value=0.6, low=0.55, high=0.66)
     p_reach = ((0.7, 0.01), (0.5, 0.9))
-    return Forecast(num_points=num, compute=100.0, decision=decision, ceiling=ceiling, end=None, p_reach=p_reach)
+    return Forecast(
+        num_points=num, compute=100.0, decision=decision, to_do="go on", ceiling=ceiling, doubling=None, end=None,
+        p_reach=p_reach,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,23 @@ def test_forecast_is_that_of_live_forecast():
     assert dict(made.p_reach)[0.99] < 0.05
     keys = {"ceiling", "ceiling_low", "end", "doubling", "p_worth", "state", "action"}
     assert {f"forecast/{key}" for key in keys} <= made.metrics().keys()
+
+
+def test_forecast_of_a_flat_run_claims_no_ceiling():
+    made = make_forecast([(float(step), 0.0) for step in range(1, 41)], 200)
+    assert made is not None
+    assert (made.decision.state, made.ceiling, made.doubling, made.end) == (State.FLAT, None, None, None)
+    assert not {"forecast/ceiling", "forecast/end", "forecast/doubling"} & made.metrics().keys()
+
+
+def test_fall_is_told_in_the_unit_of_compute():
+    fallen = [(compute, reward - 0.3 * (compute > 70)) for compute, reward in points(40)]
+    made = make_forecast(fallen, 200, unit="step")
+    assert made is not None
+    assert made.decision.state == State.PAST_PEAK
+    assert made.decision.fall is not None
+    assert made.to_do == text("do_checkpoint_step", {"step": made.decision.fall.last_good})
+    assert made.to_do in made.text
 
 
 def test_rewards_beyond_one_are_fitted_without_bounds():

@@ -59,7 +59,7 @@ def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
 
 
 def test_errors_say_how_options_are_given_here():
-    with pytest.raises(InputError, match="y_scale="):
+    with pytest.raises(InputError, match="From Python: x= and gpus="):
         scalerl.read(EXAMPLE, x="gpu_hours").fit()
 
 

@@ -28,7 +28,7 @@ ALARM = {
 }  # fmt: skip
 COMPARED = {"names": ("one", "two"), "at": 64000.0, "unit": "GPU-hours", "worth": 0.01, "probability": 0.95}
 GAIN = {"name": "run", "first": 0.3, "last": 0.31, "num_last": 3, "num_steps": 24, "num_skipped": 4, "num_empty": 20}
-FORECAST = {"state": "rising", "action": "go on", "ceiling": VALUE, "doubling": None, "end": VALUE, "num": 12}
+FORECAST = {"state": "rising", "to_do": "go on", "ceiling": VALUE, "doubling": None, "end": VALUE, "num": 12}
 WHEN = {"run": "arm-seed0", "began": 10.0, "ended": 30.0, "began_compute": None, "unit": "steps"}
 DOUBLING = {"doubling": BY_SPEC["+r"], "worth": 0.01, "p_worth": 0.6}
 GIVEN: dict[str, Mapping[str, Any]] = {

@@ -10,7 +10,8 @@ from scalerl.curves import Decision, Value
 from scalerl.curves.decide import value_draws
 from scalerl.logs import Series
 from scalerl.report.outlook import FIRST_FIT, LiveForecast
-from scalerl.report.results import CurveResult, param_value
+from scalerl.report.results import CurveResult
+from scalerl.report.sections import do_text
 from scalerl.report.words import text
 
 FEWEST_REWARDS = 16
@@ -31,18 +32,18 @@ class Forecast:
     compute: float
     """Largest compute so far."""
     decision: Decision
+    to_do: str
+    """What to do with the run, in a few words, as `scalerl fit` says."""
     ceiling: Value | None
+    """None where nothing has risen, or the run is past its peak."""
+    doubling: Value | None
+    """Gain of one more doubling of compute; None where nothing has risen."""
     end: Value | None
-    """Reward at the end of the budget; None where the end is not known, or reached."""
+    """Reward at the end of the budget; None where nothing has risen, or the end is not known, or reached."""
     p_reach: tuple[tuple[float, float], ...] = ()
     """(reward, probability that it is reached by the end of the budget, or ever where the end is not known)."""
     is_training: bool = False
     """Whether the rewards are those of training, and not of evaluations."""
-
-    @property
-    def doubling(self) -> Value | None:
-        """Gain of one more doubling of compute."""
-        return self.decision.doubling
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -63,8 +64,8 @@ class Forecast:
     @property
     def text(self) -> str:
         """The forecast on one line."""
-        shown = {name: getattr(self, name) for name in ("ceiling", "end", "doubling", "is_training")}
-        decided = {name: getattr(self.decision, name) for name in ("state", "action", "worth", "p_worth")}
+        shown = {name: getattr(self, name) for name in ("to_do", "ceiling", "end", "doubling", "is_training")}
+        decided = {name: getattr(self.decision, name) for name in ("state", "worth", "p_worth", "noticed")}
         return text("forecast", {**shown, **decided, "num": self.num_points})
 
 
@@ -74,15 +75,16 @@ def make_forecast(
     *,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     rewards: Sequence[float] = (),
+    unit: str = "compute",
     is_training: bool = False,
 ) -> Forecast | None:
     """Return the forecast from (compute, reward) so far; None while there are too few points.
 
-    `rewards` are those whose p_reach is asked for.
+    `rewards` are those whose p_reach is asked for, and `unit` is what compute is counted in.
     """
     if bounds is not None and any(not bounds[0] <= reward <= bounds[1] for _, reward in points):
         bounds = None  # a sum of several reward functions, mostly
-    live = LiveForecast(end_compute, bounds=bounds)
+    live = LiveForecast(end_compute, bounds=bounds, unit=unit)
     for compute, reward in points:
         live.add(float(compute), float(reward))
     outlook = live.outlook()
@@ -98,6 +100,7 @@ def describe(
 ) -> Forecast:
     """Return an outlook as a forecast."""
     curve, decision = outlook.fit, outlook.decision
+    has_risen = outlook.doubling is not None
     assert decision is not None, "a posterior always has a decision"
     reached: tuple[tuple[float, float], ...] = ()
     if curve.has_intervals and rewards:
@@ -108,8 +111,10 @@ def describe(
         num_points=curve.num_points,
         compute=curve.scale,
         decision=decision,
-        ceiling=param_value(curve, "ceiling"),
-        end=None if outlook.at_end is None else outlook.at_end.reward,
+        to_do=do_text(outlook),
+        ceiling=outlook.ceiling,
+        doubling=outlook.doubling,
+        end=outlook.at_end.reward if has_risen and outlook.at_end is not None else None,
         p_reach=reached,
         is_training=is_training or has_training_rewards(outlook.series),
     )

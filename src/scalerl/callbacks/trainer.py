@@ -209,7 +209,9 @@ class ForecastCallback(TrainerCallback, ExportableState):
         points = self._evaluations or self._rewards
         self._num_fitted = len(points)
         rewards = self._rule.rewards if self._rule is not None else ()
-        call = partial(make_forecast, bounds=self.bounds, rewards=rewards, is_training=not self._evaluations)
+        unit = self.compute if isinstance(self.compute, str) else "compute"
+        is_training = not self._evaluations
+        call = partial(make_forecast, bounds=self.bounds, rewards=rewards, unit=unit, is_training=is_training)
         self._pending = self._workers.submit(call, list(points), self._end_compute(state))
 
     def _collect(self, state: Any) -> None:
@@ -220,7 +222,8 @@ class ForecastCallback(TrainerCallback, ExportableState):
         except (WorkerDied, OSError, EOFError):
             forecast = None
         self._pending = None
-        if forecast is not None:
+        # One from training rewards may be under way when the first evaluation comes.
+        if forecast is not None and not (forecast.is_training and self._evaluations):
             self.forecast = forecast
             self._report(forecast, state)
             self._judge(forecast, state)

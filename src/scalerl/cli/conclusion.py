@@ -7,6 +7,7 @@ import typer
 
 def conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
+    from scalerl.curves import State
     from scalerl.errors import InputError, NoCurveError
     from scalerl.logs import Selection, read
     from scalerl.report.analyse import analyse_fit
@@ -23,10 +24,14 @@ def conclude(out: Path, *, plots: bool) -> None:
         return
     for curve in result.curves:
         typer.echo(" ".join(each.text for each in curve_says(curve, result)))
-    typer.echo(
-        f"Next: scalerl forecast {out} --at C (in {result.curves[0].unit}), or train with another setting (--set "
-        f"loss=dapo, say) into OTHER and scalerl compare {out} OTHER"
-    )
+    first = result.curves[0]
+    if first.state == State.TOO_EARLY:
+        typer.echo("Next: the same command with --resume and a larger budget, such as --set budget.steps=N")
+    else:
+        typer.echo(
+            f"Next: scalerl forecast {out} --at C (in {first.unit}), or train with another setting (--set loss=dapo, "
+            f"say) into OTHER and scalerl compare {out} OTHER"
+        )
     if not plots:
         return
     try:

@@ -289,7 +289,7 @@ class Terminal(RunTerminal):
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
             hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'CPU-h'}"
-            words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
+            words = f"step {row['step']}  {hours}  {name}reward {_number(row['reward'])}"
             self.last_lines.append(words + forecast_words(outlooks[row["set"]]))
             self.print(self.last_lines[-1])
             self._post_decision(row["set"], outlooks[row["set"]])

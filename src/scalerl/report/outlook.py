@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.curves import fit, reward_at
-from scalerl.curves.decide import decide
+from scalerl.curves.decide import State, decide
 from scalerl.curves.fit import LEAST_POINTS
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
@@ -40,10 +40,14 @@ class LiveForecast:
         *,
         bounds: tuple[float, float] | None = (0.0, 1.0),
         worth: float | None = None,
+        unit: str = "compute",
         **options: Any,
     ) -> None:
-        """`bounds=None` is for rewards without limits; `worth` is the least that matters; `options` go to `fit`."""
-        self.end_compute = end_compute
+        """`bounds=None` is for rewards without limits; `worth` is the least that matters; `options` go to `fit`.
+
+        `unit` is what compute is counted in: step, tokens, flops, hours, or any other word.
+        """
+        self.end_compute, self._unit = end_compute, unit
         self._bounds, self._worth, self._options = bounds, worth, options
         self._evaluations: list[tuple[float, float, int | None]] = []
 
@@ -65,7 +69,7 @@ class LiveForecast:
             name="",
             compute=compute,
             reward=reward,
-            x_label="compute",
+            x_label=self._unit,
             y_label="reward",
             num_samples=None if None in num_samples else num_samples,
             start=start,
@@ -96,7 +100,8 @@ def outlooks_of(rows: Iterable[Mapping[str, Any]], x: str | None = None) -> dict
 
 
 def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:
-    """Return a curve with its forecast for the end of a budget, if the end is known and not reached yet."""
-    if not curve.usable or end_compute is None or end_compute <= curve.fit.scale:
+    """Return a curve with its forecast for the end of a budget, if it can be judged and the end is ahead."""
+    is_early = curve.state == State.TOO_EARLY
+    if not curve.usable or is_early or end_compute is None or end_compute <= curve.fit.scale:
         return curve
     return replace(curve, at=tuple(reward_at(curve.fit, [end_compute])))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,13 +14,13 @@ from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, read
 from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
 from scalerl.report.document import TERMINAL, render, say, sections
+from scalerl.report.numbers import join_names
 from scalerl.report.options import FitOptions
 from scalerl.report.result_json import result_json
 from scalerl.report.results import CurveResult, Result, fits_of
 from scalerl.report.sections import document
 
 WIDTH = 140
-HERE = " From Python, an option --y-scale is the argument y_scale=."
 
 
 class Values(dict[str, Any]):
@@ -178,10 +179,11 @@ def _pandas() -> Any:
 
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Say in errors how options of commands are given here."""
+    """Say in errors how the options of commands that they name are given here."""
     try:
         yield
     except InputError as error:
-        if " --" in str(error):
-            error.args = (f"{error}{HERE}",)
+        if options := dict.fromkeys(re.findall(r"(?<![\w-])--([a-z][a-z-]*)", str(error))):
+            arguments = join_names([f"{name.replace('-', '_')}=" for name in options])
+            error.args = (f"{error} From Python: {arguments}.",)
         raise

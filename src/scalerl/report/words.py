@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
-from scalerl.curves import Value
+from scalerl.curves import State, Value
 from scalerl.logs.facts import SENTENCES
 from scalerl.report.numbers import (
     compute_text,
@@ -291,12 +291,14 @@ def _untrained(values: Values) -> str:
 def _forecast(values: Values) -> str:
     """Say what a forecast is on one line."""
     ceiling = "" if values["ceiling"] is None else "; ceiling {ceiling:r}"
-    doubling = "" if values["doubling"] is None else (
+    doubling = "" if values["doubling"] is None or values["state"] == State.PAST_PEAK else (
         "; twice the compute brings {doubling:+r}, more than what matters ({worth:w}) with probability {p_worth:p}"
     )  # fmt: skip
     end = "" if values["end"] is None else "; at the end of the budget {end:r}"
+    noticed = "; a rise of {noticed:r} would have been noticed" if values["state"] == State.FLAT else ""
     source = "training rewards" if values["is_training"] else "evaluations"
-    return filled("{state} ({action})" + ceiling + doubling + end + "; from {num} " + source, values)
+    state = "" if values["state"] == State.TOO_EARLY else "{state}: "
+    return filled(state + "{to_do}" + noticed + ceiling + doubling + end + "; from {num} " + source, values)
 
 
 def _continue(values: Values) -> str:
