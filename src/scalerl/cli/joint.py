@@ -140,5 +140,5 @@ def score(
     """
     from scalerl.report.joint import seals
 
-    results = seals.score_folder(sealed, logs or []) if sealed.is_dir() else [seals.score_file(sealed, logs or [])]
+    results = seals.read_scores(sealed, logs or [])
     show_document("score", as_json, seals.scores_json(results), seals.score_document(results))

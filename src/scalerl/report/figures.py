@@ -1,13 +1,11 @@
 """What charts show, as numbers. Pure: the picture and the page only draw it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scalerl.curves import Fit, tails
 from scalerl.curves.data import block_means
@@ -17,8 +15,6 @@ from scalerl.logs.names import num_shared
 from scalerl.logs.series import Series
 from scalerl.report.document import POINT, Curves, Dots, Drawn, Level, Line, say
 from scalerl.report.results import CurveResult
-
-Role = Literal["fitted", "left out", "held out"]
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
 MOST_QUANTISED = 100  # and of rewards that take few values: rows of points that hide each other
@@ -35,37 +31,42 @@ FOLDERS, WORDS = r"[^/]+|/", r"[^\W_]+|[\W_]+"
 """Parts of names: folders, or words."""
 
 
-def dots_of(series: Series, roles: Mapping[Role, NDArray[np.bool_]] | None = None) -> Dots:
-    """Return the points of a series, each with the role whose mask holds it, and those held out."""
-    roles = {"fitted": np.ones(len(series.compute), dtype=bool)} if roles is None else roles
-    runs, labels = np.zeros(len(series.compute), dtype=int), [""]
+def dots_of(series: Series, fit: Fit | None = None) -> Dots:
+    """Return the points of a series: those outside the range of the fit are left out, and others may be held out."""
+    num, labels = len(series.compute), np.array([""])
+    compute = np.concatenate([series.compute, series.holdout_compute])
+    run, role = np.zeros(len(compute), dtype=int), np.full(len(compute), "fitted", dtype="<U8")
     if series.run is not None:
-        unique, runs = np.unique(series.run, return_inverse=True)
-        labels = [str(label) for label in unique]
-    groups = [(role, run, mask & (runs == run)) for run, (role, mask) in product(range(len(labels)), roles.items())]
-    parts = [(role, run, series.compute[which], series.reward[which]) for role, run, which in groups]
-    return _dots([*parts, ("held out", 0, series.holdout_compute, series.holdout_reward)], labels)
+        labels, run[:num] = np.unique(series.run, return_inverse=True)
+    if fit is not None:
+        first, last = (fit.compute.min(), fit.scale) if fit.num_points else (np.inf, -np.inf)
+        # With a tolerance for rounding.
+        role[(compute < first * (1 - 1e-9)) | (compute > last * (1 + 1e-9))] = "left out"
+    role[num:] = "held out"
+    reward = np.concatenate([series.reward, series.holdout_reward])
+    dots = Dots(compute=compute, reward=reward, error=np.full(len(compute), np.nan), run=run, role=role,
+                runs=tuple(map(str, labels)))  # fmt: skip
+    return thinned(dots)
 
 
-def _dots(parts: Iterable[tuple[str, int, Array, Array]], labels: Sequence[str] = ("",)) -> Dots:
-    """Return points from (role, run, compute, reward); of a part with very many, means of neighbours."""
-    rows = []
-    for role, run, compute, reward in parts:
-        error = np.full(len(reward), np.nan)
-        is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
-        if len(reward) > (MOST_QUANTISED if is_quantised else MOST_DOTS):
-            compute, reward, error, _ = block_means(compute, reward)
-        rows.append((compute, reward, error, np.full(len(reward), run), np.full(len(reward), role)))
-    dots = Dots(runs=tuple(labels), **dict(zip(POINT, map(np.concatenate, zip(*rows, strict=True)), strict=True)))
-    return dots.take(np.lexsort((dots.run, dots.compute)))
+def thinned(dots: Dots) -> Dots:
+    """Return the points in order; of a run with very many, means of neighbours."""
+    parts = [_means(dots.take((dots.role == role) & (dots.run == run)))
+             for role, run in product(dict.fromkeys(dots.role.tolist()), range(len(dots.runs)))]  # fmt: skip
+    joined = {
+        name: np.concatenate([getattr(dots, name)[:0], *(getattr(part, name) for part in parts)]) for name in POINT
+    }
+    made = replace(dots, **joined)
+    return made.take(np.lexsort((made.run, made.compute)))
 
 
-def roles_of(curve: CurveResult) -> dict[Role, NDArray[np.bool_]]:
-    """Return which points were fitted, with a tolerance for rounding."""
-    compute, fit = curve.series.compute, curve.fit
-    first, last = (fit.compute.min(), fit.scale) if fit.num_points else (np.inf, -np.inf)
-    left_out = (compute < first * (1 - 1e-9)) | (compute > last * (1 + 1e-9))
-    return {"left out": left_out, "fitted": ~left_out}
+def _means(dots: Dots) -> Dots:
+    reward = dots.reward
+    is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
+    if len(reward) <= (MOST_QUANTISED if is_quantised else MOST_DOTS):
+        return dots
+    compute, means, error, _ = block_means(dots.compute, reward)
+    return replace(dots.take(np.arange(len(means))), compute=compute, reward=means, error=error)
 
 
 def line_of(fit: Fit, begin: float, end: float, *, num: int = NUM_PLACES, bands: bool = True) -> Line:
@@ -124,7 +125,7 @@ def chart(
                 line = course_of(curve.fit, bands=bands)
             else:
                 line = line_of(curve.fit, begin, max(end, end_of(curve)), num=num, bands=bands)
-        dots = dots_of(curve.series, roles_of(curve))
+        dots = dots_of(curve.series, curve.fit)
         drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve)))
     note = say("chart_note", level=curves[0].fit.level, has_bands=bands)
     y_label = labels.pop() if len(labels) == 1 else "reward"
@@ -155,7 +156,9 @@ def straight_chart(fits: Mapping[str, Fit], colours: Mapping[str, int], unit: st
     drawn = []
     for name, fit in fits.items():
         start, exponent, midpoint = (fit.params[each] for each in ("start", "exponent", "midpoint"))
-        dots = _dots([("fitted", 0, fit.compute, fit.reward)])
+        every = np.zeros(len(fit.compute), dtype=int)
+        dots = thinned(Dots(compute=fit.compute, reward=fit.reward, error=np.full(len(every), np.nan), run=every,
+                            role=np.full(len(every), "fitted")))  # fmt: skip
         with np.errstate(divide="ignore", invalid="ignore"):
             odds = (dots.reward - start) / (ceiling - dots.reward)
         inside = (odds > ODDS[0]) & (odds < ODDS[1])

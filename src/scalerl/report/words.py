@@ -511,16 +511,8 @@ WORDS: dict[str, Words] = {
     ),
     # Plans
     "plan_no_curve_yet": "No arm has a curve yet: continue all of them.",
-    "plan_take": (
-        "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it now loses {loss:r} on "
-        "average."
-    ),
     "plan_either": (
         "{names:or} will do equally well: at {at:c} {unit} they differ by less than what matters ({worth:w})."
-    ),
-    "plan_open": (
-        "Which arm to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it now "
-        "loses {loss:r} on average; what matters is {worth:w}."
     ),
     "plan_continue": _continue,
     "plan_worth_most": "One more stage is worth most on {name}: {value:.2g} of reward is expected of it.",

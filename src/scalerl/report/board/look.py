@@ -21,13 +21,13 @@ from scalerl.report.build import report_on
 from scalerl.report.document import Document, Json, Level, Say, picked, plain, say, sections, to_json
 from scalerl.report.figures import chart
 from scalerl.report.metrics import thinned, with_pace
-from scalerl.report.numbers import fixed, interval_text
 from scalerl.report.options import FitOptions
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
 from scalerl.report.samples import lines_of
 from scalerl.report.sections import do_text, document
+from scalerl.report.words import Lookup, filled
 
 # What reading files that anyone may have written can raise.
 UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
@@ -198,7 +198,8 @@ def _look(result: Result, problems: Sequence[Say], moved: Document = ()) -> Look
     return Look(
         row=row,
         sections=made,
-        lines=[_line(row, curve, several=several) for curve in curves] or [{**row, **dict.fromkeys(CELLS, "")}],
+        lines=[_line(row, curve, several=several) for curve in curves]
+        or [{**row, "curve": "", **dict.fromkeys(CELLS, "")}],
         columns={name: thinned(name, values) for name, values in with_pace(run.columns).items()},
         settings=plain(run.settings),
         num_samples=len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0,
@@ -212,21 +213,21 @@ def is_alarm(block: Json) -> bool:
     return is_one and block["level"] == Level.WARNING
 
 
-CELLS = ("curve", "reward", "state", "ceiling", "end", "do", "unit")
+CELLS = {
+    "reward": "{last:r}",
+    "end": "{at_end.reward:r}",
+    "ceiling": "{ceiling:r}",
+    "state": "{state}",
+    "do": "{do}",
+    "unit": "{unit}",
+}
+"""What the overview shows of a curve."""
 
 
 def _line(row: Json, curve: CurveResult, *, several: bool) -> Json:
     """Return the line of a curve in the overview; one of several of a log has a name and a step of its own."""
-    show, steps = fixed(curve.decimals), curve.series.axes.get("step", np.empty(0))
-    own = {"curve": curve.name, "step": f"step {steps.max():,.0f}" if len(steps) else ""}
-    return {
-        **row,
-        **(own if several else {"curve": ""}),
-        "reward": show(float(curve.series.reward[np.argmax(curve.series.compute)])),
-        "state": "" if curve.state is None else str(curve.state),
-        "ceiling": interval_text(curve.ceiling, show),
-        "end": interval_text(None if curve.at_end is None else curve.at_end.reward, show),
-        "do": do_text(curve),
-        "unit": curve.unit,
-        "drawn": chart([curve], "overview", num=24).drawn[0],
-    }
+    series, steps = curve.series, curve.series.axes.get("step", np.empty(0))
+    own = {"curve": curve.name, "step": f"step {steps.max():,.0f}" if len(steps) else ""} if several else {"curve": ""}
+    values = Lookup({"last": float(series.reward[np.argmax(series.compute)]), "do": do_text(curve)}, curve)
+    cells = {name: filled(template, values) for name, template in CELLS.items()}
+    return {**row, **own, **cells, "drawn": chart([curve], "overview", num=24).drawn[0]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves import Fit, Value
+from scalerl.curves import Answer, Fit, Value
 from scalerl.errors import InputError
 from scalerl.joint.allocate import Allocation, allocate
 from scalerl.joint.plan import Candidate, Planned, Reason
@@ -81,7 +81,8 @@ def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
         yield say("plan_no_curve_yet", Level.ANSWER)
     else:
         leader, given = planned.arm(planned.chosen[0]), {"names": planned.chosen, "at": planned.target}
-        yield say(f"plan_{planned.answer.name.lower()}", Level.ANSWER, leader, planned, first, **given)
+        kind = "plan_either" if planned.answer == Answer.EITHER else planned.answer.name.lower()
+        yield say(kind, Level.ANSWER, leader, planned, first, **given)
     going = [arm for arm in planned.arms if arm.action == "continue"]
     if going:
         arms = tuple(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)

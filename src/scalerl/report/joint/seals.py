@@ -11,11 +11,10 @@ from typing import Any, Literal
 from scalerl import __version__
 from scalerl.curves import Value
 from scalerl.errors import InputError, UsageError
-from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
+from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs import Selection, Series, read
 from scalerl.logs.series import in_shares
 from scalerl.report.document import Document, Json, Level, Say, picked, plain, say, sections, table
-from scalerl.report.numbers import number_text
 from scalerl.report.options import FitOptions
 from scalerl.report.results import CurveResult
 from scalerl.store import write_json
@@ -79,24 +78,39 @@ def write_seal(
 # Scores
 
 
-def score_file(path: Path, logs: Sequence[str]) -> FileScore:
-    """Score one sealed file against logs, or against those it was made from."""
+def read_scores(sealed: Path, logs: Sequence[str]) -> list[FileScore]:
+    """Score a sealed file, or every one in a folder, against logs, or against those that it was made from."""
+    files = sorted(sealed.glob("*.json")) if sealed.is_dir() else [sealed]
+    if not files:
+        raise InputError(f"{sealed} has no sealed forecasts (*.json): make them with scalerl forecast LOG --seal FILE")
+    return [_score_file(path, logs) for path in files]
+
+
+def _score_file(path: Path, logs: Sequence[str]) -> FileScore:
     try:
-        text = path.read_text(encoding="utf-8")
+        content = opened(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE") from None
-    content = opened(text, str(path))
-    series = read(_matching_logs(content["logs"], logs, path.parent), _selection(content["selection"]))
-    by_name = {data.name: data for data in series}
-    if len(series) == len(content["curves"]) == 1:
-        by_name = {content["curves"][0]["name"]: series[0]}  # a file may have been renamed since
-    scores = [_score(curve, by_name[curve["name"]]) for curve in content["curves"] if curve["name"] in by_name]
-    missing = tuple(curve["name"] for curve in content["curves"] if curve["name"] not in by_name)
+    # Options that there were when it was sealed may be gone.
+    selected = {key: _frozen(value) for key, value in content["selection"].items() if key in Selection.__slots__}
+    series = read(_matching_logs(content["logs"], logs, path.parent), Selection(**selected))
+    sealed = {curve["name"]: curve for curve in content["curves"]}
+    # A file may have been renamed since.
+    by_name = (
+        dict.fromkeys(sealed, series[0]) if len(series) == len(sealed) == 1 else {each.name: each for each in series}
+    )
+    scores = [_score(curve, by_name[name]) for name, curve in sealed.items() if name in by_name]
+    missing = tuple(name for name in sealed if name not in by_name)
     if not scores:
         raise InputError(f"none of the curves sealed in {path} ({', '.join(missing)}) is in what was given")
     return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=missing)
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value of JSON with tuples in place of lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _matching_logs(sealed: Sequence[str], given: Sequence[str], folder: Path) -> list[str]:
@@ -106,29 +120,13 @@ def _matching_logs(sealed: Sequence[str], given: Sequence[str], folder: Path) ->
     scored against all runs at once, and curves are named by what tells the logs apart, so each file must see its own
     logs alone.
     """
-    if not given:
-        return [_found(Path(log).name, folder) for log in sealed]
-    by_name: dict[str, list[str]] = {}
-    for log in given:
-        by_name.setdefault(Path(log).resolve().name, []).append(str(log))
-    matches = [by_name.get(Path(log).name, []) for log in sealed]
-    return [match[0] for match in matches] if all(len(match) == 1 for match in matches) else [str(log) for log in given]
-
-
-def _found(name: str, folder: Path) -> str:
-    places = [place / name for place in (Path(), folder) if (place / name).exists()]
-    if not places:
-        raise InputError(f"there is no log {name} here or in {folder}: name the log after the sealed file")
-    return str(places[0])
-
-
-def _selection(row: Mapping[str, Any]) -> Selection:
-    pairs = {key: tuple(tuple(pair) for pair in row[key]) for key in ("where", "where_not")}
-    lists = {key: tuple(row[key]) for key in ("by", "labels")}
-    holdout = None if row["holdout"] is None else tuple(row["holdout"])
-    # Options that there were when it was sealed may be gone.
-    present = {key: value for key, value in row.items() if key in Selection.__slots__}
-    return Selection(**{**present, **pairs, **lists, "holdout": holdout})
+    matches = []
+    for name in (Path(log).name for log in sealed):
+        places = [str(place / name) for place in (Path(), folder) if (place / name).exists()][:1]
+        matches.append([str(log) for log in given if Path(log).resolve().name == name] if given else places)
+        if not given and not places:
+            raise InputError(f"there is no log {name} here or in {folder}: name the log after the sealed file")
+    return [match[0] for match in matches] if all(len(match) == 1 for match in matches) else [*map(str, given)]
 
 
 def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
@@ -140,14 +138,6 @@ def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
     # A forecast may have been sealed in shares of a log in another scale.
     shares = score_sealed(curve, data.compute, in_shares(data).reward)
     return scored if shares.data_changed else shares
-
-
-def score_folder(folder: Path, logs: Sequence[str]) -> list[FileScore]:
-    """Score every sealed file in a folder."""
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        raise InputError(f"{folder} has no sealed forecasts (*.json): make them with scalerl forecast LOG --seal FILE")
-    return [score_file(path, logs) for path in files]
 
 
 def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
@@ -165,24 +155,25 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
 
 def score_document(results: Sequence[FileScore]) -> Document:
     """Return a line for each sealed curve, what to beware of, and of a single file the forecasts it was asked for."""
-    rows = []
-    for result in results:
-        for curve in result.curves:
-            num = curve.num_new - curve.beyond
-            errors = {"rmse": curve.rmse, "bias": curve.bias, "inside": curve.coverage[0.9]}
-            given = {"file": result.path.name, "num": num, **(errors if num else dict.fromkeys(errors))}
-            rows.append((given, curve, result))
-    asked = []
-    for curve in results[0].curves if len(results) == 1 else ():
-        for row in curve.at:
-            measured = "not yet" if row.measured is None else number_text(row.measured)
-            given = {"name": curve.name, "forecast": Value(value=row.value, low=row.low, high=row.high)}
-            is_inside = {None: "-", True: "yes", False: "no"}[row.inside]
-            asked.append((given, {"measured": measured, "inside": is_inside}, row))
+    rows = [
+        ({"file": result.path.name, "num": curve.num_new - curve.beyond, "inside": curve.coverage[0.9]}, curve, result)
+        for result in results
+        for curve in result.curves
+    ]
+    asked = [
+        ({"name": curve.name, "forecast": _forecast(row), "inside": INSIDE[row.inside]}, row)
+        for curve in (results[0].curves if len(results) == 1 else ())
+        for row in curve.at
+    ]
     blocks = [*score_says(results), table("scores", SCORE_COLUMNS, rows, left=3), table("asked", ASKED_COLUMNS, asked)]
     return sections(("scores", "Sealed forecasts", blocks))
 
 
+def _forecast(row: AtScore) -> Value:
+    return Value(value=row.value, low=row.low, high=row.high)
+
+
+INSIDE = {None: "-", True: "yes", False: "no"}
 SCORE_COLUMNS = {
     "file": "{file}",
     "sealed": "{date}",
@@ -196,7 +187,7 @@ ASKED_COLUMNS = {
     "curve": "{name}",
     "compute": "{compute:c}",
     "forecast": "{forecast:a}",
-    "measured": "{measured}",
+    "measured": "{measured:a}",
     "inside": "{inside}",
 }
 
@@ -208,32 +199,22 @@ def score_says(results: Sequence[FileScore]) -> Iterator[Say]:
         yield say("score_held", Level.ANSWER, level=level, share=share, num=num)
     if not held:
         yield say("score_nothing", Level.ANSWER)
-    for curve in (curve for result in results for curve in result.curves if curve.data_changed):
-        yield say("score_changed", Level.WARNING, curve)
-    for name in (name for result in results for name in result.missing):
-        yield say("score_missing", Level.WARNING, name=name)
+    for result in results:
+        yield from (say("score_changed", Level.WARNING, curve) for curve in result.curves if curve.data_changed)
+        yield from (say("score_missing", Level.WARNING, name=name) for name in result.missing)
 
 
 def scores_json(results: Sequence[FileScore]) -> Json:
-    levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
-    files = [
-        {"file": str(result.path), **picked(("date", "kind", "missing"), result), "curves": _curves_json(result)}
-        for result in results
-    ]
-    return {"files": files, "calibration": plain(levels)}
-
-
-def _curves_json(result: FileScore) -> list[Json]:
+    """Return the scores of each file and of all together."""
     names = ("name", "num_new", "rmse", "bias", "coverage", "data_changed", "num_scored", "at")
-    forecast = ("compute", "measured", "inside", "reward")
-    return [
-        picked(
-            names,
-            {
-                "num_scored": curve.num_new - curve.beyond,
-                "at": [picked(forecast, {"reward": picked(("value", "low", "high"), row)}, row) for row in curve.at],
-            },
-            curve,
-        )
-        for curve in result.curves
-    ]
+    files = []
+    for result in results:
+        curves = []
+        for curve in result.curves:
+            at = [
+                picked(("compute", "measured", "inside", "reward"), {"reward": _forecast(row)}, row) for row in curve.at
+            ]
+            curves.append(picked(names, {"num_scored": curve.num_new - curve.beyond, "at": at}, curve))
+        files.append({"file": str(result.path), **picked(("date", "kind", "missing"), result), "curves": curves})
+    levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
+    return {"files": files, "calibration": plain(levels)}

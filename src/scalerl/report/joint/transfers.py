@@ -151,22 +151,20 @@ TRANSFER_COLUMNS = {
 
 def draw_transfer(done: Transfer, path: Path) -> None:
     """Draw the law and its siblings: ceilings against starts."""
+    places = [(size_text(own.size), own.start, own.ceiling[0], 1.645 * own.ceiling[1]) for own in done.siblings]
+    target = done.ceiling
+    odds = target.value / (1 - target.value) / (done.start / (1 - done.start))
+    starts = np.linspace(0.0, max(done.start, *(own.start for own in done.siblings)) * 1.1, 50)[1:]
 
     def make() -> Any:
         figure = new_figure(5.6, 4.4)
         axes = figure.subplots()
-        for place, own in enumerate(done.siblings):
-            before, slash, _ = own.name.rpartition("/")  # the size ends the name
-            name = f"{before}{slash}{size_text(own.size)}"
-            ends = [1.645 * own.ceiling[1]]
-            axes.errorbar([own.start], [own.ceiling[0]], yerr=ends, fmt="o", color=colour(place), label=name)
-        target = done.ceiling
+        for place, (label, start, ceiling, error) in enumerate(places):
+            axes.errorbar(start, ceiling, error, fmt="o", color=colour(place), label=label)
         ends = [[target.value - target.low], [target.high - target.value]]
-        axes.errorbar([done.start], [target.value], yerr=ends, fmt="D", color=RED, label="target")
-        starts = np.linspace(0.0, max(done.start, *(own.start for own in done.siblings)) * 1.1, 50)[1:]
-        odds = target.value / (1 - target.value) / (done.start / (1 - done.start))
-        axes.plot(starts, odds * starts / (1 - starts + odds * starts), color=GREY, linewidth=0.9, linestyle="--")
-        axes.plot(starts, starts, color=GREY, linewidth=0.6, linestyle=":")
+        axes.errorbar(done.start, target.value, ends, fmt="D", color=RED, label="target")
+        axes.plot(starts, odds * starts / (1 - starts + odds * starts), color=GREY, linestyle="--")
+        axes.plot(starts, starts, color=GREY, linestyle=":")
         axes.set(xlabel="reward before training", ylabel="ceiling")
         axes.set_title("the law at the target's size (dashed), and no gain (dotted)")
         axes.legend(fontsize=7, frameon=False)
