@@ -31,17 +31,17 @@ def measured(rows: list[dict[str, Any]], metrics: list[dict[str, float]]) -> Gai
 
 
 RESULTS = [
-    ([0.2, 0.3, 0.4, 0.4, 0.4], "rose", "Learned: main"),
-    ([0.5, 0.3, 0.3, 0.3], "fell", "Got worse: main"),
-    ([0.3, 0.3, 0.3, 0.3], "within_noise", "Nothing learned beyond noise: main went from 0."),
+    ([0.2, 0.3, 0.4, 0.4, 0.4], "rose"),
+    ([0.5, 0.3, 0.3, 0.3], "fell"),
+    ([0.3, 0.3, 0.3, 0.3], "within_noise"),
 ]
 
 
-@pytest.mark.parametrize(("rates", "kind", "words"), RESULTS)
-def test_rise_fall_and_noise_are_distinguished(rates: list[float], kind: str, words: str):
+@pytest.mark.parametrize(("rates", "kind"), RESULTS)
+def test_rise_fall_and_noise_are_distinguished(rates: list[float], kind: str):
     gain = measured(evaluations(rates), [UPDATED] * 40)
     assert gain.kind == kind
-    assert gain.say("main").text.startswith(words)
+    assert gain.say("main").kind == f"gain_{kind}"
 
 
 def test_few_samples_prove_nothing():
@@ -65,9 +65,7 @@ def test_run_without_an_update_has_learned_nothing():
     skipped = [UPDATED | {"optim/skipped": 1.0}] * 5 + [UPDATED | {"batch/effective": 0.0}] * 3
     gain = measured(rising, skipped)
     assert (gain.kind, gain.num_skipped, gain.num_empty) == ("no_update", 5, 3)
-    text = gain.say("main").text
-    assert "none of 8 steps changed a weight" in text
-    assert "5 had a loss or gradient that was not finite and 3 had an empty batch" in text
+    assert gain.say("main").values["num_steps"] == 8
     assert measured(rising, [*skipped, UPDATED]).kind == "rose"
 
 

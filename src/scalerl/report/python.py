@@ -36,7 +36,7 @@ class Values(dict[str, Any]):
 
     def __str__(self) -> str:
         is_value = self.keys() == {"value", "low", "high"} and None not in self.values()
-        return str(Value(**self)) if is_value else repr(self)
+        return str(Value(value=self["value"], low=self["low"], high=self["high"])) if is_value else repr(self)
 
     def __repr__(self) -> str:
         shown = [f"{key}={value!r}" if isinstance(value, int | float | str) else key for key, value in self.items()]
