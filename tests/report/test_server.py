@@ -68,7 +68,7 @@ def test_every_kind_of_input_is_listed(board: ServedBoard):
     assert [study["name"] for study in listing["studies"]] == ["two-arms"]
     differing = block(listing, "differing")
     rows = {key: dict(zip(differing["heads"][1:], values, strict=True)) for key, *values in differing["rows"]}
-    assert rows["loss.name"]["two-arms/lower-seed0"] == "dapo"
+    assert rows["loss.name"]["two-arms/lower"] == "dapo"
     assert "budget.steps" in rows
 
 

@@ -97,10 +97,12 @@ def end_of(curve: CurveResult) -> float:
     series, data = curve.series, curve.fit.scale
     if curve.fall is not None:
         return float(max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0)))
-    asked = [each.compute for each in curve.at]
-    asked += [each.compute.value for each in curve.reach if each.compute is not None]
-    asked = [compute for compute in asked if compute <= MOST_REACH * data]
-    return float(max(REACH * data, series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0), *asked))
+    ends = [
+        series.compute.max(initial=0.0),
+        series.holdout_compute.max(initial=0.0),
+        *(at for at, _ in marks_of(curve)),
+    ]
+    return float(max(REACH * data, *ends))
 
 
 def chart(

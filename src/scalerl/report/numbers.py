@@ -61,8 +61,8 @@ def number_text(value: float) -> str:
     return f"{value:.{min(max(3 - math.ceil(math.log10(abs(value))), 0), 3)}f}"
 
 
-def two_decimals(value: float) -> str:
-    return f"{value:.2f}"
+two_decimals: Format = "{:.2f}".format
+share_text: Format = "{:.0%}".format
 
 
 def interval_text(value: Value | None, show: Format = number_text) -> str:
@@ -83,10 +83,6 @@ def probability_text(probability: float) -> str:
     if math.isnan(probability):
         return "-"
     return "over 99%" if probability > 0.99 else "under 1%" if probability < 0.01 else f"{probability:.0%}"
-
-
-def share_text(share: float) -> str:
-    return f"{share:.0%}"
 
 
 def money_text(amount: float) -> str:

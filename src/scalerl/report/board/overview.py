@@ -9,7 +9,7 @@ from scalerl.logs.names import without_seed
 from scalerl.report.board.look import Look
 from scalerl.report.document import Blocks, Curves, Document, Grid, Json, Say, grid, plain, say, sections, table
 from scalerl.report.figures import short_names
-from scalerl.report.runs import settings_that_differ
+from scalerl.report.runs import PER_RUN, settings_that_differ
 
 OVERVIEW_COLUMNS = {
     "run": "{run}",
@@ -60,7 +60,14 @@ def _charted(lines: Sequence[Json]) -> Blocks:
 
 
 def _differing(looks: Sequence[Look]) -> Grid | None:
-    recipes = {look.row["name"]: look.settings for look in looks if look.settings}
+    """Return the settings that differ, a column for each recipe: runs that differ in their seed alone share one."""
+    recipes: dict[str, Json] = {}
+    for look in looks:
+        settings = {key: value for key, value in look.settings.items() if key not in PER_RUN}
+        if settings and settings not in recipes.values():
+            name = without_seed(look.row["name"])
+            recipes[look.row["name"] if name in recipes else name] = settings
     text = lambda value: "-" if value is None else value if isinstance(value, str) else json.dumps(value)  # noqa: E731
     rows = [(key, *map(text, plain(values))) for key, values in settings_that_differ([*recipes.values()]).items()]
-    return grid("differing", ("setting", *recipes), rows, left=1 + len(recipes))
+    heads = ("setting", *short_names([*recipes])[1])
+    return grid("differing", heads, rows, left=len(heads))
