@@ -4,6 +4,7 @@
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
     python benchmarks/study_table.py cost TABLE.csv.gz BASE [step] 0.8   the same over the base's, with intervals
     python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
+    python benchmarks/study_table.py at TABLE.csv.gz 40 80 120           rewards around these steps
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and another setting
     python benchmarks/study_table.py paired TABLE.csv.gz BASE            what a column of the grid adds to the base's
     python benchmarks/study_table.py gap TABLE.csv.gz                    how far generator and learner differ
@@ -175,6 +176,21 @@ def reach(path: str, base: str, *targets: str) -> None:
         found.items(), key=lambda item: statistics.mean(flops(rows, targets[0]) for rows in item[1])
     ):
         print(f"| {name} |", " | ".join(", ".join(map(cell, runs)) for cell in cells.values()), "|")
+
+
+def at(path: str, *steps: str) -> None:
+    """Print the mean of three evaluations around each of these steps, by run; "-" where a run ended before."""
+    print("| arm |", " | ".join(f"step {step}" for step in steps), "| last |\n|---" + "|---" * (len(steps) + 1) + "|")
+
+    def around(rows: list[dict[str, str]], step: float) -> str:
+        if step > float(rows[-1]["step"]):
+            return "-"
+        means = zip(rows[1:], thirds(rows), strict=False)
+        return f"{min(means, key=lambda each: abs(float(each[0]['step']) - step))[1]:.3f}"
+
+    for arm, runs in by_arm(path).items():
+        cells = [[around(rows, float(step)) for rows in runs] for step in steps]
+        print(f"| {arm} |", " | ".join(", ".join(cell) for cell in (*cells, [rows[-1]["step"] for rows in runs])), "|")
 
 
 def fits_of(path: str, axis: str, until: float = math.inf) -> dict[str, Fit]:
@@ -636,6 +652,7 @@ COMMANDS = {
     for each in (
         write,
         reach,
+        at,
         arms,
         cost,
         factors,
