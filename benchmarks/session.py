@@ -85,13 +85,17 @@ CALLS: dict[str, tuple[Step, ...]] = {
         Step(
             name="8b",
             seconds=210,
-            words=script("gpu.py", "--shapes", "8b", "--parts", "torch,vllm,learn", "--json", "OUT/8b.jsonl"),
+            words=script(
+                "gpu.py", "--shapes", "8b", "--parts", "torch,vllm,learn", "--seconds", "8", "--json", "OUT/8b.jsonl"
+            ),
             check=script("gpu.py", "--shapes", "8b", "--parts", "torch,learn", "--quick", "--json", "OUT/8b.jsonl"),
         ),
         Step(
             name="gaps",
             seconds=150,
-            words=script("gpu.py", "--shapes", "10m,135m,1.5b", "--parts", "gaps", "--json", "OUT/gaps.jsonl"),
+            words=script(
+                "gpu.py", "--shapes", "10m,135m,1.5b", "--parts", "gaps", "--seconds", "5", "--json", "OUT/gaps.jsonl"
+            ),
             check=script("gpu.py", "--shapes", "tiny", "--parts", "gaps", "--quick", "--json", "OUT/gaps.jsonl"),
         ),
     ),

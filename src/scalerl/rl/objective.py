@@ -54,14 +54,15 @@ class Objective:
         if weights.imitation is not None:
             total = total - (weights.imitation * inputs.log_probs).sum()
         if self.kl is not None:
-            assert weights.kl is not None
             assert reference_log_probs is not None
             terms = KlInputs(
                 log_probs=inputs.log_probs,
                 generator_log_probs=inputs.generator_log_probs,
                 reference_log_probs=reference_log_probs,
             )
-            total = total + (weights.kl * self.kl(terms)).sum()
+            # None where the tasks of a batch have no KL part; another task of the run has.
+            if weights.kl is not None:
+                total = total + (weights.kl * self.kl(terms)).sum()
             with torch.no_grad():
                 # Not the term itself: its value may be no estimate of the KL.
                 columns.append(k3(terms))
