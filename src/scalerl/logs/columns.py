@@ -85,6 +85,10 @@ _TRAINING = (
 )
 
 
+# 'Steps (k)' and 'tokens (B)' of spreadsheets.
+_UNIT = re.compile(r"\s?\((?:[kKMBTh%]|hours)\)$")
+
+
 def _words(words: str) -> re.Pattern[str]:
     """Return a pattern of words that stand between the separators of a plain name."""
     return re.compile(rf"(?:^|_)(?:{words})(?:[_@]|$)")
@@ -108,6 +112,10 @@ _NEVER = _words(
     r"|count|num|zero|tokens?|steps?|epoch|lr|clip|clipped|ratio|norm|grad|hash|advantages?|per|truncated"
     r"|weight|scale|coef|threshold|target"
 )
+_BENCHMARK = re.compile(
+    r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
+    r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa)[\w@]*"
+)
 _TRAINING_WORD = re.compile(r"train\w*", re.IGNORECASE)
 _EVALUATION_WORD = re.compile(r"(?:eval|val|valid|test)\w*", re.IGNORECASE)
 
@@ -123,7 +131,7 @@ BARE: Rank = (0, 2, 0)
 @lru_cache(maxsize=8192)
 def plain(column: str) -> str:
     """Return a name as it is compared; a leading underscore stays, since wandb's `_step` is not `step`."""
-    name = column.strip().lower()
+    name = _UNIT.sub("", column.strip()).lower()
     return "_" * name.startswith("_") + re.sub(r"(?:[^\w@]|_)+", "_", name).strip("_")
 
 
@@ -163,6 +171,11 @@ def is_measured(column: str) -> bool:
 
 def is_training_word(word: str) -> bool:
     return _TRAINING_WORD.fullmatch(word) is not None
+
+
+def is_benchmark(column: str) -> bool:
+    """Return whether a column is named after a public benchmark alone; a run has several of them, not one each."""
+    return _BENCHMARK.fullmatch(plain(column)) is not None
 
 
 def are_splits(words: Iterable[str]) -> bool:

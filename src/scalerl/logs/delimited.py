@@ -1,11 +1,16 @@
-"""Tables with a header and a delimiter, as rows: CSV, with `,` `;` tabs or blanks between the cells."""
+"""Tables with a header and a delimiter, as rows: CSV, with `,` `;` `|` tabs or blanks between the cells.
+
+A table with a rule under its header, as Markdown has it, may stand anywhere in a text.
+"""
 
 import csv
 import io
+import itertools
 import re
 
 from scalerl.errors import InputError
-from scalerl.logs.frame import Placed, listed, number
+from scalerl.logs.columns import AXES, reward_rank, with_role
+from scalerl.logs.frame import Names, Placed, listed, number
 from scalerl.logs.source import MAX_COLUMNS, Source
 
 _MAX_SAMPLE = 50
@@ -15,6 +20,10 @@ _PREAMBLE = re.compile(r"\s*$|#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
 # 0,25 and 1.234,5 and 1.000, in tables whose delimiter is not the comma; no group of thousands begins with 0.
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d{0,9},\d+)(?: ?%)?\s*")
 _DECIMAL_POINT = re.compile(r"\s*[-+]?\d+\.\d{1,2}\s*")
+# A row of a table that only separates others: |---|:--:| and +----+----+.
+_RULE = re.compile(r"(?=[^\n]*-)(?=[^\n]*[|+])[-\s|+:=]*")
+_THOUSANDS = re.compile(r"([-+]?\d+(?:\.\d+)?)k", re.IGNORECASE)
+_MIN_RULED = 3
 
 Line = tuple[int, list[str]]
 """Line number and cells."""
@@ -23,13 +32,16 @@ Line = tuple[int, list[str]]
 def csv_rows(source: Source) -> Placed | None:
     """Return the rows of a table; None if the text is not one. InputError says what is wrong with one."""
     is_named = source.path.suffix.lower() in _SUFFIXES
-    delimiter, lines = _lines(source, is_named)
-    if not lines or not (is_named or _is_table([cells for _, cells in lines[:_MAX_SAMPLE]], delimiter)):
+    delimiter, lines = ("|", ruled) if (ruled := _ruled(source)) else _lines(source, is_named)
+    if not lines or not (ruled or is_named or _is_table([cells for _, cells in lines[:_MAX_SAMPLE]], delimiter)):
         return None
     (line, header), *body = lines
     source.limit(len(header), MAX_COLUMNS, "columns")
     if all(map(_is_number, header)):
-        raise InputError(f"{source.path}, line {line}: numbers ({listed(header)}) where column names belong.")
+        raise InputError(
+            f"{source.path}, line {line}: numbers ({listed(header)}) where column names belong: put a line with names "
+            "above them, such as step,reward."
+        )
     # A repeated name keeps its first column; the others stay reachable by their position.
     names = [cell.strip() or f"column {at}" for at, cell in enumerate(header, start=1)]
     names = [f"{name}.{at + 1}" if name in names[:at] else name for at, name in enumerate(names)]
@@ -47,12 +59,47 @@ def csv_rows(source: Source) -> Placed | None:
     return [(f"line {at}", dict(zip(names, cells, strict=False))) for at, cells in rows]
 
 
+def _ruled(source: Source) -> list[Line]:
+    """Return the longest table of steps and rewards with a rule under its header, header first; [] if there is none.
+
+    Tables with the same header are one: Ray prints its table again and again.
+    """
+    lines = [line.strip() for line in source.text.splitlines()]
+    tables: dict[tuple[str, ...], list[Line]] = {}
+    header: tuple[str, ...] = ()
+    for at, (line, following) in enumerate(zip(lines, [*lines[1:], ""], strict=True), start=1):
+        if "|" not in line:
+            header = header if _RULE.fullmatch(line) else ()
+        elif not _RULE.fullmatch(line):
+            cells = [_bare(cell) for cell in line.removeprefix("|").removesuffix("|").split("|")]
+            header = header if len(cells) == len(header) else ()
+            if header:
+                tables[header].append((at, cells))
+            elif _RULE.fullmatch(following) and len(cells) > 1:
+                header = tuple(cells)
+                tables.setdefault(header, [(at, cells)])
+    logs = [rows for names, rows in tables.items() if any(map(reward_rank, names)) and _goes_on(names, rows[1:])]
+    return max((rows for rows in logs if len(rows) > _MIN_RULED), key=len, default=[])
+
+
+def _goes_on(names: Names, rows: list[Line]) -> bool:
+    """Return whether a table has a column of steps that rises from row to row; one in an answer begins anew."""
+    steps = [number(cells[names.index(name)]) for name in with_role(names, "step", *AXES)[:1] for _, cells in rows]
+    return bool(steps) and steps[0] < steps[-1] and all(a <= b for a, b in itertools.pairwise(steps))
+
+
+def _bare(cell: str) -> str:
+    """Return a cell of a text without its emphasis; 4k is 4000."""
+    bare = cell.strip().strip("*`_ ").replace("\u2212", "-")
+    return str(1000 * float(thousands[1])) if (thousands := _THOUSANDS.fullmatch(bare)) else bare
+
+
 def _lines(source: Source, is_named: bool) -> tuple[str, list[Line]]:
     """Return the delimiter, and the lines that hold something, from the header on."""
     raw = source.text.splitlines(keepends=True)
     first = next((at for at, line in enumerate(raw) if not _PREAMBLE.match(line)), 0)
     header, lines = raw[first][:_MAX_FIELD], list[Line]()
-    delimiter = max(",;\t", key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
+    delimiter = max(",;\t|", key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
     delimiter = " " if delimiter not in header and " " in header.strip() else delimiter
     reader = csv.reader(io.StringIO("".join(raw[first:]), newline=""), delimiter=delimiter, skipinitialspace=True)
     try:
@@ -61,13 +108,16 @@ def _lines(source: Source, is_named: bool) -> tuple[str, list[Line]]:
         if is_named:
             raise InputError(f"{source.path}, line {first + reader.line_num}: not CSV ({fault}); repair it.") from None
         lines = []
-    return delimiter, lines
+    # Titles above the header, as spreadsheets have them.
+    titles = itertools.takewhile(lambda line: len(line[1]) > 2 and sum(map(bool, map(str.strip, line[1]))) == 1, lines)
+    return delimiter, lines[len([*titles]) :]
 
 
 def _is_table(rows: list[list[str]], delimiter: str) -> bool:
     """Return whether lines look like a table: a header of words, and under it rows of as many cells with numbers."""
     header, *body = rows
-    is_narrow = len(header) < 2 or delimiter == " "
+    body = [row for row in body if row != header]
+    is_narrow = len(header) < 2 or delimiter in " |"
     are_numbers = [[_is_number(cell) for cell in row if cell.strip()] for row in body[: 1 if len(body) < 3 else -1]]
     is_like = len(header) > MAX_COLUMNS or {len(header)} >= {len(row) for row in body[:-1]}
     return (

@@ -47,6 +47,7 @@ SENTENCES = {
     "contained": "{files} hold the first part of {file} and are left out.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
+    "one_column_per_step": "The table has one column per step: {columns}.",
     "one_column": "{others} and {column} are one column: no row has both.",
     # what is a run
     "attempts": (

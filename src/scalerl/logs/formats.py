@@ -10,11 +10,12 @@ from pathlib import Path
 from scalerl import store
 from scalerl.errors import InputError, UserError
 from scalerl.logs import trackers
+from scalerl.logs.columns import is_evaluation
 from scalerl.logs.console import console_rows
 from scalerl.logs.delimited import csv_rows
 from scalerl.logs.facts import Fact, fact, facts_of
-from scalerl.logs.frame import Frame, Placed, Row, objects
-from scalerl.logs.names import FILE
+from scalerl.logs.frame import Frame, Placed, Row, grouped, objects
+from scalerl.logs.names import FILE, without_split
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
 from scalerl.logs.places import MAX_LOGS, Group, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
 from scalerl.logs.plan import Plan
@@ -95,16 +96,29 @@ def _read_all(path: Path, groups: list[Group]) -> list[Log]:
 
 
 def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
-    """Return the logs of a folder; if no two of them have one format, they are one run, and the best one is returned.
+    """Return the logs of a folder; of those that are one run, the best one.
 
-    The best has evaluations, or is a folder with a file for each step, or has the most values of its reward.
+    They are one run if no two of them have one format, or if their names differ in a word such as train or eval.
     """
-    if not len({log.kind for log in logs}) == len(logs) > 1:
-        return logs
-    best = max(logs, key=lambda log: (log.path.is_dir() or log.plan().roles["y"].rule == "evaluation", log.num_rewards))
+    if len({log.kind for log in logs}) == len(logs):
+        return [_best(logs, folder)] if logs else []
+    families = grouped(logs, lambda log: (log.path.parent, without_split(log.path.name)))
+    return [_best(family, folder if len(families) == 1 else family[0].path) for family in families]
+
+
+def _best(logs: list[Log], path: Path) -> Log:
+    """Return the log of a run that has evaluations, or a file for each step, or the most rewards; as that of `path`."""
+    if len(logs) == 1:
+        return logs[0]
+
+    def worth(log: Log) -> tuple[bool, int]:
+        is_evaluated = is_evaluation(log.path.stem) or log.plan().roles["y"].rule == "evaluation"
+        return log.path.is_dir() or is_evaluated, log.num_rewards
+
+    best = max(logs, key=worth)
     others = tuple(log.path.name for log in logs if log is not best)
     choice = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.plan()["y"], others=others)
-    return [replace(best, path=folder, facts=(choice, *best.facts))]
+    return replace(best, path=path, facts=(choice, *best.facts))
 
 
 # One log

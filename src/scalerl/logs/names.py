@@ -23,6 +23,9 @@ _GENERIC = re.compile(
 )
 _GENERIC_FOLDER = re.compile(r"checkpoint-\d+|files|logs?|tensorboard|tb|runs?|outputs?|wandb|", re.IGNORECASE)
 _SEED = re.compile(r"[-_./ ]?(?<![A-Za-z])seed[-_= ]?\d+(?![A-Za-z\d])|[-_.]s\d{1,4}$", re.IGNORECASE)
+_SPLIT = re.compile(
+    r"(?:^|[-_. ])(?:train|training|eval|evals|evaluation|val|valid|validation|test)(?=[-_. ])", re.IGNORECASE
+)
 _LONG = 32
 # Separators between the parts of a run's name; a dot between digits is a decimal point.
 _WORDS = re.compile(r"([-_/\s]+|(?<!\d)\.|\.(?!\d))")
@@ -31,6 +34,11 @@ _WORDS = re.compile(r"([-_/\s]+|(?<!\d)\.|\.(?!\d))")
 def without_seed(name: str) -> str:
     """Return a name without the part that says its seed: grpo_seed1 is a run of grpo."""
     return _SEED.sub("", name).strip("-_./ ")
+
+
+def without_split(name: str) -> str:
+    """Return a name without the word for training or evaluation: train_metrics.jsonl and eval_metrics.jsonl are one."""
+    return _SPLIT.sub("", name).lstrip("-_. ")
 
 
 def file_names(paths: Sequence[Path]) -> list[str]:

@@ -8,7 +8,7 @@ a step and the most rows is read, together with those that lie at the same depth
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scalerl.errors import InputError
@@ -23,7 +23,9 @@ _MAX_DEPTH = 8
 _WRAPPERS = frozenset({"data", "metrics", "payload", "values"})
 # Points as lists of numbers; those with three are what tensorboard's page saves.
 _POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
-_STEP_KEY = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,12})")
+_STEP_KEY = re.compile(r"([A-Za-z][A-Za-z_ -]*+)?(\d{1,12})")
+# The list of steps that another list of evaluations belongs to: eval_steps.
+_STEPS_OF = re.compile(r"(?:train|training|eval|evaluation|val|validation|test)[_/ ]", re.IGNORECASE)
 _MIN_VALUES = 3
 _NUMBERS = {int, float, type(None)}
 
@@ -124,8 +126,10 @@ def _rows(value: Any) -> list[Row]:
     """Return a list of objects, points or numbers, or a map from step to values, as rows; none for anything else."""
     if isinstance(value, dict):
         steps = [_STEP_KEY.fullmatch(key) for key in value]
+        if not all(steps) or len({step[1] for step in steps if step}) > 1:
+            return []
         cells = [metrics_of(cell) if isinstance(cell, dict) else {"value": cell} for cell in value.values()]
-        return [{"step": int(step[1]), **row} for step, row in zip(steps, cells, strict=True) if step and all(steps)]
+        return [{"step": int(step[2]), **row} for step, row in zip(steps, cells, strict=True) if step]
     kinds = set(map(type, value)) if isinstance(value, list) else set()
     if kinds == {dict}:
         return [metrics_of(row) for row in value]
@@ -151,13 +155,20 @@ def _tables_in(value: Row, path: tuple[str, ...], labels: Labels) -> Iterator[Ta
     for length in dict.fromkeys(map(len, lists.values())):
         columns = {key: cells for key, cells in lists.items() if len(cells) == length > 0}
         if len(columns) > 1 or any(map(is_measured, columns)):
-            yield Table([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], labels)
+            names = [_without_split(name, columns) if len(columns) < len(lists) else name for name in columns]
+            yield Table([dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)], labels)
         elif columns:
             yield from _tables(next(iter(columns.values())), (*path, *columns), labels)
     inner = {key: part for key, part in value.items() if isinstance(part, dict | list) and key not in lists}
     column = "split" if are_splits(inner) else path[-1] if path else "run"
     for key, part in inner.items():
         yield from _tables(part, (*path, key), labels if is_measured(key) else {**labels, column: key})
+
+
+def _without_split(name: str, columns: Iterable[str]) -> str:
+    """Return `step` for the steps of the other lists of their length, steps and eval_steps; other names stay."""
+    steps = [column for column in columns if has_role(_STEPS_OF.sub("", column, count=1), "step")]
+    return "step" if [name] == steps else name
 
 
 def _lists(value: Row) -> dict[str, list[Any]]:

@@ -99,7 +99,19 @@ class Plan:
                 raise InputError(
                     f"{self.path} has no column recognised as {what}: name it with --{option}; it has {columns}."
                 )
+        if name := self._naming_every_row():
+            raise InputError(
+                f"{self.path} has one row for each {name}, all at one step: give the history of the runs, with a row "
+                "per step."
+            )
         return self
+
+    def _naming_every_row(self) -> str:
+        """Return the column with another name in each row, if the rows are at one step: results, not a curve."""
+        steps = {*self.frame.numbers(self["step"]).tolist()}
+        names = [name for name in self.frame.columns if has_role(name, "run", "arm", "metric")]
+        are_apart = [name for name in names if len({*self.frame.words(name)}) == len(self.frame) > 2]
+        return are_apart[0] if are_apart and self["step"] and len(steps) == 1 and not self.options.x else ""
 
 
 Rule = Callable[[Plan], Choice | None]

@@ -15,6 +15,7 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Frame, Placed, frame_of
+from scalerl.logs.notebook import printed_by_cells
 
 MAX_COLUMNS = 5_000
 """Columns of one log; a run with many metrics has some hundred."""
@@ -71,12 +72,15 @@ class Source:
     def data(self) -> bytes:
         """The content of a file, unpacked."""
         data = bounded_bytes(self.path)
-        return _unpacked(self.path, data) if data[:2] == b"\x1f\x8b" else data
+        data = _unpacked(self.path, data) if data[:2] == b"\x1f\x8b" else data
+        if data[:4] == b"PK\x03\x04" or data[257:262] == b"ustar":
+            raise InputError(f"{self.path} is an archive or a spreadsheet: unpack it, or save the table as CSV.")
+        return data
 
     @cached_property
     def text(self) -> str:
-        """The content as text; InputError for what is none."""
-        return _decoded(self.path, self.data)
+        """The content as text, of a notebook what its cells printed; InputError for what is none."""
+        return printed_by_cells(text := _decoded(self.path, self.data)) or text
 
 
 def bounded_bytes(path: Path) -> bytes:

@@ -10,7 +10,15 @@ from collections import Counter
 import numpy as np
 
 from scalerl.logs.amounts import seconds_since_1970
-from scalerl.logs.columns import are_splits, is_evaluation, is_measured, is_training_word, reward_rank, with_role
+from scalerl.logs.columns import (
+    are_splits,
+    is_benchmark,
+    is_evaluation,
+    is_measured,
+    is_training_word,
+    reward_rank,
+    with_role,
+)
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Cells, Floats, Frame, concatenated, numbered, objects
 from scalerl.logs.selection import Selection
@@ -23,6 +31,7 @@ _SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
 # Columns of one metric have peaks within this factor.
 _ALIKE = 10.0
+_MIN_STEPS = 3
 # A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
 _STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
 
@@ -31,6 +40,7 @@ def tidied(frame: Frame, options: Selection) -> tuple[Frame, list[Fact]]:
     """Return a frame with one row per run and step, in the order in which the rows were logged."""
     facts: list[Fact | None] = []
     for reshape in (
+        one_column_per_step,
         one_metric_per_row,
         one_column_per_run,
         evaluations_apart,
@@ -47,6 +57,37 @@ def tidied(frame: Frame, options: Selection) -> tuple[Frame, list[Fact]]:
 def first(frame: Frame, *roles: str) -> str:
     """Return the first column that has one of these roles by its name; "" if there is none."""
     return next(iter(with_role(frame.columns, *roles)), "")
+
+
+def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
+    """A table whose columns are steps, step_100, step_200 ..., gets a row for each; its first column names the rows."""
+    if len(frame.columns) <= _MIN_STEPS or {*options.columns} & {*frame.columns}:
+        return None
+    (name, *columns), words = frame.columns, frame.words(next(iter(frame.columns)))
+    matches = [_STEP.fullmatch(column) for column in columns]
+    values = [float(match[1]) for match in matches if match]
+    if (
+        len(values) < len(columns)
+        or sorted({*values}) != values
+        or len({*words}) < len(frame)
+        or not frame.is_words(name)
+    ):
+        return None
+    is_metric = all(map(is_measured, words)) or all(map(is_benchmark, words))
+    rows = [frame.take(np.full(len(values), at)) for at in range(len(frame))]
+    owner = "metric" if is_metric else name if with_role([name], "run", "arm", "seed") else "run"
+    made = [
+        Frame(
+            {
+                owner: row.words(name),
+                "step": np.array(values),
+                VALUE: np.array([row.numbers(each)[0] for each in columns]),
+            },
+            row.origin,
+        )
+        for row in rows
+    ]
+    return concatenated(made), fact("one_column_per_step", columns=tuple(columns))
 
 
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
@@ -79,7 +120,7 @@ def one_column_per_run(frame: Frame, options: Selection) -> Reshaped:
     """A table with a column for each run gets a row for each run and step.
 
     wandb exports 'run - metric' beside its __MIN and __MAX. Other tables have a step and columns of numbers, none of
-    which is named as anything that trainers measure.
+    which is named as anything that trainers measure. Where they are benchmarks, each is an evaluation set.
     """
     columns = [name for name in frame.columns if not name.endswith(_COMPANIONS)]
     runs = {name: tuple(name.rsplit(_SEPARATOR, 1)) for name in columns if _SEPARATOR in name}
@@ -88,11 +129,12 @@ def one_column_per_run(frame: Frame, options: Selection) -> Reshaped:
     if not runs or {*options.columns} & {*runs}:
         return None
     base = frame.without({*frame.columns} - {*columns} | {*runs})
+    owner = "benchmark" if all(is_benchmark(run) for run, _ in runs.values()) else "run"
     frames = []
     for run in dict.fromkeys(run for run, _ in runs.values()):
         measured = {metric: frame.numbers(name) for name, (owner, metric) in runs.items() if owner == run}
         is_known = np.isfinite([*measured.values()]).any(axis=0)
-        frames.append(base.having({"run": objects([run] * len(frame)), **measured}).take(is_known))
+        frames.append(base.having({owner: objects([run] * len(frame)), **measured}).take(is_known))
     names, metrics = (tuple(dict.fromkeys(part)) for part in zip(*runs.values(), strict=True))
     return concatenated(frames), fact("one_column_per_run", columns=names, metrics=metrics)
 
