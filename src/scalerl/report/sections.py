@@ -38,8 +38,8 @@ FAR = 30.0
 """Times the data from which a forecast is called far."""
 QUIET_FACTS = (
     "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
-    "one_column_per_step", "files_joined", "runs_apart", "runs_by_column", "repeated_rows", "held_values", "start_at_zero",
-    "start_from_evaluation", "cpu_time",
+    "one_column_per_step", "files_joined", "runs_apart", "runs_by_column", "repeated_rows", "held_values",
+    "start_at_zero", "start_from_evaluation", "cpu_time",
 )  # fmt: skip
 """What was decided about a log and hardly changes the answer."""
 
