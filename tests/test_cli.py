@@ -1,6 +1,7 @@
 """The predictive commands as a user types them."""
 
 import csv
+import errno
 import json
 import re
 import subprocess
@@ -311,6 +312,12 @@ FROM_RANK.add_note("Traceback of rank 1\n")
         (RecipeError("wrong", "worse"), 2, "error: wrong\nerror: worse\n"),
         (StoreError("wrong"), 1, "error: wrong\n"),
         (FROM_RANK, 1, "Traceback of rank 1\nerror: rank 1 failed\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            1,
+            "error: the output cannot be written: the disk is full\n",
+        ),
+        (OSError(errno.EACCES, "Permission denied", "runs"), 1, "error: runs: Permission denied\n"),
     ],
 )
 def test_our_own_errors_are_sentences(
@@ -323,7 +330,9 @@ def test_our_own_errors_are_sentences(
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("error", [ValueError("shapes differ"), np.linalg.LinAlgError("singular"), RuntimeError("no")])
+@pytest.mark.parametrize(
+    "error", [ValueError("shapes differ"), np.linalg.LinAlgError("singular"), RuntimeError("no"), OSError(5, "no")]
+)
 def test_a_fault_in_the_code_keeps_its_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch):
     failing(monkeypatch, error)
     with pytest.raises(type(error)):

@@ -66,7 +66,7 @@ def test_trial_shows_what_an_own_grader_returned(tmp_path: Path):
         "on count as correct"
     )
     wrong, graded, *_ = tried(tmp_path, 'task.grader="own_code:wrong"')
-    assert wrong == "own_code:wrong gives 0 to a reference answer of main, and the same to nonsense"
+    assert wrong.endswith("gives 0 to a reference answer of main, and the same to nonsense, so it teaches nothing")
     assert graded.startswith("main: own_code:wrong gives 0 on average to 2 answers of the untrained model; check that")
 
 

@@ -16,6 +16,9 @@ from scalerl.cli.options import option
 from scalerl.cli.recipe import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""What a file system answers without permission or room."""
+
 app = typer.Typer(
     name="scalerl",
     help="Predict where RL of a language model levels off, compare recipes by their curves, and train with ScaleRL.",
@@ -44,9 +47,13 @@ def example(
 
     from typer.main import get_command
 
-    out.mkdir(parents=True, exist_ok=True)
+    from scalerl.atomic_files import new_file, write_errors
+
+    with write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     table = out / "runs.csv"
-    table.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
+    with new_file(table) as unfinished:
+        unfinished.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
     options = "--by recipe"
     for name, more in (
         ("fit", ["--at", "100"]),
@@ -113,10 +120,14 @@ def main() -> None:
             # The notes of an error of another process have its traceback.
             _exit(str(error), code=1, before="".join(getattr(error, "__notes__", ())))
         except OSError as error:
-            # Any command that opens a file may be given such a name.
-            if error.errno != errno.ENAMETOOLONG:
+            # Any command may be given a name that is too long, or a place without permission or room.
+            if error.errno == errno.ENAMETOOLONG:
+                _exit(f"{error.filename}: this name is too long for a file or folder", code=2)
+            if error.errno not in _REFUSED:
                 raise
-            _exit(f"{error.filename}: this name is too long for a file or folder", code=2)
+            from scalerl.atomic_files import write_failure
+
+            _exit(f"{error.filename or 'the output cannot be written'}: {write_failure(error)}", code=1)
 
 
 def _exit(message: str, *, code: int, before: str = "") -> NoReturn:

@@ -148,8 +148,9 @@ def try_graders(parts: Parts) -> list[str]:
             continue
         reference, nonsense = map(_value, values)
         line = f"{name} gives {reference} to a reference answer of {eval_set.name}"
-        line += ", and the same to nonsense" if reference == nonsense else f", {nonsense} to nonsense"
-        if reference != nonsense and values[0] is not None and values[0] < judge.threshold:
+        is_blind = reference == nonsense
+        line += ", and the same to nonsense, so it teaches nothing" if is_blind else f", {nonsense} to nonsense"
+        if not is_blind and values[0] is not None and values[0] < judge.threshold:
             line += f"; only values from reward.threshold = {judge.threshold:g} on count as correct"
         lines.append(line)
     return lines
