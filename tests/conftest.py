@@ -35,7 +35,7 @@ pytest.register_assert_rewrite("contracts.engine", "contracts.sampling", "contra
 # How long an example takes depends on the machine and its load more than on the strategy. The examples of a test are
 # always the same, so that it fails for the commit that broke it; --hypothesis-profile=searching draws new ones.
 settings.register_profile("searching", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-settings.register_profile("scalerl", settings.get_profile("searching"), derandomize=True)
+settings.register_profile("scalerl", settings.get_profile("searching"), derandomize=True, max_examples=50)
 settings.load_profile("scalerl")
 
 

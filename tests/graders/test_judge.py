@@ -83,9 +83,11 @@ def serving() -> Iterator[Server]:
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
@@ -153,6 +155,14 @@ def test_long_numbers_take_no_time():
     assert score_in("score: " + "1" * 1_000_000) is None
     assert score_in("score: ." + "1" * 180 + "." * 1_000_000) is None
     assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(("begin", "part"), [("<", " "), ("", "<answer"), ("", "</")])
+def test_tags_are_found_in_no_time(server: Server, begin: str, part: str):
+    """A model writes the answer."""
+    answer = begin + part * (100_000 // len(part))
+    with GraderPool(timeout_s=100, cpu_limit_s=2.0) as pool:
+        assert judged(pool, server, [answer])[0].value == 1
 
 
 def test_key_is_not_sent_on_to_another_server(server: Server):

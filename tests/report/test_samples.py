@@ -1,6 +1,7 @@
 """Searching the samples of a run."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ def test_errors_of_tools_and_turns_are_found(run: GrowingRun):
     run.sample("1/0", "none", conversation=said)
     (failed,) = search(run, verdict="error")["samples"]
     assert search(run, turns=2)["samples"] == [failed]
+
+
+@pytest.mark.parametrize("part", ["\n", " ", "\n ", "a", "a\n", "error\n"])
+def test_errors_are_looked_for_in_no_time(run: GrowingRun, part: str):
+    """The board does so in its own process, for samples of strangers."""
+    run.sample("?", "none", conversation=[{"by": "environment", "text": part * (50_000 // len(part))}])
+    began = time.process_time()
+    assert len(search(run, verdict="error")["samples"]) == (part == "error\n")
+    assert time.process_time() - began < 1
 
 
 def test_prompt_that_is_its_own_name_is_found_however_long(run: GrowingRun):

@@ -28,9 +28,10 @@ _DATA = {"answer", "problem", "prompt", "question", "sort", "group", "primary", 
 _DATA |= {"field", "data", "text", "label", "score", "reward", "metric", "public"}
 """What precedes "key" in a name that is no secret: answer_key."""
 
-_CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
+# A pattern that begins with any number of characters may not be tried from each of them: texts are of strangers too.
+_CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
 _BEARER = re.compile(r"\b(Bearer|Basic) +[\w.~+/=-]{8,}", re.IGNORECASE)
-_ASSIGNED = re.compile(r"(?P<name>[\w.-]+)(?P<sign>[\"']?\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;&)]{8,})")
+_ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>[\"']?\s*+[=:]\s*[\"']?)(?P<value>[^\s\"',;&)]{8,})")
 _KNOWN = re.compile(r"\b(sk-|hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|AKIA|AIza|eyJ)[\w.-]{16,}")
 """Keys that are known by how they begin, wherever they came from."""
 

@@ -44,7 +44,7 @@ _SCORE = re.compile(r"score[^\w.-]{0,5}(\d*\.?\d+)(?![a-z\d]|\.\d|\s*[/%]|\s+(?:
 """Not a part of a number, nor one of another scale: -1, 1/10, 1 of 10, 1%."""
 _LONGEST_LINE = 200
 """Characters at the end of a reply in which a score is looked for."""
-_TAG = re.compile(r"<(\s*/?\s*answer\b[^<>]*)>", re.IGNORECASE)
+_TAG = re.compile(r"<(\s*+/?\s*+answer\b[^<>]*+)>", re.IGNORECASE)
 _CHARACTERS_PER_TOKEN = 4  # of English
 _MOST_TOKENS = 10**8
 """That a server may count for one question: more is a mistake."""

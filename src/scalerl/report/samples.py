@@ -18,7 +18,7 @@ MAX_TEXT = 6000
 MAX_WHOLE = 400_000
 SECONDS = 1.5
 """Time after which a search returns what it has, and where to go on."""
-ERROR = re.compile(r"^\s*(\w*(error|exception)\b|traceback)", re.IGNORECASE | re.MULTILINE)
+ERROR = re.compile(r"^[^\S\n]*+(\w*(error|exception)\b|traceback)", re.IGNORECASE | re.MULTILINE)
 _LINES: dict[Path, Lines] = {}
 _KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward", "conversation")
 
