@@ -236,6 +236,16 @@ def test_an_opening_without_room_costs_one_verdict():
     assert "no room" in engine.first_errors["own"]
 
 
+def test_hint_is_not_read_with_the_prompt_of_an_environment():
+    """The policy as its own teacher would read another conversation than the one that was held."""
+    for start, expected in ((Echo, set()), (Counting, {"error"})):
+        engine = turns_engine({"own": playing(start)})
+        engine.submit([request(number, hint_tokens=(5, 6)) for number in range(4)])
+        reasons = {completion.episode and completion.episode.reason for completion in drain(engine)}
+        assert reasons == (expected or {None})
+        assert ("hint" in engine.first_errors.get("own", "")) == bool(expected)
+
+
 @pytest.mark.parametrize(
     ("plan", "room", "expected"),
     [

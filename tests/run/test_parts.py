@@ -141,7 +141,7 @@ def test_hints_are_prompts_with_the_answer(tmp_path: Path):
     settings = load_recipe("tiny-cpu", [task, hint, "evaluation.num_prompts=2"])
     inputs = load_inputs(settings)
     prompts = training_prompts(inputs, settings.rollout)
-    maker = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0, hint=settings.kl.hint)
+    maker = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0, hint=settings.hint)
     plain = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0)
     for problem_id, problem in maker.problems.items():
         issued = Issued(problem_id=problem_id, epoch=0)
@@ -151,12 +151,24 @@ def test_hints_are_prompts_with_the_answer(tmp_path: Path):
         assert plain.requests(issued)[0].hint_tokens == ()
 
 
+def test_task_with_a_kl_term_of_its_own_has_the_reference():
+    reference = 'kl.reference={name="self", hint="{answer}={prompt}"}'
+    tasks = ('task=""', "tasks.a=arithmetic", "tasks.b=arithmetic", reference)
+    assert (recipe(*tasks).reference, recipe(*tasks).hint) == (None, "")
+    own = "tasks.b.algorithm.kl.coefficient=0.5"
+    held = recipe(*tasks, own)
+    assert held.reference == held.kl.reference
+    assert held.hint == "{answer}={prompt}"
+    with pytest.raises(RecipeError, match="second sharded model"):
+        recipe(*tasks, own, "learner.sharding=full")
+
+
 def test_a_teacher_has_the_tokens_of_the_model():
     text = load_inputs(recipe()).text
     kl = 'kl={{coefficient=1.0, reference={{name="teacher", path="{}"}}}}'
-    check_teacher(recipe(kl.format("tiny-base")).kl, text)
+    check_teacher(recipe(kl.format("tiny-base")).reference, text)
     with pytest.raises(RecipeError, match=r"kl.reference.path is tiny-code-base, .* tokens differ, such as"):
-        check_teacher(recipe(kl.format("tiny-code-base")).kl, text)
+        check_teacher(recipe(kl.format("tiny-code-base")).reference, text)
 
 
 def test_task_without_training_problems_is_an_error(tmp_path: Path):

@@ -390,12 +390,6 @@ class KlSettings(Settings):
     """What the policy is compared with: the model as it was at the start, in a second copy of the weights; a teacher,
     by its folder or at a server; or the policy itself with a hint or at a lower temperature."""
 
-    @property
-    def hint(self) -> str:
-        """The hint that a reference reads; "" without one."""
-        reference = self.reference
-        return reference.hint if self.coefficient and isinstance(reference, SelfReferenceSettings) else ""
-
 
 class PromptAverageSettings(Settings):
     name: Literal["prompt"] = "prompt"

@@ -99,6 +99,17 @@ class Recipe(Settings):
         return isinstance(self.advantage.credit, parts.GaeSettings)
 
     @property
+    def reference(self) -> parts.KlReference | None:
+        """What the KL term of the recipe, or of one of its tasks, compares the policy with; None without a term."""
+        of_tasks = (dict(leaves(task.algorithm)).get("kl.coefficient") for task in self.tasks.values())
+        return self.kl.reference if self.kl.coefficient or any(of_tasks) else None
+
+    @property
+    def hint(self) -> str:
+        """The hint that the reference reads; "" without one."""
+        return self.reference.hint if isinstance(self.reference, parts.SelfReferenceSettings) else ""
+
+    @property
     def length_settings(self) -> tuple[str, ...]:
         """The settings whose sum is the longest completion; none for a user's own length control."""
         return LENGTHS.get(self.length.name, ())
@@ -193,7 +204,8 @@ RULES: tuple[Rule[Recipe], ...] = (
          and (r.learner.sharding != "full" or r.learner.ranks % r.learner.context_ranks),
          'with learner.sharding = "full" learner.context_ranks is a divisor of learner.ranks, else 1'),
     Rule("kl.coefficient kl.reference.name learner.sharding",
-         lambda r: r.learner.sharding in ("full", "hybrid") and r.kl.coefficient and r.kl.reference.name != "server",
+         lambda r: r.learner.sharding in ("full", "hybrid")
+         and not (r.reference is None or isinstance(r.reference, parts.ServerReferenceSettings)),
          'a second sharded model would be needed, so put the reference at a server, or set learner.sharding = '
          '"replicate"'),
     Rule("advantage.credit.name learner.sharding",

@@ -300,6 +300,8 @@ class TurnsEngine:
             tokens: Sequence[int] = step.tokens
             if not tokens:
                 tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
+            if begins and conversation.request.hint_tokens and tuple(tokens) != conversation.request.prompt_tokens:
+                raise ValueError("it begins with a prompt of its own, and kl.reference.hint is for that of the problem")
         # A chat template may refuse it.
         except Exception as error:
             return self._fail(each, "error", one_line(error))

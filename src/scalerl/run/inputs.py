@@ -11,7 +11,7 @@ import torch
 
 from scalerl.choose import choose
 from scalerl.config import Recipe
-from scalerl.config.parts import KlSettings, Length, RolloutSettings, TeacherReferenceSettings
+from scalerl.config.parts import KlReference, Length, RolloutSettings, TeacherReferenceSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.environments.build import build_playing, offer_tools
 from scalerl.environments.turns import Playing
@@ -125,10 +125,9 @@ def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
         )
 
 
-def check_teacher(settings: KlSettings, text: Text) -> None:
+def check_teacher(reference: KlReference | None, text: Text) -> None:
     """Check that a teacher has the model's vocabulary, because log-probs are compared token by token."""
-    reference = settings.reference
-    if not (settings.coefficient and isinstance(reference, TeacherReferenceSettings)):
+    if not isinstance(reference, TeacherReferenceSettings):
         return
     with hide_hub_warnings():
         teacher_vocabulary = load_tokenizer(reference.path).get_vocab()

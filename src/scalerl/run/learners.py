@@ -79,7 +79,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     if ":" in recipe.loss.name:
         check_result(loss, recipe.loss.name)
     by_name = task_recipes(recipe)
-    has_kl = any(each.kl.coefficient for each in (recipe, *by_name.values()))
+    has_kl = recipe.reference is not None
     corrects = recipe.correction.name != "none"
     algorithm = _algorithm(recipe)
     if by_name:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from scalerl.config import Recipe, body_dtype, pushes_adapters, replaced, value_at
-from scalerl.config.parts import KlSettings, OptimizerSettings, TeacherReferenceSettings
+from scalerl.config.parts import KlReference, OptimizerSettings, StartReferenceSettings, TeacherReferenceSettings
 from scalerl.errors import RecipeError, UsageError
 from scalerl.learner.optimizer import BLOCK as MOMENT_BLOCK
 from scalerl.learner.optimizer import PORTION
@@ -180,18 +180,18 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     }
 
 
-def _reference_bytes(kl: KlSettings, shape: ModelShape, each: int) -> float:
+def _reference_bytes(reference: KlReference | None, shape: ModelShape, each: int) -> float:
     """Return the bytes of a second model in the learner's process."""
-    if kl.coefficient and isinstance(kl.reference, TeacherReferenceSettings):
-        return ModelShape.from_config(load_config(kl.reference.path)).params * each
+    if isinstance(reference, TeacherReferenceSettings):
+        return ModelShape.from_config(load_config(reference.path)).params * each
     # A copy of the masters, and another one rounded for the body.
-    return shape.params * (4 + (each if each < 4 else 0)) if kl.coefficient and kl.reference.name == "start" else 0
+    return shape.params * (4 + (each if each < 4 else 0)) if isinstance(reference, StartReferenceSettings) else 0
 
 
 def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) -> float:
     """Return the bytes of master weights, body and reference on one device."""
     shape, lora, on_host = sizes.shape, recipe.model.lora, recipe.optimizer.on_host
-    reference = _reference_bytes(recipe.kl, shape, each)
+    reference = _reference_bytes(recipe.reference, shape, each)
     if shards > 1:
         # Two layers are gathered at a time, and the embedding and the head in FP32.
         return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params + reference

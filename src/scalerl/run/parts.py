@@ -128,7 +128,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             # On a cluster even a single learner is a rank.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
         inputs = load_inputs(recipe, device=place.device)
-        check_teacher(recipe.kl, inputs.text)
+        check_teacher(recipe.reference, inputs.text)
         opened.callback(inputs.graders.close)
         prompts = training_prompts(inputs, recipe.rollout)
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
@@ -148,7 +148,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         if recipe.learner.sharding != "none":
             # Ranks and engines have their own copies. The driver needs only names and shapes.
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
-        make_requests = request_maker(inputs, prompts, recipe.pipeline, rollout, seed=recipe.seed, hint=recipe.kl.hint)
+        make_requests = request_maker(inputs, prompts, recipe.pipeline, rollout, seed=recipe.seed, hint=recipe.hint)
         weights = {name: task.weight for name, task in recipe.tasks.items()}
         curriculum = build_curriculum(recipe.curriculum, prompts, weights=weights, seed=recipe.seed, state=state)
         grading = build_grading(inputs, recipe.reward)
