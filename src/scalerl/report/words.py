@@ -410,7 +410,7 @@ WORDS: dict[str, Words] = {
         "{loss:r} on average; what matters is {worth:w}."
     ),
     "settle": _settled,
-    "default_budget": "This is 4 times the largest compute measured; compare --at C takes another budget.",
+    "default_budget": "This is 4 times the largest compute measured; --at names another budget.",
     "best_checkpoint": "{names} fell after a peak: the best checkpoint competes.",
     "assumed_spread": (
         "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
