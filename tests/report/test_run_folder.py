@@ -13,10 +13,10 @@ from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.analyse import analyse_compare, fitted_curves
 from scalerl.report.inside import Root
 from scalerl.report.metrics import thinned
-from scalerl.report.options import FitOptions, hours_name, hours_of_series
+from scalerl.report.options import FitOptions, unit_of
 from scalerl.report.places import MOST_SOURCES, Source, discover
 from scalerl.report.run_sections import lines_of, run_says
-from scalerl.report.runs import Run, read_source
+from scalerl.report.runs import Run, hours_name, read_source
 
 
 def opened(folder: Path) -> Run:
@@ -133,7 +133,7 @@ def test_hours_of_cpus_and_gpus_are_not_compared(tmp_path: Path):
     for seed in (0, 1):
         (study / f"runs/lower-seed{seed}/env.json").write_text(json.dumps({"device": "NVIDIA H200"}))
     series = series_from([read_log(study)], Selection(x="gpu_hours"))
-    assert [hours_of_series(each) for each in series] == ["CPU-hours", "GPU-hours"]
+    assert [unit_of(each, "gpu_hours") for each in series] == ["CPU-hours", "GPU-hours"]
     with pytest.raises(InputError, match="CPU-hours and GPU-hours"):
         analyse_compare(series, FitOptions(), None)
     result = analyse_compare(series_from([read_log(study)], Selection(x="flops")), FitOptions(), None)

@@ -30,7 +30,7 @@ def replay_rule(
     from scalerl.callbacks.rules import StopRule
     from scalerl.report.document import TERMINAL, Section, grid, plain, render, say
     from scalerl.report.numbers import compute_text, fixed
-    from scalerl.report.options import axis_label, check_one_axis, hours_of_series
+    from scalerl.report.options import check_one_axis, unit_of
 
     asked = StopRule(rule, give_up_after)
     series, options = read(common)
@@ -58,7 +58,7 @@ def replay_rule(
         lost=max((each.lost or 0.0 for each in stopped), default=0.0),
         saved=sum(each.saved for each in done) / sum(each.compute for each in done),
     )
-    unit = axis_label(usable[0].x_label, hours_of_series(usable[0]))
+    unit = unit_of(usable[0])
     heads = ("curve", f"stopped at ({unit})", "points", "reward lost", "compute saved")
     blocks = [block for block in (answer, grid("replay", heads, rows)) if block is not None]
     document = [Section(key="replay", title="", blocks=tuple(blocks))]

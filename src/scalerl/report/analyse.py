@@ -22,7 +22,7 @@ from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.facts import sentence
 from scalerl.logs.series import Series
 from scalerl.report.document import Level, Say, say
-from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis
+from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, unit_of
 from scalerl.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
 
 HALF = 0.5
@@ -122,7 +122,7 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
     usable = [curve for curve in members if curve.usable]
     own = usable[0].axis
     shared = set.intersection(*(set(curve.series.axes) for curve in usable))
-    if len({curve.hours for curve in usable}) > 1:
+    if len({unit_of(curve.series, "gpu_hours") for curve in usable}) > 1:
         # An hour of a CPU is not an hour of a GPU.
         shared.discard("gpu_hours")
     answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]

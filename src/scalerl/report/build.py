@@ -16,7 +16,7 @@ from scalerl.logs.names import file_names, without_seed
 from scalerl.report.analyse import HALF, compared, fitted_curves, pool_notes
 from scalerl.report.document import Level, Say, say
 from scalerl.report.inside import Root
-from scalerl.report.options import FitOptions, hours_name
+from scalerl.report.options import FitOptions
 from scalerl.report.outlook import with_end
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
@@ -25,6 +25,7 @@ from scalerl.report.runs import (
     PER_RUN,
     WAITING,
     Run,
+    hours_name,
     read_folder,
     read_source,
     run_of_log,

@@ -359,12 +359,6 @@ def block_json(block: Block) -> Json:
 def rounded(values: Any, digits: int = 6) -> list[Any]:
     """Return an array as a list: numbers rounded to significant digits, None where not finite; words as they are."""
     values = np.asarray(values)
-    if values.dtype.kind not in "fc":
-        return values.tolist()
-    known = np.isfinite(values)
-    size = np.abs(np.where(known & (values != 0), values, 1.0))
-    # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
-    places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
-    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
-    results = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
-    return [value if is_known else None for value, is_known in zip(results, known.tolist(), strict=True)]
+    if values.dtype.kind not in "fc" or values.ndim != 1:
+        return [rounded(each, digits) for each in values] if values.ndim > 1 else values.tolist()
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

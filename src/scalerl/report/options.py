@@ -1,6 +1,6 @@
 """`FitOptions`: the options of a fit that all commands share, checked against each series; and names of axes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,26 +18,21 @@ AXIS_LABELS = {
 }  # fmt: skip
 
 
-def axis_label(column: str, hours: str = "GPU-hours") -> str:
+def axis_label(column: str) -> str:
     """Return the name of an axis of compute for people."""
-    label = next((label for role, label in AXIS_LABELS.items() if column == role or has_role(column, role)), column)
-    return hours if label == AXIS_LABELS["gpu_hours"] else label
+    return next((label for role, label in AXIS_LABELS.items() if column == role or has_role(column, role)), column)
 
 
-def hours_name(hours: Iterable[str]) -> str:
-    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
-    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
-
-
-def hours_of_series(series: Series) -> str:
-    """Return what hours of devices are called: CPU-hours or GPU-hours."""
-    return "CPU-hours" if any(each.kind == "cpu_time" for each in series.facts) else "GPU-hours"
+def unit_of(series: Series, axis: str = "") -> str:
+    """Return what compute is counted in on an axis of a curve, unless named its own: hours may be those of CPUs."""
+    label, is_cpu = axis_label(axis or series.x_label), any(each.kind == "cpu_time" for each in series.facts)
+    return "CPU-hours" if is_cpu and label == AXIS_LABELS["gpu_hours"] else label
 
 
 def check_one_axis(series: Sequence[Series], need: str) -> None:
     """Raise InputError unless all series count compute in one column and one unit; `need` begins its sentence."""
     columns = {data.x_label for data in series}
-    units = {axis_label(data.x_label, hours_of_series(data)) for data in series}
+    units = {unit_of(data) for data in series}
     axes = max(columns, units, key=len)
     if len(axes) > 1:
         raise InputError(f"{need}, and these are on {' and '.join(sorted(axes))}: name one with --x COLUMN")

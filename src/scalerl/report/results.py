@@ -22,7 +22,7 @@ from scalerl.curves import (
 from scalerl.logs.series import Series
 from scalerl.report.document import Say
 from scalerl.report.numbers import decimals
-from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, hours_name, hours_of_series
+from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, unit_of
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
 WEAK = 0.5
@@ -58,11 +58,6 @@ class CurveResult:
     """Price of one unit of compute; None where it is not known."""
 
     @property
-    def hours(self) -> str:
-        """What hours of devices are called: CPU-hours or GPU-hours."""
-        return hours_of_series(self.series)
-
-    @property
     def name(self) -> str:
         return self.series.name
 
@@ -74,7 +69,7 @@ class CurveResult:
     @property
     def unit(self) -> str:
         """What compute is counted in, for people."""
-        return axis_label(self.axis, self.hours)
+        return unit_of(self.series)
 
     @property
     def y(self) -> str:
@@ -195,11 +190,6 @@ class Result:
     def worth(self) -> float:
         """The smallest difference of reward that matters."""
         return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
-
-    @property
-    def hours(self) -> str:
-        """What hours of devices are called: CPU-hours or GPU-hours."""
-        return hours_name(each.hours for each in self.folders or self.curves)
 
     @property
     def folders(self) -> list[Any]:

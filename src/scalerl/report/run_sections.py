@@ -13,7 +13,7 @@ from scalerl.report.alarms import LIMITS, Alarm, fall_alarms, shown
 from scalerl.report.document import Blocks, Json, Level, Lines, Samples, Say, grid, picked, rounded, say, table
 from scalerl.report.metrics import CHARTS, number, thinned, with_pace
 from scalerl.report.results import Result
-from scalerl.report.runs import COST, Run, differences, environments
+from scalerl.report.runs import COST, Run, differences, environments, hours_name
 from scalerl.report.samples import Query, search
 
 SAMPLES_OF_A_RUN = 6
@@ -108,7 +108,7 @@ def cost(result: Result) -> Blocks:
         whole = {"name": "together", "status_text": "", "time": "", "steps": ""}
         rows.append((whole, _spent(amounts, seconds, price), None))
     columns = {
-        (result.hours if head == "GPU-hours" else head): template
+        (hours_name(run.hours for run in runs) if head == "GPU-hours" else head): template
         for head, template in COST_COLUMNS.items()
         if head != "cost" or price is not None
     }

@@ -7,7 +7,7 @@ differences, environments, uneven_pace    compare runs with each other
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -334,6 +334,11 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, lis
     """Return the settings that differ between recipes, by dotted key, with the value in each; None if it has none."""
     rows = {key: [own.get(key) for own in settings] for key in dict.fromkeys(key for own in settings for key in own)}
     return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
+
+
+def hours_name(hours: Iterable[str]) -> str:
+    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
+    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
 
 
 def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from scalerl.report.document import (
 )
 from scalerl.report.figures import chart, straight_chart
 from scalerl.report.numbers import compute_text, fixed, interval_text, two_decimals
-from scalerl.report.options import AXIS_LABELS, axis_label
+from scalerl.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.report.results import CurveResult, Result, param_value
 
 ANSWER, WHY, WARNING, DETAIL = Level.ANSWER, Level.WHY, Level.WARNING, Level.DETAIL
@@ -343,11 +343,11 @@ RULE_COLUMNS = {
 
 def axes(result: Result, name: str) -> Blocks:
     """Show the answer on each axis of compute, and say where they disagree."""
-    answers, hours = result.by_axis.get(name, ()), result.hours
-    finest = {"decimals": decimals_of(result.members(name))}
+    answers, members = result.by_axis.get(name, ()), result.members(name)
+    finest = {"decimals": decimals_of(members)}
     rows, by_answer = [], dict[tuple[str, tuple[str, ...]], list[str]]()
     for each in answers:
-        comparison, label = each.comparison, axis_label(each.axis, hours)
+        comparison, label = each.comparison, unit_of(members[0].series, each.axis)
         kind = str(Answer.OPEN if comparison.pick is None else comparison.pick.answer)
         by_answer.setdefault((kind, tuple(sorted(comparison.chosen))), []).append(label)
         rows.append(({"label": label, "kind": kind, "first": comparison.standings[0], **finest}, each, comparison))
@@ -358,7 +358,7 @@ def axes(result: Result, name: str) -> Blocks:
             yield say("axes_disagree", WARNING, answers=tuple(_axis_answer(*each) for each in by_answer.items()))
         yield table("axes", AXIS_COLUMNS, rows, left=2)
     if answers and axis_label(answers[0].axis) == AXIS_LABELS["step"]:
-        for axis, ratio in uneven_steps(curve.series for curve in result.members(name)).items():
+        for axis, ratio in uneven_steps(curve.series for curve in members).items():
             yield say("uneven_steps", WARNING, axis=axis_label(axis), ratio=ratio)
 
 

@@ -12,9 +12,10 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from queue import LifoQueue
 from typing import Any, Self
 
@@ -78,17 +79,22 @@ class Workers:
         return [job.result() for job in [self.submit(function, argument) for argument in arguments]]
 
     def _call(self, most_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        worker, is_late = self._idle.get(), threading.Event()
+        worker, until = self._idle.get(), time.monotonic() + most_s
+        # From outside: within a regular expression no signal is handled.
+        timer = threading.Timer(min(most_s, threading.TIMEOUT_MAX), worker.kill)
+        timer.daemon = True
+        if most_s < math.inf:
+            timer.start()
         try:
-            with _ending(worker, most_s, is_late):
-                return _asked(worker, (function, arguments))
+            return _asked(worker, (function, arguments))
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             if self._is_closed:
                 raise
             if not self._retry_here:
                 worker = self._replaced(worker)
-                raise WorkerDied(f"took more than {most_s:g} s" if is_late.is_set() else "died") from error
+                raise WorkerDied(f"took more than {most_s:g} s" if time.monotonic() >= until else "died") from error
         finally:
+            timer.cancel()
             self._idle.put(worker)
         return function(*arguments)
 
@@ -126,25 +132,6 @@ def _start(most_bytes: int) -> subprocess.Popen[bytes]:
         env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )
-
-
-@contextmanager
-def _ending(worker: subprocess.Popen[bytes], after_s: float, is_late: threading.Event) -> Iterator[None]:
-    """End a worker that takes longer for the block, whatever it is doing: within a regular expression no signal is."""
-
-    def end() -> None:
-        is_late.set()
-        worker.kill()
-
-    timer = threading.Timer(after_s, end) if after_s < math.inf else None
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
-    try:
-        yield
-    finally:
-        if timer is not None:
-            timer.cancel()
 
 
 def _asked(worker: subprocess.Popen[bytes], call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
