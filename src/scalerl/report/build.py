@@ -33,6 +33,8 @@ from scalerl.report.runs import (
 )
 from scalerl.report.workers import Workers, worth
 
+SEVERAL_RUNS = 8
+"""A fit of several runs takes as long as this many fits of one."""
 UNEVEN = 1.3
 """Times as long for the same work: something else used the machine."""
 
@@ -97,7 +99,8 @@ def report_on(
         series = series[:most]
     good = [data for data in series if not data.problem]
     share = float((source.plan.get("fit") or {}).get("until") or HALF)
-    with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
+    num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in good)
+    with Workers(worth(num_fits) if in_workers else 0) as workers:
         curves = fitted_curves(good, options, share, workers.map)
     result = Result(
         command="report",
