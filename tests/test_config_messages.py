@@ -171,6 +171,7 @@ BROKEN = [
     ["learner.ranks=8", "learner.sharding=full", "kl.coefficient=0.1"],
     ["learner.ranks=8", "learner.sharding=full", "advantage.credit=gae"],
     ["pipeline.completions_per_group=1"],
+    ["advantage.credit=gae", "pipeline.completions_per_group=1"],
     ["learner.ranks=8", "learner.sharding=full", "optimizer.bits=8"],
     ["model.lora.rank=4", "optimizer.on_host=true"],
     ["model.lora.bits=4"],

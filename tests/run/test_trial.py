@@ -36,6 +36,16 @@ def test_a_trial_takes_a_real_step_and_writes_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_one_answer_per_problem_is_tried_with_a_critic(tmp_path: Path):
+    one = ('advantage.credit="gae"', "filter.zero_variance=false", "pipeline.completions_per_group=1")
+    run = Run(small(*TINY, *one, "optimizer.warmup_steps=0"), tmp_path / "run")
+    before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}
+    try_parts(run.parts, run.recipe)
+    after = run.learner.weights()
+    run.close()
+    assert any(not torch.equal(after[name], weight) for name, weight in before.items())
+
+
 OBJECT = r"TypeError: the grader returned .*verdict.*a grader returns"
 SEVERAL = ('task.graders.good.name="exact"', 'task.graders.bad.name="own_code:never"', "task.graders.bad.weight=0")
 

@@ -214,6 +214,9 @@ RULES: tuple[Rule[Recipe], ...] = (
     Rule("pipeline.completions_per_group advantage.credit.name",
          lambda r: r.pipeline.completions_per_group == 1 and not r.has_critic,
          'there is nothing to compare an answer with: set at least 2, or advantage.credit = "gae"'),
+    Rule("pipeline.completions_per_group filter.zero_variance",
+         lambda r: r.pipeline.completions_per_group == 1 and r.has_critic and r.filter.zero_variance,
+         "one answer has no variance, so every group would be dropped: set filter.zero_variance = false"),
     Rule("kl.reference.temperature_frac kl.reference.hint",
          lambda r: isinstance(r.kl.reference, parts.SelfReferenceSettings)
          and r.kl.reference.temperature_frac == 1 and not r.kl.reference.hint,

@@ -181,14 +181,15 @@ def try_step(parts: Parts, recipe: Recipe) -> None:
 def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
     """Return groups of random tokens after the shortest prompts, each with one right and one wrong completion.
 
-    No completion is truncated, so that no filter drops it.
+    Groups of one completion, which a critic allows, are right and wrong in turn. No completion is truncated, so that no
+    filter drops it.
     """
     inputs, version = parts.inputs, parts.learner.version
     tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
     shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
     vocabulary, rng = inputs.model.model.config.vocab_size, np.random.default_rng(0)
     groups = []
-    for problem in shortest:
+    for number, problem in enumerate(shortest):
         completions = [
             Completion(
                 request=request,
@@ -200,16 +201,17 @@ def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
             )
             for request in parts.make_requests.requests(Issued(problem_id=problem.id, epoch=0))[:2]
         ]
+        values = (1.0, 0.0) if len(completions) > 1 else (float(number % 2 == 0),)
         rewards = [
             reward_of(value, reward) + inputs.length.adjust(len(completion), value == 1.0)
-            for completion, value in zip(completions, (1.0, 0.0), strict=True)
+            for completion, value in zip(completions, values, strict=True)
         ]
         groups.append(
             Group(
                 key=completions[0].request.group,
                 problem=problem,
                 completions=tuple(completions),
-                correct=(True, False),
+                correct=tuple(value == 1.0 for value in values),
                 rewards=tuple(rewards),
             )
         )
