@@ -23,7 +23,7 @@ def session() -> Any:
 
 @pytest.fixture
 def tool() -> Iterator[Any]:
-    with closing(python_tool(timeout_s=2.0)()) as tool:
+    with closing(python_tool(timeout_s=60.0)()) as tool:
         yield tool
 
 
@@ -68,13 +68,14 @@ def test_what_is_shown_is_bounded(tool: Any):
     assert len(tool("for _ in range(10_000): print('x' * 100)")) < 2100
 
 
-def test_code_that_hangs_or_leaves_loses_its_names_and_no_more(tool: Any):
-    assert tool("x = 1; x") == "1"
-    for code in ("while True: pass", "import os; os._exit(0)", "import time; time.sleep(60)"):
-        with pytest.raises(RuntimeError, match="names are lost"):
-            tool(code)
-        with pytest.raises(Exception, match="NameError"):
-            tool("x")
+def test_code_that_hangs_or_leaves_loses_its_names_and_no_more():
+    with closing(python_tool(timeout_s=3.0)()) as tool:
+        assert tool("x = 1; x") == "1"
+        for code in ("while True: pass", "import os; os._exit(0)", "import time; time.sleep(60)"):
+            with pytest.raises(RuntimeError, match="names are lost"):
+                tool(code)
+            with pytest.raises(Exception, match="NameError"):
+                tool("x")
 
 
 FORGE = """

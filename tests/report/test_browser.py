@@ -29,6 +29,7 @@ def tab(browser: Any, written: tuple[Path, Any], request: pytest.FixtureRequest)
     options = {"viewport": {"width": 1200, "height": 900}, **getattr(request, "param", {})}
     context = browser.new_context(offline=True, **options)
     tab = context.new_page()
+    tab.set_default_timeout(300_000)  # other processes use this machine too
     complaints: list[str] = []
     tab.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
     tab.on("pageerror", lambda error: complaints.append(str(error)))
