@@ -549,8 +549,8 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     (PLAIN, [(0, 0.5), (1, 0.6), (-3, 0.5)], {}, "'gpu_hours' is -3 at line 4"),
     (PLAIN, [(1, -0.5), (2, 0.6)], {"y_scale": "1"}, "'reward' is -0.5 at line 2, outside [0, 1] of --y-scale 1"),
     (PLAIN, [(1, 0.5), (2, 300)], {"y_scale": "100"}, "'reward' is 300 at line 3, outside [0, 100] of --y-scale 100"),
-    (PLAIN, [(1, 0.5)], {"holdout": ("gpu_hours", "1")}, "log has no row left to fit"),
-    (PLAIN, [(0, 0.5)], {"start": "first"}, "log has no row left to fit"),
+    (PLAIN, [(1, 0.5)], {"holdout": ("gpu_hours", "1")}, "log has no point to fit"),
+    (PLAIN, [(0, 0.5)], {"start": "first"}, "log has no point to fit"),
 ]  # fmt: skip
 
 

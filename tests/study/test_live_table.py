@@ -47,6 +47,15 @@ def test_the_forecast_of_a_run_follows_its_evaluations(tmp_path):
     assert progress.ceiling.value == pytest.approx(0.7, abs=0.01)
 
 
+def test_run_without_a_rise_has_no_ceiling(tmp_path):
+    for step in range(16):
+        row = {"step": step, "attempt": 1, "set": "main", "gpu_hours": float(step), "reward": 0.3 + 0.02 * (step % 3)}
+        store.append_row(tmp_path / store.EVALS, row)
+    progress = read_progress(tmp_path, "gpu_hours", Progress())
+    assert progress.decision is not None
+    assert (progress.decision.state, progress.ceiling) == (State.FLAT, None)
+
+
 def test_run_cut_before_its_curve_bends_is_rising(tmp_path):
     evaluate(tmp_path, [0.0, *np.geomspace(0.2, 1, 12)], noise=0.01, num_samples=4000)
     progress = read_progress(tmp_path, "gpu_hours", Progress())

@@ -145,7 +145,8 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     start = start_of(plan, points, is_start, SCALES[scale])
     fitted, late = points.take(~is_held & ~is_start), points.take(is_held)
     if not len(fitted):
-        raise InputError(f"{runs[0].file} has no row left to fit besides its start and what is held out.")
+        besides = "its start and what is held out" if is_held.any() else "its start"
+        raise InputError(f"{runs[0].file} has no point to fit besides {besides}.")
     fitted = fitted.sorted("run", "compute", "y", "evaluation")
     late = late.sorted("compute", "y")
     samples, evaluation = fitted.numbers("num_samples"), fitted.words("evaluation")

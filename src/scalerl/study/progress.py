@@ -10,7 +10,6 @@ from scalerl import store
 from scalerl.curves import Decision, Value
 from scalerl.logs.axes import Axis
 from scalerl.report.outlook import outlooks_of
-from scalerl.report.results import param_value
 from scalerl.study.folder import first_set, last_row
 from scalerl.study.plan import PlannedRun
 
@@ -25,6 +24,7 @@ class Progress:
     reward: float | None = None
     """Reward of the latest evaluation, on the first set."""
     ceiling: Value | None = None
+    """None too where nothing has risen, or the run is past its peak."""
     decision: Decision | None = None
     evals_size: int = field(default=-1, compare=False)
     """Bytes of evaluations that were read: the curve is fitted again when there are more."""
@@ -63,5 +63,5 @@ def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
     rows = first_set(folder)
     now = Progress(step=step, reward=rows[-1]["reward"] if rows else None, evals_size=size)
     for outlook in outlooks_of(rows, axis).values():
-        return replace(now, ceiling=param_value(outlook.fit, "ceiling"), decision=outlook.decision)
+        return replace(now, ceiling=outlook.ceiling, decision=outlook.decision)
     return now
