@@ -3,13 +3,14 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from known import known
 from rich.console import Console
 from small_logs import RESULTS
 
-from scalerl.curves import Action, State, Value
+from scalerl.curves import Action, Comparison, State, Value
 from scalerl.report.document import (
     MARKDOWN,
     TERMINAL,
@@ -27,7 +28,7 @@ from scalerl.report.figures import chart
 from scalerl.report.numbers import fixed, interval_text, ratio_text, worth_text
 from scalerl.report.page import page
 from scalerl.report.result_json import curve_json, result_json
-from scalerl.report.results import Result
+from scalerl.report.results import AxisAnswer, Result
 from scalerl.report.sections import document
 
 _MADE: dict[str, Result] = {}
@@ -113,6 +114,20 @@ def test_every_axis_has_its_answer(made: Result):
     assert answers[2].comparison is answers[0].comparison
     assert answers[1].comparison is not answers[0].comparison
     assert len(result_json(made)["axes"]) == 3
+
+
+@pytest.mark.parametrize("made", ["two open"], indirect=True)
+def test_open_choices_with_other_leaders_do_not_disagree(made: Result):
+    comparison = made.comparisons[""]
+    assert isinstance(comparison, Comparison)
+    other = replace(comparison, names=comparison.names[::-1])
+    assert other.chosen != comparison.chosen
+    answers = tuple(
+        AxisAnswer(axis=axis, at=1.0, comparison=each) for axis, each in (("gpu_hours", comparison), ("step", other))
+    )
+    kinds = {each.kind for each in says(document(replace(made, by_axis={"": answers})))}
+    assert "axes_agree" in kinds
+    assert "axes_disagree" not in kinds
 
 
 @pytest.mark.parametrize("made", ["two apart"], indirect=True)

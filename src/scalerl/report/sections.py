@@ -27,7 +27,7 @@ from scalerl.report.document import (
     table,
 )
 from scalerl.report.figures import chart, straight_chart
-from scalerl.report.numbers import compute_text, fixed, interval_text, two_decimals
+from scalerl.report.numbers import compute_text, fixed, interval_text, join_names, two_decimals
 from scalerl.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.report.results import CurveResult, Result, param_value
 
@@ -345,26 +345,26 @@ def axes(result: Result, name: str) -> Blocks:
     """Show the answer on each axis of compute, and say where they disagree."""
     answers, members = result.by_axis.get(name, ()), result.members(name)
     finest = {"decimals": decimals_of(members)}
-    rows, by_answer = [], dict[tuple[str, tuple[str, ...]], list[str]]()
+    rows, by_answer = [], dict[str, list[str]]()
     for each in answers:
         comparison, label = each.comparison, unit_of(members[0].series, each.axis)
         kind = str(Answer.OPEN if comparison.pick is None else comparison.pick.answer)
-        by_answer.setdefault((kind, tuple(sorted(comparison.chosen))), []).append(label)
+        # Open choices agree, whoever leads.
+        chosen = "" if kind == Answer.OPEN else f" {join_names(sorted(comparison.chosen), 'or')}"
+        by_answer.setdefault(f"{kind}{chosen}", []).append(label)
         rows.append(({"label": label, "kind": kind, "first": comparison.standings[0], **finest}, each, comparison))
-    if len(answers) > 1 and len(by_answer) == 1:
-        yield say("axes_agree", DETAIL, axes=tuple(label for labels in by_answer.values() for label in labels))
     if len(answers) > 1:
-        if len(by_answer) > 1:
-            yield say("axes_disagree", WARNING, answers=tuple(_axis_answer(*each) for each in by_answer.items()))
+        if len(by_answer) == 1:
+            yield say("axes_agree", DETAIL, axes=tuple(label for labels in by_answer.values() for label in labels))
+        else:
+            each_says = (
+                say("axis_answer", labels=tuple(labels), answer=answer) for answer, labels in by_answer.items()
+            )
+            yield say("axes_disagree", WARNING, answers=tuple(each.text for each in each_says))
         yield table("axes", AXIS_COLUMNS, rows, left=2)
     if answers and axis_label(answers[0].axis) == AXIS_LABELS["step"]:
         for axis, ratio in uneven_steps(curve.series for curve in members).items():
             yield say("uneven_steps", WARNING, axis=axis_label(axis), ratio=ratio)
-
-
-def _axis_answer(answer: tuple[str, tuple[str, ...]], labels: list[str]) -> str:
-    kind, names = answer
-    return say("axis_answer", labels=tuple(labels), kind=kind, names=names).text
 
 
 AXIS_COLUMNS = {

@@ -424,7 +424,7 @@ WORDS: dict[str, Words] = {
     "unlike_rewards": "The curves are of different rewards ({names}): the answer holds only if these measure the same.",
     "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
     "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
-    "axis_answer": "by {labels}: {kind} {names}",
+    "axis_answer": "by {labels}: {answer}",
     "axes_agree": "By each of {axes} the answer is the same.",
     "uneven_steps": (
         "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
@@ -461,7 +461,6 @@ WORDS: dict[str, Words] = {
     "stood_still": "{run} stood still for {seconds:.0f} s, which is not counted in its {hours}.",
     "different_environments": "The environments of the runs differ in {keys}.",
     "seeds_joined": "{runs} differ only in their seed: they are runs of {arm}.",
-    "axis_left_out": "There is no axis of {axis}: {problem}",
     "shared_device": "Jobs shared a device, so {hours} are not to be trusted: compute is counted in FLOPs.",
     "uneven_pace": (
         "One run took {size:.1f} times as long as another of its arm for the same FLOPs, so {hours} are not to be "
