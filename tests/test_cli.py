@@ -132,6 +132,14 @@ def arms_with_costs(path: Path) -> Path:
     return path
 
 
+def test_compare_of_one_curve_and_a_log_without_one_says_why(tmp_path: Path):
+    (losses := tmp_path / "losses.csv").write_text("step,loss\n1,0.9\n2,0.8\n3,0.7\n")
+    (alone := tmp_path / "alone.csv").write_text(
+        "step,reward\n" + "".join(f"{step},{0.6 * step / (step + 9):.4f}\n" for step in range(1, 30))
+    )
+    assert {"nothing_to_compare", "problem"} <= kinds(answer("compare", losses, alone))
+
+
 def test_compare_answers_on_each_axis_and_says_when_they_disagree(tmp_path: Path):
     log = arms_with_costs(tmp_path / "log.csv")
     options = ("--y", "pass_rate", "--start", "0.2", "--at")

@@ -86,7 +86,8 @@ def answer(result: Result, name: str) -> Blocks:
         yield from comparison_says(comparison, members)
     elif result.command == "compare":
         yield say("nothing_to_compare", ANSWER)
-        yield say("without_curve", names=tuple(curve.name for curve in members if not curve.usable))
+        if unusable := tuple(curve.name for curve in members if not curve.usable):
+            yield say("without_curve", names=unusable)
     for curve in members:
         for each in curve_says(curve, result):
             if len(members) == 1 or (each.kind in ALWAYS and result.command != "backtest"):
