@@ -48,16 +48,20 @@ def test_names_of_roles_are_written_as_they_are_compared() -> None:
 
 # From the one that is taken first.
 RANKED = (
-    *("eval/pass_rate", "val/acc", "val/mean@8", "eval/reward", "eval/score", "eval/rewards/format_reward/mean"),
-    *("eval/aime", "pass_rate", "reward/mean", "reward", "rewards/total", "rewards/accuracy_reward/mean"),
+    *("eval/pass_rate", "val/acc", "val/mean@8", "eval/reward", "eval/score", "eval/avg", "eval/aime"),
+    *("pass_rate", "reward/mean", "reward", "rewards/total", "rewards/accuracy_reward/mean"),
+    "eval/rewards/format_reward/mean",
 )
 
 
 def test_rewards_are_ranked_from_evaluations_to_parts_of_training_rewards() -> None:
     ranks = [reward_rank(name) for name in RANKED]
     assert None not in ranks
-    assert ranks == sorted(ranks, key=lambda rank: rank or BARE)
-    assert reward_rank("eval/aime") == BARE
+    assert ranks == sorted(ranks, key=lambda rank: rank or (9, 9, 9))
+    assert [name for name, rank in zip(RANKED, ranks, strict=True) if rank and rank[:2] == BARE] == [
+        "eval/avg",
+        "eval/aime",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,22 +18,43 @@ LINES = {
     "Epoch:[1/1](12/9751), Reward: -1.8": ({"epoch": 1, "/9751": 12}, {"Reward": -1.8}),
     "Evaluated math500 in 3.2s (Avg@4=0.5)": ({}, {"math500/avg@4": 0.5}),
     "x {'correct': 3, 'wrong': 1}": ({}, {"accuracy": 0.75, "num_samples": 4}),
+    "iteration        7/    2174 | reward: 5.0E-01 |": ({"iteration": 7}, {"reward": 0.5}),
+    'msg="eval" step=6 dataset=gsm8k accuracy=0.41': ({}, {"step": 6, "accuracy": 0.41}),
+    "Time Elapsed: 20.1 s. Mean Reward: 6.6.": ({}, {"Time Elapsed": 20.1, "Mean Reward": 6.6}),
+    "Eval accuracy: 30/100 = 30.0%": ({}, {"Eval accuracy": 0.3}),
+    "accuracy=11/44": ({}, {"accuracy": 0.25}),
+    "| What is 2+2? | step 3: reward: 9 | 1.00 |": ({}, {}),
     "At 10:00:01 on 2026-01-01 nothing happened.": ({}, {}),
 }
 
 
 @pytest.mark.parametrize("text", LINES)
 def test_counters_and_values_of_a_line(text: str) -> None:
-    line = read_line(text, is_cut=False)
+    line = read_line(text)
     assert (line.counters, line.values) == LINES[text]
 
 
 @pytest.mark.parametrize(
-    ("text", "is_alone"),
-    [("| ep_rew_mean | 12.5 |", True), ("reward: 0.5 of run", False), ("step 3 acc=0.5", False)],
+    ("text", "is_whole"),
+    [("| ep_rew_mean | 12.5 |", False), ("reward: 0.5", False), ("step 3 acc=0.5", True), ("{'reward': 0.5}", True)],
 )
-def test_value_that_is_alone(text: str, is_alone: bool) -> None:
-    assert read_line(text, is_cut=False).is_alone == is_alone
+def test_line_that_needs_none_above_it(text: str, is_whole: bool) -> None:
+    assert read_line(text).is_whole == is_whole
+
+
+def test_lines_of_a_loop_have_one_shape() -> None:
+    shapes = {read_line(f"10:00:0{at} INFO step {at}: reward 0.{at}").shape for at in range(1, 9)}
+    assert shapes == {"INFO step reward"}
+
+
+@pytest.mark.parametrize("text", ["Evaluating...", "Eval -> acc=0.5", "[eval] acc=0.5", "Validation results:"])
+def test_line_that_speaks_of_evaluation(text: str) -> None:
+    assert read_line(text).evaluates
+
+
+@pytest.mark.parametrize("text", ["Training...", "train -> acc=0.5", "| eval/ |  |", "reward=0.5 evaluated later"])
+def test_line_that_does_not(text: str) -> None:
+    assert not read_line(text).evaluates
 
 
 def test_last_value_of_a_cut_line_is_left_out() -> None:
@@ -41,4 +62,4 @@ def test_last_value_of_a_cut_line_is_left_out() -> None:
 
 
 def test_value_that_counts() -> None:
-    assert read_line("| total_timesteps | 2048 |", is_cut=False).counting == {"total_timesteps": 2048}
+    assert read_line("| total_timesteps | 2048 |").counting == {"total_timesteps": 2048}

@@ -299,3 +299,160 @@ def test_cells_of_arms_at_one_step_are_curves(tmp_path: Path) -> None:
         ("x", "100"),
         ("y", "100"),
     ]
+
+
+# Console output of more frameworks, as they print it
+
+VERL_ITEMS = "step:{step} - actor/lr:1e-06 - critic/score/mean:{reward} - perf/throughput:9.5 - timing_s/step:36.0"
+DICT = "{{'loss': '0.1', 'learning_rate': '2e-06', 'reward': '{reward}', 'epoch': '0.5'}}"
+RLLIB = """Result for PPO_env_0:
+  agent_timesteps_total: {step}000
+  date: 2026-01-01_10-00-00
+  episode_reward_mean: {reward}
+  info:
+    learner_stats:
+      kl: 0.01
+  training_iteration: {step}
+"""
+RSL = """################
+     Learning iteration {step}/300
+          Total steps: {step}512
+      Collection time: 0.102s
+          Mean reward: {reward}
+----------------
+       Iteration time: 36.00s
+"""
+DEEPSPEED = """epoch: 0|step: {step}|ppo_ep: 1|act_loss: 0.02|cri_loss: 0.2
+average reward score: {reward}
+----------------
+|E2E latency=2.12s |Gather latency=0.00s (0.00%) |Training time=0.42s (19.78%)
+"""
+NEW_DEEPSPEED = """Epoch: 0 | Step: {step} | PPO Epoch: 1 | Actor Loss: 0.02
+End-to-End => Latency: 9.1s, TFLOPs: 2.0
+Generation => Latency: 7.2s, TFLOPs: 0.9
+Average reward score: {reward} | EMA reward score: {half}
+"""
+SKYRL = """2026-01-01 10:00:00.1 | INFO | trainer:advantages:520 - avg_raw_rewards: {reward}, avg_response_length: 51.5
+2026-01-01 10:00:00.2 | INFO | trainer:train:300 - {{'policy_loss': 0.01, 'raw_grad_norm': 0.1}}
+Training Batches Processed:  2%|#  | {step}/40 [00:41<20:12, 41.2s/it]
+"""
+COMPLETIONS = "\u2502 What is 2+2? \u2502 step 3: reward: 9 \u2502 1.00 \u2502\n"
+REWARDED = "    REWARD  : +3.40  |  findings so far: 0\n"
+
+
+# name -> what a loop prints, reward, axis
+LOOPS = {
+    "verl, an item a line": (VERL_ITEMS.replace(" - ", "\n - "), "critic/score/mean", "hours"),
+    "verl, wrapped": (VERL_ITEMS.replace("- critic", "- cri\ntic"), "critic/score/mean", "hours"),
+    "dict over lines": (DICT.replace(" 'reward'", "\n 'reward'"), "reward", "step"),
+    "wrapped dict": ("4%|# | {step}/40 [06:36<2:18:52, 21.8s/it]" + DICT.replace(": '{", ":\n '{"), "reward", "step"),
+    "blocks of RLlib": (RLLIB, "episode_reward_mean", "step"),
+    "blocks of rsl_rl": (RSL, "Mean reward", "hours"),
+    "DeepSpeed-Chat": (DEEPSPEED, "average reward score", "step"),
+    "newer DeepSpeed-Chat": (NEW_DEEPSPEED, "Average reward score", "step"),
+    "logfmt": ('ts=10:00:01 msg="eval" step={step} dataset=gsm8k accuracy={reward} n=1319', "accuracy", "step"),
+    "Megatron": (" iteration      {step}/    2174 | consumed samples:  448 | reward: {reward} |", "reward", "step"),
+    "prompts in a box": (f"{COMPLETIONS}step {{step}}: loss=0.1 reward={{reward}}", "reward", "step"),
+    "answers between": (f"STEP 0 | enumerate\n{REWARDED}STEP 1 | stop\n{REWARDED}Epoch {{step}} | reward= {{reward}}",
+                        "reward", "step"),
+    "no counter": ("Time 08h 36m 42s, Avg Reward {reward}, Avg Ep length 5.26", "Avg Reward", "step"),
+    "value function": ("{{'eps': 1, 'objective/scores': {reward}, 'val/ratio': 1.0, 'val/clipfrac_avg': 0.0}}",
+                       "objective/scores", "step"),
+    "format apart": ("training_step: {step}, val/format_scores: 0.0, val/stop_rate: 1.0, scores: {reward}",
+                     "scores", "step"),
+    "camel case": ("globalStep={step} meanReward={reward} MaxRew=0.9", "meanReward", "step"),
+    "no column of steps": ("{{'agent/loss': 0.1, 'EpisodeScore': {reward}}}", "EpisodeScore", "step"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loop_is_read(tmp_path: Path, name: str) -> None:
+    template, y, x = LOOPS[name]
+    [series] = read(write(tmp_path / "train.log", printed(template)))
+    assert (series.y_label, series.x_label, series.reward.tolist()) == (y, x, pytest.approx(R))
+    unit = 0.01 if x == "hours" else 1
+    assert series.compute == pytest.approx([unit * step for step, _ in STEPS])
+
+
+def test_several_dicts_in_a_line(tmp_path: Path) -> None:
+    text = " ".join(f"{{'loss': 0.1, 'reward': {reward}, 'info': {{'kl': 0.1}}}}" for reward in R)
+    assert read(write(tmp_path / "a.log", text))[0].reward.tolist() == R
+
+
+def test_reward_beside_a_bar_that_comes_later(tmp_path: Path) -> None:
+    [series] = read(write(tmp_path / "a.log", printed(SKYRL)))
+    assert (series.y_label, series.start, series.reward.tolist()) == ("avg_raw_rewards", R[0], R[1:])
+
+
+def test_section_of_a_box_is_part_of_the_name(tmp_path: Path) -> None:
+    box = "--------\n| {0}/ |      |\n|    {1} | {2} |\n| time/ |      |\n|    total_timesteps | {3} |\n--------\n"
+    text = "".join(
+        box.format("rollout", "ep_rew_mean", reward / 2, 100 * step)
+        + (box.format("eval", "mean_reward", reward, 100 * step + 50) if step % 4 == 0 else "")
+        for step, reward in STEPS
+    )
+    [series] = read(write(tmp_path / "a.log", text))
+    assert (series.y_label, points(series)) == ("eval/mean_reward", [(100 * s + 50, r) for s, r in STEPS[3::4]])
+
+
+def test_dict_that_is_never_closed_swallows_nothing(tmp_path: Path) -> None:
+    text = "The answer is {'a': 1, and so on\n" + printed("step={step} reward={reward}")
+    assert points(read(write(tmp_path / "a.log", text))[0]) == STEPS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["INFO args: {'dtype': 'float16', 'max_model_len': 4096, 'gpu_memory_utilization': 0.3}\n",
+     printed("fps step: 52341 fps total: 32111 epoch: {step}/500 frames: {step}768"),
+     printed("| {step} | yes | {reward} | no |")],
+    ids=["settings", "speed", "table"],
+)  # fmt: skip
+def test_numbers_by_accident_are_no_reward(tmp_path: Path, text: str) -> None:
+    fault(write(tmp_path / "a.log", text))
+
+
+# Tables and JSON of more frameworks
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_rows_without_any_counter_are_counted(tmp_path: Path, name: str) -> None:
+    rows = [{"loss": 0.1, "reward": reward} for reward in R]
+    content = rows if name == "a.jsonl" else ("loss,reward", [(0.1, reward) for reward in R])
+    [series] = read(write(tmp_path / name, content))
+    assert (points(series), kinds(series)) == (STEPS, ["rows_counted"])
+
+
+def test_constant_gives_way_to_what_moves(tmp_path: Path) -> None:
+    rows = [(step, 0.9, 0.0, reward) for step, reward in STEPS]
+    assert planned(write(tmp_path / "a.csv", ("step,eval/bert_score,accuracy,reward", rows)))["y"] == "reward"
+    assert planned(write(tmp_path / "b.csv", ("step,reward", [row[:2] for row in rows])))["y"] == "reward"
+
+
+def test_average_of_evaluations_comes_before_its_parts(tmp_path: Path) -> None:
+    rows = [(step, reward / 2, reward, reward) for step, reward in STEPS]
+    assert planned(write(tmp_path / "a.csv", ("step,eval/aime,eval/avg,reward", rows)))["y"] == "eval/avg"
+    rows = [(step, 100 * reward, reward) for step, reward in STEPS]
+    assert planned(write(tmp_path / "b.csv", ("step,pass_rate_pct,reward", rows)))["y"] == "pass_rate_pct"
+
+
+def test_episodes_that_begin_anew_are_attempts(tmp_path: Path) -> None:
+    rows = [{"episode": step, "total_reward": reward * run} for run in (1, 2, 3) for step, reward in STEPS]
+    assert names(read(write(tmp_path / "a.jsonl", rows))) == ["attempt 1", "attempt 2", "attempt 3"]
+
+
+def test_speed_is_no_amount_of_compute(tmp_path: Path) -> None:
+    rows = [(step, 312 + step % 3, reward) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("step,training_flops,reward", rows)))
+    assert series.x_label == "step"
+
+
+def test_files_of_training_and_evaluation_are_one_run(tmp_path: Path) -> None:
+    write(tmp_path / "train_metrics.jsonl", [{"step": step, "reward": reward / 2} for step, reward in STEPS])
+    write(tmp_path / "eval_metrics.jsonl", [{"step": step, "accuracy": reward} for step, reward in STEPS[3::4]])
+    [series] = read(tmp_path)
+    assert (series.y_label, len(series.compute), kinds(series)) == ("accuracy", 10, ["other_logs"])
+
+
+def test_names_with_numbers_are_no_steps(tmp_path: Path) -> None:
+    results = {run: {"aime24": 0.1, "math500": 0.7} for run in ("base", "grpo", "dapo")}
+    assert "holds no list of rows" in fault(write(tmp_path / "a.json", json.dumps(results, indent=1)))

@@ -164,7 +164,7 @@ LOGS = (
         "eval/Accuracy", EVALS,
     ),
     Log("nemo_boxes.log", nemo_rl_with_boxes(), "Avg Reward"),
-    Log("sb3.log", stable_baselines(), "ep_rew_mean", unit=200),
+    Log("sb3.log", stable_baselines(), "rollout/ep_rew_mean", unit=200),
     Log("spinning_up/progress.txt", cells("Epoch,AverageEpRet,StdEpRet,TotalEnvInteracts,Time",
                                           [(s - 1, 200 * r, 5, 4000 * s, 30 * s) for s, r in STEPS], "\t"),
         "AverageEpRet", unit=200),

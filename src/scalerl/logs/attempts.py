@@ -44,33 +44,29 @@ def attempts(steps: Floats) -> Attempts:
     rises = np.diff(steps)
     is_repeat = (rises == 0) & (2 * (rises == 0).sum() < len(rises))
     gap = float(np.median(rises[rises > 0])) if (rises > 0).any() else 0.0
-    first, *parts = np.split(np.arange(len(steps)), np.flatnonzero((rises < 0) | is_repeat) + 1)
-    number, gone = np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool)
-    run, resumed, num_inside = first, list[int](), 0
-    for part in parts:
-        least = steps[run].min()
+    run, *parts = np.split(np.arange(len(steps)), np.flatnonzero((rises < 0) | is_repeat) + 1)
+    number, gone, resumed = np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool), list[int]()
+    for part in parts if len(parts) <= _MAX_FALLS * len(rises) else ():
         begin = _begin(steps[run], steps[part], gap)
-        num_inside += int(steps[part].min() > least)
-        if np.isnan(begin):
+        if begin is None:
             number[part[0] :] += 1
             run = part
             continue
-        gone[run] |= steps[run] >= begin
+        lost = run[steps[run] >= begin]
+        resumed += [int(part[0])] if len(lost) else []
+        gone[lost] = True
         # A resumed run may evaluate its first step again.
-        gone[part] |= (steps[part] == least) & (begin < np.inf)
-        resumed += [int(part[0])] if begin < np.inf else []
+        gone[part] = (steps[part] == steps[run].min()) & (begin < np.inf)
         run = np.concatenate([run, part])
-    if num_inside > _MAX_FALLS * len(rises):
-        return Attempts(np.zeros_like(number), np.zeros_like(gone), [])
     return Attempts(number, gone, resumed)
 
 
-def _begin(run: Floats, part: Floats, gap: float) -> float:
-    """Return the step from which a part supersedes a run; NaN where it begins anew, infinity where it does neither."""
+def _begin(run: Floats, part: Floats, gap: float) -> float | None:
+    """Return the step from which a part supersedes a run; None where it begins anew, infinity where it does neither."""
     (first, second, *_), reached = (*np.unique(run), np.inf), run.max()
     begin, then, *_ = (*np.unique(part), np.nan)
     if begin <= first and (then <= second or then > reached + gap):
-        return np.nan
+        return None
     # One step alone was evaluated again, and one row that was written late does not change how the run goes on.
     if np.isnan(then) or (first < begin < reached and then - reached == gap):
         return np.inf

@@ -17,12 +17,12 @@ ROLES: dict[str, tuple[str, ...]] = {
         *("grpo_step", "rl_step", "global_step_max_steps", "checkpoint", "ckpt", "rollout_step"),
         # RLlib, Stable-Baselines3, Baselines, Spinning Up, frames of games
         *("timesteps_total", "timesteps", "time_total_timesteps", "total_timesteps", "time_iterations"),
-        *("misc_total_timesteps", "totalenvinteracts", "env_steps", "num_env_steps", "total_env_steps"),
+        *("misc_total_timesteps", "total_env_interacts", "env_steps", "num_env_steps", "total_env_steps"),
         *("frame", "frames"),
         # wandb's own counts rows and never falls, the trainer's does when a run is resumed.
         "_step",
     ),
-    "coarse": ("episode", "episodes", "epoch"),
+    "coarse": ("episode", "episodes", "epoch", "episode_num"),
     "gpu_hours": ("gpu_hours", "gpuhours", "compute_gpu_hours", "train_gpu_hours", "perf_gpu_hours"),
     "flops": (
         *("flops", "compute_flops", "total_flops", "train_flops", "training_flops", "compute", "total_flos"),
@@ -62,8 +62,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "set": ("benchmark", "evaluation_set", "eval_set", "dataset", "test_set", "suite"),
     "split": ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event"),
     # A table with one metric per row.
-    "metric": ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable"),
-    "value": ("value", "metric_value", "metricvalue"),
+    "metric": ("tag", "metric", "metric_name", "metric_key", "key", "name", "variable"),
+    "value": ("value", "metric_value"),
 }
 """What a column is for, and the names that say so, in the order in which they are tried."""
 
@@ -72,21 +72,22 @@ AXES = ("gpu_hours", "flops", "tokens", "hours", "step")
 
 # Rates from the closest to a pass rate on.
 _RATES = (
-    r"pass_?rate|solve_?rate|success(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1",
-    r"acc|accuracy|correct|exact_match",
+    r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1",
+    r"acc|accuracy|accuracies|correct|exact_match",
     r"(?:avg|mean)@\d+",
-    r"rewards?|returns?",
+    r"rewards?|rews?|returns?",
     r"scores?|pass@\d+",
 )
 _TRAINING = (
-    *("reward_mean", "reward", "mean_reward", "train_reward", "train_reward_mean", "reward_all_mean"),
+    *("episode_reward", "reward_mean", "reward", "mean_reward", "train_reward", "train_reward_mean", "reward_all_mean"),
     *("env_all_reward_total", "critic_score_mean", "critic_rewards_mean", "objective_scores", "avg_reward"),
-    *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "eprewmean", "averageepret", "value"),
+    *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "ep_rewmean", "average_ep_ret", "value"),
 )
 
 
 # 'Steps (k)' and 'tokens (B)' of spreadsheets.
 _UNIT = re.compile(r"\s?\((?:[kKMBTh%]|hours)\)$")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def _words(words: str) -> re.Pattern[str]:
@@ -95,9 +96,10 @@ def _words(words: str) -> re.Pattern[str]:
 
 
 _EVALUATION = _words(r"evals?|evaluation|val|valid|validation|test|held_?out")
-_BARE_EVALUATION = re.compile(r"(?:eval|val|test|validation)/[^/]+", re.IGNORECASE)
+# val/ has statistics of the value function, too.
+_BARE_EVALUATION = re.compile(r"(?:eval|test|validation)/[^/]+", re.IGNORECASE)
 _CLOSENESS = tuple(map(_words, _RATES))
-_PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})")
+_PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})(?:_pct|_percent)?")
 _NAMED_RATE = _words("|".join((*_RATES[:3], "percent", "pct")))
 _SCORE = _words("scores?")
 # TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
@@ -106,11 +108,13 @@ _PART = re.compile(
     r"(?:^|_)(?:rewards_\w+_mean$|(?:format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected"
     r"|(?:pass|acc)(?:@|_at_)(?:[2-9]|\d\d+))(?:@\d+)?(?:_|$))"
 )
+_FORMAT = _words("format|formatting")
 _WHOLE = _words("total|overall|sum")
+_AVERAGE = _words("avg|average|mean|macro|all|overall")
 _NEVER = _words(
     r"std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
-    r"|count|num|zero|tokens?|steps?|epoch|lr|clip|clipped|ratio|norm|grad|hash|advantages?|per|truncated"
-    r"|weight|scale|coef|threshold|target"
+    r"|count|num|zero|tokens?|steps?|epoch|lr|clip\w*|\w*frac|ratio|norm|grad|hash|advantages?|per|truncated"
+    r"|fps|sps|learning|weight|scale|coef|threshold|target"
 )
 _BENCHMARK = re.compile(
     r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
@@ -124,14 +128,14 @@ REWARD_KINDS: tuple[RewardKind, ...] = ("evaluation", "rate", "training")
 Rank = tuple[int, int, int]
 """Kind of reward, whether it is a part of one, and distance to a pass rate: the least comes first."""
 
-BARE: Rank = (0, 2, 0)
-"""An evaluation without a telling name, as slime's eval/aime: it holds rates, or it is no reward."""
+BARE = (0, 2)
+"""The rank of an evaluation without a telling name begins so, as slime's eval/aime: it holds rates, or is no reward."""
 
 
 @lru_cache(maxsize=8192)
 def plain(column: str) -> str:
     """Return a name as it is compared; a leading underscore stays, since wandb's `_step` is not `step`."""
-    name = _UNIT.sub("", column.strip()).lower()
+    name = _CAMEL.sub("_", _UNIT.sub("", column.strip())).lower()
     return "_" * name.startswith("_") + re.sub(r"(?:[^\w@]|_)+", "_", name).strip("_")
 
 
@@ -194,10 +198,10 @@ def reward_rank(column: str) -> Rank | None:
     if _NEVER.search(name):
         return None
     if not any(close := _closeness(name)):
-        bare = BARE if _BARE_EVALUATION.fullmatch(column.strip()) else None
+        bare = (*BARE, int(not _AVERAGE.search(name))) if _BARE_EVALUATION.fullmatch(column.strip()) else None
         return bare or ((2, 0, _TRAINING.index(name)) if name in _TRAINING else None)
-    part = int(is_part(name))
-    if _EVALUATION.search(name):
+    part = int(is_part(name)) + int(_FORMAT.search(name) is not None)
+    if part < 2 and _EVALUATION.search(name):
         return 0, part, close.index(True)
     if _PLAIN_RATE.fullmatch(name):
         return 1, 0, 0

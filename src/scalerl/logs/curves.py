@@ -179,6 +179,8 @@ def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fac
     facts = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in labels]
     if axis == "flops" and plan.is_ours and plan["gpu_hours"]:
         facts.append(fact("counted_in_flops"))
+    if plan.roles[axis].rule == "counted":
+        facts.append(fact("rows_counted", num=max(len(run.frame) for run in runs)))
     devices = {device for run in runs if "device" in run.frame for device in run.frame.words("device")}
     if plan.is_ours and devices == {"cpu"}:
         facts.append(fact("cpu_time"))

@@ -21,6 +21,8 @@ from scalerl.logs.tidy import first, wall_times
 
 # A sigmoid has four parameters and needs two points more.
 _ENOUGH_STEPS = 6
+# Rows without any counter are counted where as many have a reward.
+_COUNTABLE = 3
 # A column with this many times fewer steps than another of its kind was logged only now and then.
 _FEWER = 4
 # A column with this many times more rows per step than another holds single answers.
@@ -65,7 +67,7 @@ class Plan:
 
     def steps(self, frame: Frame) -> Floats:
         """Return the step of each row of a run; rows are counted where the log has none."""
-        return frame.numbers(self["step"]) if self["step"] else np.arange(1.0, len(frame) + 1)
+        return frame.numbers(self["step"]) if self["step"] in frame else np.arange(1.0, len(frame) + 1)
 
     def axis(self, name: str) -> str:
         """Return the column of an axis of compute, or the axis's own name if it is `BUILT`; "" if there is neither."""
@@ -169,7 +171,7 @@ def coarse_counter(plan: Plan) -> Choice | None:
     """Choose an epoch or episode, if most rows have their own and no column is named as compute."""
     column = first(plan.frame, "coarse")
     places = plan.frame.groups([column, *with_role(plan.frame.columns, "run", "arm", "seed")])
-    is_fine = 2 * len({*places.tolist()}) > len(plan.frame)
+    is_fine = 2 * (np.diff(places) != 0).sum() >= len(plan.frame) - 1
     return Choice((column,)) if column and is_fine and not plan.named(*AXES) else None
 
 
@@ -181,6 +183,13 @@ def rising_integers(plan: Plan) -> Choice | None:
         if is_rising and not is_measured(name) and not has_role(name, "wall_clock", "elapsed"):
             return Choice((name,))
     return None
+
+
+def counted(plan: Plan) -> Choice | None:
+    """Count the rows, if no column is named as compute or time and several have a reward."""
+    is_timed = plan.named(*AXES, "coarse", "seconds_per_step", "elapsed", "wall_clock")
+    num_rewards = max((plan.frame.known(name).sum() for name in plan.frame.columns if reward_rank(name)), default=0)
+    return None if is_timed or num_rewards < _COUNTABLE else Choice(("step",))
 
 
 # The reward
@@ -199,13 +208,15 @@ def like_a_reward(plan: Plan) -> Choice | None:
     several values per step holds single answers, and comes after those with one.
     """
     frame = plan.frame
-    ranks = {name: rank for name in frame.columns if (rank := reward_rank(name)) and _may_be(frame, name, rank == BARE)}
+    ranks = {
+        name: rank for name in frame.columns if (rank := reward_rank(name)) and _may_be(frame, name, rank[:2] == BARE)
+    }
     if not ranks:
         return None
     # Rows at one place are repeats of one step: those with the same labels and step.
     labels = [name for name in frame.columns if frame.is_words(name) and 2 * len({*frame.words(name)}) <= len(frame)]
     steps = plan.steps(frame)
-    places = frame.groups([*labels, plan["step"]]) if plan["step"] else steps
+    places = frame.groups([*labels, plan["step"]]) if plan["step"] in frame else steps
     # Without step 0, which is the model before training.
     num_steps = {name: max(len({*steps[frame.known(name)]} - {0.0}), int(frame.known(name).any())) for name in ranks}
     most_steps = {
@@ -217,8 +228,14 @@ def like_a_reward(plan: Plan) -> Choice | None:
     def is_rare(name: str) -> bool:
         return num_steps[name] < max(_ENOUGH_STEPS, most_steps[ranks[name][0]] / _FEWER)
 
+    def is_constant(name: str) -> bool:
+        return num_steps[name] >= _ENOUGH_STEPS and len({*frame.numbers(name)[frame.known(name)]}) == 1
+
     best, *rest = sorted(
-        ranks, key=lambda name: (not num_steps[name], is_rare(name), repeats[name] > most_repeats, ranks[name])
+        ranks,
+        key=lambda name: (
+            *(not num_steps[name], is_rare(name), is_constant(name), repeats[name] > most_repeats, ranks[name]),
+        ),
     )
     kind, part, _ = ranks[best]
     others = [name for name in rest if num_steps[name] and ranks[name][:2] == (kind, part)]
@@ -236,7 +253,9 @@ def only_numbers(plan: Plan) -> Choice | None:
     """Choose the only column of numbers besides those named as step, compute or number of answers."""
     columns = [name for name in plan.frame.columns if plan.frame.known(name).any() and not is_measured(name)]
     others = {*columns} - {*plan.named(*AXES, "elapsed", "wall_clock", "num_samples")}
-    return Choice([*others]) if plan.named(*AXES) and len(others) == 1 else None
+    # A console prints many numbers by accident.
+    is_made = plan.kind != "console" and plan.named(*AXES)
+    return Choice([*others]) if is_made and len(others) == 1 else None
 
 
 # What tells curves apart
@@ -320,10 +339,10 @@ def arm_and_set(plan: Plan) -> Choice | None:
     return Choice([*(options.by or files), *apart], others=[options.seed] if options.seed else seeds)
 
 
-BUILT = ("per_step", "elapsed", "clock", "times_gpus")
+BUILT = ("per_step", "elapsed", "clock", "times_gpus", "counted")
 """Rules whose column is not an amount of compute itself, but what the amount is counted from."""
 RULES: dict[str, tuple[Rule, ...]] = {
-    "step": (named_step, coarse_counter, rising_integers),
+    "step": (named_step, coarse_counter, rising_integers, counted),
     "y": (asked_for("y"), of_the_export, like_a_reward, only_numbers),
     "label": (labels_that_explain,),
     "hours": (

@@ -84,6 +84,7 @@ COUNTED: dict[str, Callable[[Plan, Frame, str], Floats]] = {
     "elapsed": _elapsed,
     "clock": _clock,
     "times_gpus": _times_gpus,
+    "counted": lambda plan, frame, axis: plan.steps(frame),
 }
 """How an amount of compute is counted, by the rule that chose its column; else it is the column."""
 
@@ -92,6 +93,8 @@ COUNTED: dict[str, Callable[[Plan, Frame, str], Floats]] = {
 
 # A counter that is corrected falls by a little, one that begins anew by far more.
 _MIN_FALL = 0.1
+# A speed, as TFLOPS, rises about as often as it falls; an amount may be corrected once.
+_MANY_RISES = 0.8
 
 
 def can_be_main(points: Frame, axis: str) -> bool:
@@ -100,7 +103,8 @@ def can_be_main(points: Frame, axis: str) -> bool:
     measured = points.take(points.known("y") & (has_step | ~has_step.any()))
     order = np.argsort(measured.numbers("step"), kind="stable")
     steps, values = measured.numbers("step")[order], measured.numbers(axis)[order]
+    are_later, rises = np.diff(steps) > 0, np.diff(values) > 0
     falls = values[1:] < (1 - _MIN_FALL) * values[:-1]
+    is_total = (not falls.any() and rises.sum() + 1 >= _MANY_RISES * are_later.sum()) or not are_later.all()
     known = values[np.isfinite(values)]
-    is_total = not falls.any() or not (np.diff(steps) > 0).all()
     return is_total and 2 * len(known) >= len(values) and len({*known}) >= min(len(values), 2) > 0

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from scalerl.logs.columns import is_evaluation, plain, reward_rank
+from scalerl.logs.columns import is_evaluation, is_rate, plain
 from scalerl.logs.frame import number
 from scalerl.logs.objects import metrics_of
 from scalerl.logs.source import MAX_WORD
@@ -24,7 +24,7 @@ Counters = dict[str, int]
 """Names in lower case; the counter of a bar is named by its end, as '/250'."""
 
 # Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
-_MAX_RECORD = 60_000
+MAX_RECORD = 60_000
 _MAX_PROSE = 2_000
 # verl's records; what it prints beside them are prompts and answers.
 VERL = re.compile(r"(?<![\w/])step:\d{1,12} - ")
@@ -39,18 +39,22 @@ _GAP = r"[^\w.+:=|\u2502;,\]-]*+"
 _ENTRY = re.compile(
     r"\[(?P<step>\d{1,12})\]|(?<!\w)"
     rf"(?:(?P<name>(?:[^\W\d][\w./@#+'-]*+\s?+[^\w\s.+:=|\u2502;,\]-]*+){{1,4}}){_GAP}"
-    rf"(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))?+{_GAP}(?:\d+/\d+ (?=\())?+{_GAP})?+"
-    r"(?P<number>[-+]?(?:\.?\d(?:[\w.:/+-]|,(?=\d))*+(?:\s?%)?|(?:nan|inf)(?!\w)))",
+    rf"(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))?+{_GAP}(?:\d+/\d+ (?:= |(?=\()))?+{_GAP})?+"
+    r"(?P<number>[-+]?(?:\.?\d(?:\s?/\s{0,12}(?=\d)|[\w.:/+-]|,(?=\d))*+(?:\s?%)?|(?:nan|inf)(?!\w)))(?:\s[sS]\b\.?)?",
     re.IGNORECASE,
 )
+# A row of a table of prompts and answers; a row of metrics is a name and its value.
+_TEXT_TABLE = re.compile(r"\s*([|\u2502\u2503\u2506])(?:[^|\u2502\u2503\u2506]*+\1){3,}\s*")
 _UNIT = re.compile(r"(.*?)(ms|s|)", re.IGNORECASE)
-_OF = re.compile(r"(\d{1,12})/(\d{1,12})")
+_OF = re.compile(r"(\d{1,12})\s*+/\s*+(\d{1,12})")
 _COUNTED = "(?:step|iteration|iter|update|batch|rollout|episode|ep|epoch|timestep)s?"
 _COUNTER = re.compile(_COUNTED, re.IGNORECASE)
 # total_timesteps: a value that counts.
 COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNORECASE)
-_METRIC = re.compile(r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|loss|time)s?(?:[/_].*)?", re.IGNORECASE)
-_EVALUATING = re.compile(r"\b(?:evaluat|validat|testing)|\[eval\]", re.IGNORECASE)
+_METRIC = re.compile(
+    r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|success|pass@\d+|loss|time)s?(?:[/_].*)?", re.IGNORECASE
+)
+_EVALUATING = re.compile(r"\b(?:evaluat|validat|testing)|\[eval\]|^[\s\[#*>-]*(?:eval|val|test)\b(?!/)", re.IGNORECASE)
 _EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
 _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
 
@@ -61,13 +65,22 @@ class Line(NamedTuple):
     text: str
     counters: Counters
     values: Values
-    is_alone: bool = False
-    """Whether it is one value and nothing else."""
+    is_dict: bool = False
+    """Whether its values stand in a dict."""
 
     @property
     def counting(self) -> Counters:
         """The values that count."""
         return {plain(name): int(value) for name, value in self.values.items() if _counts(name, value)}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it needs no line above it: it is a dict, or names a step."""
+        return self.is_dict or bool(self.counters or self.counting)
+
+    @property
+    def is_in_box(self) -> bool:
+        return self.text.lstrip()[:1] in ("|", "\u2502")
 
     @property
     def is_bar(self) -> bool:
@@ -80,17 +93,9 @@ class Line(NamedTuple):
         return _EVALUATING.search(before) is not None
 
     @property
-    def is_record(self) -> bool:
-        """Whether its values belong together by themselves: in a dict, beside a counter, or named as evaluations."""
-        if "{" in self.text or self.counters or self.evaluates:
-            return bool(self.values)
-        is_evaluated = any(is_evaluation(name) and reward_rank(name) for name in self.values)
-        return is_evaluated or len(self.values) > len(self.counting) > 0
-
-    @property
-    def words(self) -> str:
-        """What tells prose from records: lines of records are alike. A dict and verl's line are records anyway."""
-        return "" if "{" in self.text or VERL.search(self.text) else " ".join(WORD.findall(self.text))
+    def shape(self) -> str:
+        """Its words without the numbers: lines that a loop prints are alike."""
+        return " ".join(WORD.findall(self.text))
 
     def of_evaluation(self) -> "Line":
         """Return the line with its values named as evaluations."""
@@ -98,12 +103,12 @@ class Line(NamedTuple):
         return self._replace(values=values)
 
 
-def read_line(text: str, is_cut: bool) -> Line:
+def read_line(text: str, is_cut: bool = False) -> Line:
     """Return what a line says; where it may be cut, its last value is left out."""
     begin, verl = text.find("{"), VERL.search(text)
-    if begin >= 0 and len(text) <= _MAX_RECORD and (values := _dict_values(text[begin:])):
-        return Line(text, _entries(text[max(begin - 200, 0) : begin]).counters, values)
-    if len(text) > (_MAX_RECORD if verl else _MAX_PROSE):
+    if begin >= 0 and len(text) <= MAX_RECORD and (values := _dict_values(text[begin:])):
+        return Line(text, _entries(text[max(begin - 200, 0) : begin]).counters, values, is_dict=True)
+    if len(text) > (MAX_RECORD if verl else _MAX_PROSE) or _TEXT_TABLE.fullmatch(text):
         return Line(text, {}, {})
     *before, after = _BAR.split(text)[::3]
     bars = {f"/{end}": int(at) for at, end in _BAR.findall(text)}
@@ -111,34 +116,35 @@ def read_line(text: str, is_cut: bool) -> Line:
     line = _entries(plainly, is_cut)
     of_set = _EVALUATED.search(text)
     values = {f"{of_set[1]}/{name.lower()}": value for name, value in line.values.items()} if of_set else line.values
-    return Line(text, bars | line.counters, values, line.is_alone and not bars)
+    return Line(text, bars | line.counters, values)
 
 
 def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
     text = _WRAPPER.sub("", text)
     counters, values = Counters(), Values()
-    num_words = len(WORD.findall(text))
     for entry in _ENTRY.finditer(text):
         if entry["step"]:
             counters.setdefault("/[]", int(entry["step"]))  # [2000] loss=0.1
             continue
         words = WORD.findall(entry["name"] or "")
+        words = words[1:] if text[entry.start() - 1 : entry.start()] == "=" else words  # a=word b=0.1
         name, written = (words or [""])[-1], entry["number"].rstrip(".,: ")
         count = _OF.fullmatch(written)
         is_counter = _COUNTER.fullmatch(name) is not None
         if count and (is_counter or not name):
             counters.setdefault(_counter(name) or f"/{count[2]}", int(count[1]))
         is_last = is_cut and entry.end() == len(text.rstrip())
-        value = float("nan") if is_last or count else _value(written)
+        is_share = count and words and is_rate(words[-1]) and int(count[2]) > 0
+        share = int(count[1]) / int(count[2]) if count and is_share else float("nan")
+        value = float("nan") if is_last else share if count else _value(written)
         if value != value or not words:
             continue
         if is_counter and value.is_integer() and not entry["mark"]:
             counters.setdefault(_counter(name), int(value))
         elif entry["mark"] or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
             values.setdefault(" ".join(words)[:MAX_WORD], value)
-            num_words -= len(words)
-    return Line(text, counters, values, not counters and len(values) == 1 and num_words == 0)
+    return Line(text, counters, values)
 
 
 def _counter(word: str) -> str:

@@ -24,7 +24,6 @@ class LoggedRun:
     """The rows of one run, in the order of the log."""
 
     plan: Plan
-    file: str
     key: Mapping[str, str]
     """Columns and values that set its curve apart from other curves."""
     repeat: Mapping[str, str]
@@ -33,13 +32,19 @@ class LoggedRun:
     facts: tuple[Fact, ...]
 
     @property
+    def file(self) -> str:
+        return str(self.frame.words(FILE)[0])
+
+    @property
     def steps(self) -> Floats:
         return self.plan.steps(self.frame)
 
     @cached_property
-    def curve(self) -> Frame:
-        """The rows that have a reward and a step."""
-        return self.frame.take(self.frame.known(self.plan["y"]) & np.isfinite(self.steps))
+    def measured(self) -> Frame:
+        """The steps and rewards of the rows that have both."""
+        columns = {"step": self.steps, "y": self.frame.numbers(self.plan["y"])}
+        frame = Frame(columns, self.frame.origin)
+        return frame.take(frame.known("step") & frame.known("y"))
 
     @cached_property
     def points(self) -> Frame:
@@ -69,9 +74,8 @@ def _split(plan: Plan, is_one_of_many: bool) -> list[LoggedRun]:
     runs: list[LoggedRun] = []
     for rows in members(plan.frame.groups(columns)):
         frame = plan.frame.take(rows)
-        words = {name: str(frame.words(name)[0]) for name in columns}
-        key, names = ({name: words[name] for name in each} for each in (label.columns, repeat))
-        runs.append(LoggedRun(plan, words[FILE], key, names, frame, plan.facts))
+        key, names = ({name: str(frame.words(name)[0]) for name in each} for each in (label.columns, repeat))
+        runs.append(LoggedRun(plan, key, names, frame, plan.facts))
     logged = [run for run in runs if (run.frame.words(plan["y"]) != "").any()]
     silent = tuple("/".join([*run.key.values()][1:]) for run in runs if run not in logged)
     return [run.noting(*facts_of("no_reward", names=silent, y=plan["y"])) for run in logged] or runs
@@ -104,23 +108,17 @@ def _is_name(column: str) -> bool:
 
 def _without_contained(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs without those whose points are all among the points of another file's run."""
-    points = {run: _points(run) for run in runs}
+    points = {run: {*zip(*map(run.measured.numbers, ("step", "y")), strict=True)} for run in runs}
     whole = {part: [run for run in runs if run.file != part.file and set() < points[part] < points[run]]
              for part in runs}  # fmt: skip
     parts = {run: tuple(part.file for part in runs if run in whole[part]) for run in runs}
     return [run.noting(*facts_of("contained", files=parts[run], file=run.file)) for run in runs if not whole[run]]
 
 
-def _points(run: LoggedRun) -> set[tuple[float, float]]:
-    """Return the steps of a run with their rewards."""
-    steps, rewards = (run.curve.numbers(run.plan[role]).tolist() for role in ("step", "y"))
-    return {*zip(steps, rewards, strict=True)}
-
-
 def _chained(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs; those that continue each other are joined to one."""
-    steps = [run.curve.numbers(run.plan["step"]) for run in runs]
-    spans = [(float(each.min(initial=np.inf)), float(each.max(initial=-np.inf))) for each in steps]
+    steps = [run.measured.numbers("step") for run in runs]
+    spans = [(each.min(initial=np.inf), each.max(initial=-np.inf)) for each in steps]
     return [_whole([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
 
 
@@ -145,13 +143,11 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     """
     frame, steps = run.frame, run.steps
     logged = np.flatnonzero(frame.known(run.plan["y"]) & np.isfinite(steps))
-    if not len(logged) or run.plan.is_ours or not has_role(run.plan["step"], "step") or ATTEMPT in frame:
+    if not len(logged) or run.plan.is_ours or not has_role(run.plan["step"], "step", "coarse") or ATTEMPT in frame:
         return [run]
     split = attempts(steps[logged])
     run = run.noting(*facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file))
-    if split.gone.any() and len(split.resumed):
-        # The first resume stands for all of them in what is noted.
-        at = split.resumed[0]
+    for at in split.resumed[:1]:  # the first resume stands for all of them in what is noted
         before, after = steps[logged[at - 1 : at + 1]].tolist()
         counts = {"times": len(split.resumed), "num": int(split.gone.sum())}
         place = f"{frame.origin[logged[at]]} of {run.file}"
