@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from log_texts import rising, verl
+from other_user import needs_another_user, run_as_another
 from read_logs import Content, column, fault, kinds, names, planned, read, rows, write
 from run_folders import write_study
 
@@ -365,3 +367,41 @@ def test_printed_tables_and_mlflow_folders_need_an_export(tmp_path: Path, name: 
     write(tmp_path / name, PRINTED[name])
     path = tmp_path / Path(name).parts[0]
     assert "CSV" in fault(path)
+
+
+@needs_another_user
+def test_folders_that_may_not_be_entered_hold_no_log() -> None:
+    with tempfile.TemporaryDirectory() as name:  # below tmp_path nobody else may look
+        folder = Path(name)
+        write(folder / "log.csv", ("step,reward", [(1, 0.2), (2, 0.3), (3, 0.4)]))
+        (folder / "closed").mkdir(mode=0o700)
+        folder.chmod(0o755)
+        program = (
+            "print([series.name for series in curves.read([sys.argv[1]])])\n"
+            "try: curves.read([sys.argv[1] + '/closed'])\n"
+            "except errors.InputError as fault: print(fault)"
+        )
+        imports = "scalerl.logs as curves, scalerl.logs.formats, scalerl.logs.curves, scalerl.errors as errors"
+        imports += ", encodings.utf_8_sig"
+        done = run_as_another(program, folder, imports=imports, variables={"PYTHONPATH": os.pathsep.join(sys.path)})
+        assert done.stdout.splitlines() == [
+            "['log']",
+            f"{folder}/closed cannot be listed: you have no permission for it.",
+        ]
+
+
+def test_folder_that_vanishes_while_it_is_listed_holds_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "log.csv", ("step,reward", [(1, 0.2), (2, 0.3), (3, 0.4)]))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    listed, scandir = [], os.scandir
+
+    def vanishing(path: Any = ".") -> Any:
+        if "gone" in os.fspath(path) and not listed:
+            listed.append(path)
+            gone.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    [series] = read(tmp_path)
+    assert (series.name, len(listed)) == ("log", 1)

@@ -2,6 +2,7 @@
 
 import difflib
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -78,19 +79,26 @@ def groups(
     place = Place(path, kind, depth == 0)
     if kind != "log" or not path.is_dir() or (kinds and kinds != ["a file each step"]):
         return [[place]]
-    entries = [entry for entry in sorted(path.iterdir()) if entry.name[0] != "." and holds(entry)][:_MAX_ENTRIES]
+    if not _is_open(path):
+        raise InputError(f"{path} cannot be listed: you have no permission for it.")
+    entries = [path / name for name in sorted(glob.glob("*", root_dir=path)) if holds(path / name)][:_MAX_ENTRIES]
     taken = step_files(path)
     files = [entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry not in taken and entry.is_file()]
     logs = [Place(file, "log", False) for file in files[: MAX_LOGS if everything else None]]
     if kinds:
         return [[place, *logs]]
-    folders = [entry for entry in entries if entry.is_dir()] if depth < _MAX_DEPTH else []
+    folders = [entry for entry in entries if entry.is_dir() and _is_open(entry)] if depth < _MAX_DEPTH else []
     # Beside runs lie notes and results: only what is a log as a whole counts.
     has_runs = not everything and any(map(store.is_run_folder, folders))
     folders = [folder for folder in folders if whole_kinds(folder)] if has_runs else folders
     inner = [each for folder in folders for each in groups(folder, depth + 1, holds=holds, everything=everything)]
     logs = [] if has_runs else logs
     return [[*inner[0], *logs]] if len(inner) == 1 == len(inner[0]) else [*inner, logs]
+
+
+def _is_open(folder: Path) -> bool:
+    """Return whether a folder can be listed and entered; another one holds no log that could be read."""
+    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def whole_kinds(folder: Path, *, direct: bool = False) -> list[str]:
@@ -111,7 +119,9 @@ def files_of(folder: Path, kind: str) -> list[Path]:
 
 
 def _matching(folder: Path, kind: str) -> set[Path]:
-    return {file for pattern in WHOLE[kind] for file in folder.glob(pattern) if file.is_file()}
+    # glob.glob passes over what cannot be listed, since it vanished or may not be entered.
+    names = {name for pattern in WHOLE[kind] for name in glob.glob(pattern, root_dir=folder)}
+    return {folder / name for name in names if os.path.isfile(folder / name)}
 
 
 def step_files(folder: Path) -> dict[Path, tuple[str, int]]:
