@@ -1,4 +1,4 @@
-"""Panels of the paper for anyone's runs: a ladder of recipes, their efficiency, and what the parameters are."""
+"""The picture of a comparison: a ladder of recipes, their efficiency, and what the parameters are."""
 
 import numpy as np
 import pytest
