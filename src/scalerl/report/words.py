@@ -522,7 +522,7 @@ WORDS: dict[str, Words] = {
     "plan_tells_little": "Stop {names}: more compute would hardly change the choice.",
     "plan_no_curve": "Too few points to judge: {names}.",
     "plan_past_peak": "Stop {names}: after a fall, the best checkpoint competes.",
-    "plan_budget": "Stop {names}: the budget is spent.",
+    "plan_budget": "The budget is spent: no compute is left for {names}.",
     "plan_cannot": "{names} cannot be continued.",
     "allocation_grows": "The best {name} grows with compute: {early:g} to {late:g}.",
     "allocation_falls": "The best {name} falls with compute: {early:g} to {late:g}.",

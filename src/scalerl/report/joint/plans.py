@@ -65,12 +65,12 @@ def plan_document(planned: Planned, candidates: Sequence[Candidate], curves: Seq
 
 PLAN_COLUMNS = {
     "arm": "{name}",
-    "spent ({unit})": "{spent:c}",
+    "spent per run ({unit})": "{spent:c}",
     "P(best)": "{p_best:p}",
     "reward at {target} {unit}": "{reward_at_target:a}",
     "alone": "{alone:a}",
-    "until ({unit})": "{until:c}",
-    "value": "{value:.2g}",
+    "until, per run ({unit})": "{until:c}",
+    "one stage is worth": "{value:.2g}",
     "action": "{advice}",
 }
 
