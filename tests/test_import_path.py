@@ -40,6 +40,12 @@ def test_module_that_is_loaded_already_is_announced(capsys):
     assert capsys.readouterr().err == f"{NOTICE}os:system\n"
 
 
+def test_what_our_modules_import_is_announced(capsys):
+    """As a grader it would import whatever the answers of a data set name."""
+    import_function("scalerl:import_module")
+    assert capsys.readouterr().err == f"{NOTICE}scalerl:import_module\n"
+
+
 def test_own_code_is_not_announced(capsys):
     import_function("scalerl.types:derive_seed")
     import_function(path_of(announce, "function"))

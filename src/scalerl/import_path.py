@@ -75,7 +75,7 @@ def import_function(path: str) -> Callable[..., Any]:
     if path in _OBJECTS:
         return _OBJECTS[path]
     module_name, _, function_name = path.partition(":")
-    if module_name.partition(".")[0] != __package__:
+    if not _is_own(module_name):
         announce(path)
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
@@ -93,7 +93,14 @@ def import_function(path: str) -> Callable[..., Any]:
         raise ImportPathError(path, f'{module_name} has no "{function_name}"', name=function_name, choices=public)
     if not callable(function):
         raise ImportPathError(path, f"it is not a function but {type(function).__name__}")
+    # A module of this package also has names that it imports from others.
+    if not _is_own(getattr(function, "__module__", None) or ""):
+        announce(path)
     return function
+
+
+def _is_own(module_name: str) -> bool:
+    return module_name.partition(".")[0] == __package__
 
 
 def one_line(error: BaseException) -> str:
