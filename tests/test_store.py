@@ -136,6 +136,8 @@ def test_cut_last_line_loses_only_itself(cut: int) -> None:
         ('{"step": 1}\nTraceback\n', r"evals\.jsonl, line 2: not JSON"),
         ('{"step": 1}\n{"reward": 1}\n', r"evals\.jsonl, line 2: the row has no numeric 'step'"),
         ('{"step": ', r"evals\.jsonl, line 1: not JSON"),
+        ('{"step": 1, "attempt": "2"}\n', r"evals\.jsonl, line 1: 'attempt'"),
+        ('{"step": 1, "set": ["main"]}\n', r"evals\.jsonl, line 1: 'set'"),
     ],
 )
 def test_bad_line_is_named_in_the_error(tmp_path: Path, text: str, fault: str) -> None:
@@ -364,8 +366,11 @@ def test_killed_run_is_not_said_to_be_running(tmp_path: Path):
         process.kill()
         process.wait()
         assert store.read_status(tmp_path) == {"status": "failed", "reason": store.KILLED}
-    # Of a process on another machine nothing is known here.
     written = json.loads((tmp_path / store.STATUS).read_text())
+    *here, _, began = written["process"].split()
+    store.write_json(tmp_path / store.STATUS, {**written, "process": " ".join([*here, "9" * 6000, began])})
+    assert store.read_status(tmp_path) == {"status": "running", "reason": ""}, "that is no process"
+    # Of a process on another machine nothing is known here.
     written["process"] = f"another-boot {written['process'].partition(' ')[2]}"
     store.write_json(tmp_path / store.STATUS, written)
     assert store.read_status(tmp_path) == {"status": "running", "reason": ""}

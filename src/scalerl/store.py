@@ -295,7 +295,7 @@ def current_status(written: Row) -> Row:
     """Return a status that was written as it is now: a run whose process was killed on this machine has failed."""
     status = {key: value for key, value in written.items() if key != "process"}
     match str(written.get("process", "")).split(" "):
-        case [boot, numbering, pid, started] if (boot, numbering) == _machine() and pid.isdecimal():
+        case [boot, numbering, pid, started] if (boot, numbering) == _machine() and re.fullmatch(r"[0-9]{1,10}", pid):
             if _start_time(int(pid)) != started:
                 return status | {"status": "failed", "reason": KILLED}
     return status
@@ -321,6 +321,10 @@ def latest_rows(path: Path) -> list[tuple[int, Row]]:
     for line, row in parse_lines(_read_text(path), path):
         if not isinstance(row.get("step"), int | float):
             raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
+        if not isinstance(row.get("attempt", 0), int | float):
+            raise RunFolderError(f"{path}, line {line}: 'attempt' is not a number")
+        if not isinstance(row.get("set", ""), str):
+            raise RunFolderError(f"{path}, line {line}: 'set' is not a text")
         placed.append((line, row))
     return counting_rows(placed, path.name, _origins(path.parent))
 

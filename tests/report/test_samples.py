@@ -105,6 +105,15 @@ def test_errors_are_looked_for_in_no_time(run: GrowingRun, part: str):
     assert time.process_time() - began < 1
 
 
+@pytest.mark.parametrize("odd", ["NaN", "Infinity", "1" + "0" * 400, '"1"', "true", "[]", "{}"])
+def test_odd_numbers_are_shown_as_none(run: GrowingRun, odd: str):
+    with (run.folder / "samples.jsonl").open("a") as file:
+        file.write(f'{{"step": {odd}, "reward": {odd}, "completion": "odd"}}\n')
+    (sample,) = search(run, text="odd")["samples"]
+    assert (sample["step"], sample["reward_text"]) == (None, "")
+    assert json.dumps(sample, allow_nan=False)
+
+
 def test_prompt_that_is_its_own_name_is_found_however_long(run: GrowingRun):
     for _ in range(2):
         run.sample("long " * 3000, "yes")

@@ -1,6 +1,7 @@
 """Read and search the samples of a run straight from its file: newest first, a page at a time, within a time limit."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from scalerl.report.document import say
 from scalerl.report.inside import Lines, Root
+from scalerl.report.metrics import number
 
 PAGE = 20
 MAX_PAGE = 100
@@ -123,16 +125,16 @@ def sample_json(place: int, row: Mapping[str, Any], most: int) -> dict[str, Any]
     others = [(str(key), _text(value)[:most], "") for key, value in row.items()
               if key not in _KNOWN and value is not None]  # fmt: skip
     spoken = _conversation(row, most) or [("Answer", whole.get("completion", "")[:most], "model")]
-    reward, answer, verdict = row.get("reward"), whole.get("answer"), _verdict(row)
-    is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
+    answer, verdict = whole.get("answer"), _verdict(row)
+    step, reward = number(row.get("step")), number(row.get("reward"))
     cut = sum(max(len(text) - most, 0) for text in whole.values())
     return {
         "number": place,
-        "step": row.get("step") if isinstance(row.get("step"), int | float) else None,
+        "step": row["step"] if math.isfinite(step) else None,
         "problem": _text(row.get("problem", ""))[:MAX_TEXT],
         "verdict": verdict,
         "label": LABELS[verdict],
-        "reward_text": f"reward {reward:.2f}" if is_number else "",
+        "reward_text": f"reward {reward:.2f}" if math.isfinite(reward) else "",
         "answer_text": "" if answer is None else f"expected {answer[:80]}",
         "turns": num_turns(row),
         "cut": cut,
