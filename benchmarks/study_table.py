@@ -251,7 +251,8 @@ def arms(path: str, base: str, until: str = "inf") -> None:
 def cost(path: str, base: str, *targets: str) -> None:
     """Print what every arm multiplies the base's FLOPs to a reward by, cheapest first, or its steps.
 
-    90 % intervals, from the spread of the seeds of all arms together; "-" where a run does not get there.
+    90 % intervals, from the spread of the seeds of all arms together; none where every arm has one seed. "-" where a
+    run does not get there.
     """
     found = by_arm(path)
     axis, targets = ("step", targets[1:]) if targets[0] == "step" else ("flops", targets)
@@ -265,8 +266,9 @@ def cost(path: str, base: str, *targets: str) -> None:
         for arm, each in whole.items():
             ratio = statistics.mean(each) - statistics.mean(whole[base])
             error = quantile * spread * math.sqrt(1 / len(each) + 1 / len(whole[base]))
-            cell = interval(*map(math.exp, (ratio, ratio - error, ratio + error))) if arm != base else "1"
-            columns[target][arm] = math.exp(ratio), cell
+            cell = interval(*map(math.exp, (ratio, ratio - error, ratio + error)))
+            alone = "1" if arm == base else f"{math.exp(ratio):.2f}"
+            columns[target][arm] = math.exp(ratio), cell if freedom and arm != base else alone
     print("| arm | seeds |", " | ".join(f"to {target}" for target in targets), "| end |")
     print("|---|---|" + "---|" * (len(targets) + 1))
     nowhere = math.inf, "-"
@@ -277,10 +279,13 @@ def cost(path: str, base: str, *targets: str) -> None:
 
 
 def within_arms(logs: Mapping[Any, list[float]]) -> tuple[float, int]:
-    """Return the standard deviation between seeds of one arm, from all arms, and its degrees of freedom."""
+    """Return the standard deviation between seeds of one arm, from all arms, and its degrees of freedom.
+
+    It is NaN where every arm has one seed.
+    """
     freedom = sum(len(each) - 1 for each in logs.values())
     squares = sum(statistics.variance(each) * (len(each) - 1) for each in logs.values() if len(each) > 1)
-    return math.sqrt(squares / freedom), freedom
+    return math.sqrt(squares / freedom) if freedom else math.nan, freedom
 
 
 def factors(path: str, base: str, target: str) -> None:

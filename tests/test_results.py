@@ -50,6 +50,7 @@ def test_commands_are_found():
     counted = {page for page, command, _ in ON_PAGES if COUNTED.match(command)}
     assert counted == {
         "algorithms",
+        "batch-rate",
         "calibration",
         "critic",
         "data",
