@@ -27,7 +27,7 @@ from scalerl.report.document import (
     table,
 )
 from scalerl.report.figures import chart, straight_chart
-from scalerl.report.numbers import compute_text, fixed, interval_text, join_names, two_decimals
+from scalerl.report.numbers import compute_text, fixed, interval_text, join_names, two_decimals, worth_text
 from scalerl.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.report.results import CurveResult, Result, param_value
 
@@ -229,7 +229,9 @@ def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
         rows = [(curve.fit.params, *row) for curve, row in zip(members, rows, strict=True)]
         return table("curves", {**PAPER_COLUMNS, **forecasts}, rows, colours=colours)
     price = {"doubling costs": "{cost:$}"} if any(curve.price is not None for curve in members) else {}
-    columns = {**CURVE_COLUMNS, **forecasts, **price, "what to do": "{do}"}
+    worths = sorted({worth_text(curve.decision.worth) for curve in members if curve.decision is not None})
+    chance = {f"P(over {join_names(worths, 'or')})": "{decision.p_worth:p}"} if worths else {}
+    columns = {**CURVE_COLUMNS, **chance, **forecasts, **price, "what to do": "{do}"}
     return table("curves", columns, rows, left=2, right=1, colours=colours)
 
 
@@ -239,7 +241,6 @@ CURVE_COLUMNS = {
     "share reached": "{decision.share:%}",
     "ceiling": "{peak}",
     "one doubling brings": "{doubling:+r}",
-    "P(worth it)": "{decision.p_worth:p}",
 }
 PAPER_COLUMNS = {"curve": "{name}", "A": "{ceiling:r}", "B": "{exponent:.2f}", "C_mid": "{midpoint:c}"}
 
