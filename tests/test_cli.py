@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from commands import answer, scalerl
 from scalerl import store
 from scalerl.cli import app, main
 from scalerl.errors import InputError, LearnerError, RecipeError, StoreError, UsageError
+from scalerl.logs import Selection, read
+from scalerl.logs.facts import fact
+from scalerl.report.analyse import price_of_compute
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +116,12 @@ def test_price_gives_costs_in_money(table: Path):
     assert [block["values"]["price"] for block in says] == [2.5 * 9000]
     assert "$22,500" in says[0]["text"]
     assert "$" not in json.dumps(without["sections"])
+
+
+def test_hours_of_cpus_have_no_price_of_gpus(table: Path):
+    (series,) = read([table], Selection(x="gpu_hours", y="pass_rate", by=("recipe",), where=(("recipe", "new"),)))
+    on_cpu = replace(series, facts=(*series.facts, fact("cpu_time")))
+    assert [price_of_compute(data, 2.5) for data in (series, on_cpu)] == [2.5, None]
 
 
 def test_forecast_far_beyond_the_data_is_noted(table: Path):

@@ -218,6 +218,8 @@ def _fitted(data: Series, options: FitOptions) -> CurveResult:
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
     """Return the price of one unit of compute: from the price of a GPU-hour, or without it from the cost in the log."""
+    if price is not None and unit_of(data, "gpu_hours") != AXIS_LABELS["gpu_hours"]:
+        return None  # an hour of a CPU has another price
     spent = data.axes.get("cost" if price is None else "gpu_hours")
     if spent is None or not len(spent) or not np.isfinite(spent[-1]):
         return price if axis_label(data.x_label) == AXIS_LABELS["gpu_hours"] else None
