@@ -216,7 +216,7 @@ def test_summary_has_ceiling_state_and_action(tmp_path):
     [
         (["tiny-loo", "--dry-run", "--resume"], "runs/tiny-loo does not hold a study to resume"),
         (["loss"], r"not set, so there is nothing to train: add --set model\.path=\.\.\. --set task\.name=\.\.\."),
-        (["tiny-lo"], r'no study is called "tiny-lo"; did you mean "tiny-loo"\? \(scalerl study list'),
+        (["tiny-lo"], r'there is no study "tiny-lo"; did you mean "tiny-loo"\? \(scalerl study list'),
         (["precision"], "nothing to compare no-fp32 with here\nfp32-\\w+ is not run: inert"),
     ],
 )

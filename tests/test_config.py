@@ -243,11 +243,14 @@ def test_described_task_settings_are_those_of_the_task():
         assert TASK_SETTINGS[name].keys() == keyword_settings(function).keys(), name
 
 
+STORY_STEPS = "Largest number of operations in a story."
+
+
 @pytest.mark.parametrize(
     "text, key, doc",
     [
-        ("task={name='words', max_steps=2}", "task.max_steps", "Most operations of a story."),
-        ("evaluation.sets.a={name='words', max_steps=2}", "evaluation.sets.a.max_steps", "Most operations of a story."),
+        ("task={name='words', max_steps=2}", "task.max_steps", STORY_STEPS),
+        ("evaluation.sets.a={name='words', max_steps=2}", "evaluation.sets.a.max_steps", STORY_STEPS),
         ("task={name='gym', dataset='sudoku', min_empty=3}", "task.min_empty", "A setting of sudoku."),
         ("task={name='my.tasks:riddles', year=3}", "task.year", "A setting of my.tasks:riddles."),
         ("loss={name='my.losses:soft', width=3.0}", "loss.width", "A setting of my.losses:soft."),

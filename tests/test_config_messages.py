@@ -34,8 +34,8 @@ def write(folder, name: str, text: str | bytes):
         ('extends = "a.toml"', "extends goes in a circle"),
         (r'extends = "nul\u0000.toml"', r'extends is "nul\u0000.toml", but no recipe or file can have a null byte'),
         ('extends = "missing.toml"', "missing.toml cannot be read: No such file or directory"),
-        ('extends = "scalrl"', 'no recipe is called "scalrl"; did you mean "scalerl"?'),
-        ('extends = "b"', 'no recipe is called "b"; did you mean "b.toml"?'),
+        ('extends = "scalrl"', 'there is no recipe "scalrl"; did you mean "scalerl"?'),
+        ('extends = "b"', 'there is no recipe "b"; did you mean "b.toml"?'),
         ("extends = 3", "extends is 3 but must be a recipe's name or file"),
         ("seed = ?", "a.toml is not valid TOML: Invalid value (at line 1, column 8)"),
         (b"seed = 1\ndescription = '\xe9'\n", "is not UTF-8 text (byte 0xe9 in line 2): save it as UTF-8"),
@@ -53,7 +53,7 @@ def test_bad_files_say_which(tmp_path, text, message):
 def test_what_is_not_a_recipe_file_is_a_sentence(tmp_path):
     assert "recipe.json cannot be read: No such file" in problems(recipe=tmp_path)[0]
     assert "not valid JSON" in problems(recipe=write(tmp_path, "recipe.json", "{"))[0]
-    assert "does not hold a table" in problems(recipe=write(tmp_path, "recipe.json", "[]"))[0]
+    assert "does not contain a table" in problems(recipe=write(tmp_path, "recipe.json", "[]"))[0]
     assert problems(recipe="a\0b") == [r'"a\u0000b", but no recipe or file can have a null byte in its name']
 
 
@@ -96,7 +96,7 @@ def test_a_malformed_override_shows_the_form(text):
         ("loss=3", 'loss is 3 but must be a name or a table with one; the names are "cispo", "dapo", "gspo", "tis"'),
         ("loss.name=[]", 'loss.name is [] but must be one of "cispo"'),
         ("loss=not ok:f", 'loss.name is "not ok:f" but must be an import path "package.module:function"'),
-        ("weights=constant", 'weights.denominator is not set, and weights.name = "constant" needs it'),
+        ("weights=constant", 'weights.denominator is not set, but weights.name = "constant" needs it'),
         (
             "learner.gradient_checkpointing=atuo",
             'learner.gradient_checkpointing is "atuo" but must be true, false or "auto"; did you mean "auto"?',

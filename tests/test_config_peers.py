@@ -170,7 +170,7 @@ def test_values_of_arguments_are_read_as_python_has_them(tmp_path: Path, name: s
     [
         ("a.yaml", "a: [", "cannot be parsed"),
         ("a.toml", "a = ", "is not valid TOML"),
-        ("a.json", "[1]", "does not hold a table of settings"),
+        ("a.json", "[1]", "does not contain a table of settings"),
         ("a.py", "x = 1", "no GRPOConfig"),
         ("a.py", "x = (", "cannot be parsed"),
         ("a.yaml", "colour: red", "--framework"),

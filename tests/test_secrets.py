@@ -199,7 +199,7 @@ def test_code_of_a_model_is_not_run(tmp_path: Path):
 
     model = model_with_code(tmp_path)
     recipe = load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"])
-    with pytest.raises(ModelError, match=r"Python code of its own, which is not run: .* --trust-remote-code"):
+    with pytest.raises(ModelError, match=r"its own Python code, which is not run: .* --trust-remote-code"):
         load_inputs(recipe)
     assert not (tmp_path / "ran").exists()
     # No file and no --set allows it, only the word of this call, which is not written down.

@@ -183,7 +183,7 @@ def test_program_that_cannot_be_used_is_refused(settings: dict[str, object], mes
 
 def test_harness_needs_processes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scalerl.environments.build.os", SimpleNamespace(name="nt"))
-    with pytest.raises(RecipeError, match="needs Linux or macOS"):
+    with pytest.raises(RecipeError, match="Linux or macOS is needed"):
         played(1)
 
 

@@ -129,7 +129,7 @@ CALL = '{"name": "calculator", "parameters": {"expression": "2*3"}}'
         (f"<|python_tag|>{CALL}", "6", 1, 0),
         (called("calculator", expression="1/0"), "error: ValueError: division by zero", 1, 1),
         (called("fails", text="x"), "error: LookupError: no x", 1, 1),
-        (called("nothing"), 'error: no tool is called "nothing"; there are', 1, 1),
+        (called("nothing"), 'error: there is no tool "nothing"; there are', 1, 1),
         (called("calculator"), "error: expression: Field required", 1, 1),
         (called("calculator", expression=["1"]), "error: expression: Input should be a valid string", 1, 1),
         (called("look_up", word="a", most="many"), "error: most: Input should be a valid integer", 1, 1),
@@ -168,7 +168,7 @@ def test_search_finds_paragraphs(tmp_path):
     assert search("water").startswith("[b.txt]")
     assert search("zebra") == "nothing was found"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RecipeError, match="has no text"):
+    with pytest.raises(RecipeError, match="contains no texts"):
         index_folder(str(tmp_path / "empty"))
 
 
@@ -206,8 +206,8 @@ def test_observation_is_what_the_template_writes_after_an_answer():
     ("template", "answer", "message"),
     [
         (STRIPS, AnswerFormat(thinking_start="<think>", thinking_end="</think>"), "is not append-only"),
-        (REFUSES, NO_THINKING, "refuses a user turn after an answer: roles must alternate"),
-        (NO_END, NO_THINKING, "does not end an answer with a token that stops sampling"),
+        (REFUSES, NO_THINKING, "rejects a user turn after an answer: roles must alternate"),
+        (NO_END, NO_THINKING, "does not end answers with a token that stops sampling"),
     ],
 )
 def test_templates_that_cannot_be_used_are_refused_with_a_remedy(template, answer, message):
@@ -261,7 +261,7 @@ def test_harness_tools_go_into_the_system_prompt(before):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "tools"}, "must list names of tools"),
+        ({"name": "tools"}, "must list tools or import paths"),
         ({"name": "tools", "tools": ["calculater"]}, "calculator"),
         ({"name": "search"}, "folder is not set"),
         ({"name": "calculator", "folder": "x"}, "folder is not a setting"),

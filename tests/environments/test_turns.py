@@ -15,7 +15,7 @@ from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requ
 
 from scalerl.environments.conversation import fit_plan
 from scalerl.environments.protocol import Step, read_step
-from scalerl.environments.steps import Here, Session
+from scalerl.environments.steps import InProcess, Session
 from scalerl.environments.turns import TurnsEngine
 from scalerl.loop.pipeline import Pipeline
 from scalerl.run.pack import pack_groups, unpack_groups
@@ -312,10 +312,10 @@ def test_function_that_starts_nothing_is_named():
     engine.submit([request()])
     (completion,) = drain(engine)
     assert completion.episode == Episode(reason="error")
-    assert "returns no object with step(text)" in engine.first_errors["own"]
+    assert "must return an object with step(text)" in engine.first_errors["own"]
 
 
-class Stuck(Here):
+class Stuck(InProcess):
     """Steps that never come back, but for the start of a conversation."""
 
     def tell(self, key, message) -> None:
@@ -418,6 +418,6 @@ def test_pause_puts_conversations_aside():
 
 def test_unknown_environment_is_refused_and_nothing_queued():
     engine = turns_engine({})
-    with pytest.raises(ValueError, match='no environment is called "own"'):
+    with pytest.raises(ValueError, match='there is no environment "own"'):
         engine.submit([request(environment=""), request()])
     assert engine.num_pending == 0

@@ -219,7 +219,7 @@ def test_a_question_is_asked_once_and_the_cache_keeps_the_cost(server: Server, t
         # Two of them are asked for at the same time as the others are.
         assert [result.value for result in judged(pool, server, ["a", "say Score: 0"] * 9, **settings)] == [1, 0] * 9
         assert [result.reason for result in judged(pool, server, ["a", "b"], **settings)] == [None, "error"]
-        assert pool.first_errors["judge"].endswith("the judge has cost 0.01, and most_cost is 0.008: raise it to go on")
+        assert pool.first_errors["judge"].endswith("the judge has cost 0.01, but most_cost is 0.008: raise it")
     with open(cache, "a") as file:
         file.write('{"cut')
     with GraderPool(timeout_s=60) as pool:

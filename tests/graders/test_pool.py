@@ -17,7 +17,7 @@ from until import wait_until
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.children import Children
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
-from scalerl.graders.supervisor import Limits
+from scalerl.graders.supervisor import ForkLimits
 from scalerl.import_path import ANNOUNCED
 
 OBEY = GraderSpec(name="hostile_graders:obey")
@@ -151,7 +151,7 @@ def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [
-        ("maths", {}, 'no grader is called "maths"; choices: exact, numeric, choice, math, countdown, code, code_sh'),
+        ("maths", {}, 'there is no grader "maths"; choices: exact, numeric, choice, math, countdown, code, code_sh'),
         ("no_such_module:f", {}, 'no module is called "no_such_module"'),
         ("hostile_graders:absent", {}, 'hostile_graders has no "absent"'),
         ("hostile_graders:no_function", {}, "it is not a function but int"),
@@ -256,7 +256,7 @@ def test_first_error_and_death_of_a_supervisor_are_reported():
 
 
 def test_supervisor_that_fails_is_named():
-    children = Children("the process of the grader", "collections:Counter", limits=Limits())
+    children = Children("the process of the grader", "collections:Counter", limits=ForkLimits())
     children.give("key", "a counter is no work")
     with pytest.raises(GraderPoolError, match=r"the process of the grader failed: AttributeError: .*waits"):
         children.poll(60.0)
@@ -280,4 +280,4 @@ def test_stderr_of_graders_goes_through_the_trainers_own(
     shown_text = "".join(shown)
     assert "judging item 0\n" in shown_text
     assert shown_text.count("judging") == 200
-    assert shown_text.endswith("a child process wrote 200 lines to stderr; what follows is not shown\n")
+    assert shown_text.endswith("a child process wrote 200 lines to stderr; further lines are not shown\n")

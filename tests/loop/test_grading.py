@@ -16,7 +16,7 @@ from scalerl.answer_format import AnswerFormat
 from scalerl.config.parts import GraderSettings, GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GradingStalled
 from scalerl.graders.pool import GraderSpec
-from scalerl.graders.supervisor import Limits
+from scalerl.graders.supervisor import ForkLimits
 from scalerl.graders.values import Score, read_score
 from scalerl.loop import grading as grading_module
 from scalerl.loop.grading import (
@@ -163,7 +163,7 @@ def test_answer_that_breaks_the_grader_costs_only_itself(graders: GraderRunner):
 
 
 def test_grading_settings_are_the_pools_limits():
-    taken = dataclasses.asdict(Limits())
+    taken = dataclasses.asdict(ForkLimits())
     del taken["longest_reply"], taken["settings"]
     assert GradingSettings().model_dump() == taken
 

@@ -80,7 +80,7 @@ def test_missing_or_refusing_chat_template_is_an_error(text: Text):
     with pytest.raises(PromptError, match="tokenizer has no chat template: set chat = false, or put"):
         text.encode_prompt("1+2=", PromptFormat(chat=True))
     refusing = tiny_text("{{ raise_exception('no system prompts here') }}")
-    with pytest.raises(PromptError, match="refuses a system turn and a user turn: no system prompts here"):
+    with pytest.raises(PromptError, match="rejects a system turn and a user turn: no system prompts here"):
         refusing.encode_prompt("1+2=", PromptFormat(chat=True, system="be brief"))
 
 

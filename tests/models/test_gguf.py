@@ -177,7 +177,7 @@ def test_folder_made_by_another_process_is_used(tmp_path, cache, monkeypatch):
 
 @pytest.mark.parametrize(
     ("size", "fault"),
-    [(None, "this file does not exist"), (3, "this is not a GGUF file, it does not start with GGUF")]
+    [(None, "this file does not exist"), (3, "this is not a GGUF file: it does not start with GGUF")]
     + [(size, r"the file is cut or damaged \(its [\d,]+ bytes: ") for size in (20, 300, 4000, -40)],
 )
 def test_missing_or_cut_file_is_one_sentence(size, fault, tmp_path, cache):
@@ -223,7 +223,7 @@ def test_smollm2_error_says_how_to_install_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("shortened", r"model.layers.1.mlp.up_proj.weight is \(64, 64\) in the file, and its header makes it"),
+        ("shortened", r"model.layers.1.mlp.up_proj.weight is \(64, 64\) in the file, but \(\d+, \d+\) by its header"),
         ("without", "the file has no tensor for model.layers.1.mlp.up_proj.weight"),
     ],
 )

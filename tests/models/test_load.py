@@ -162,7 +162,7 @@ def test_llama_4_is_refused_by_name(tmp_path):
     text = Llama4TextConfig(**sizes)
     Llama4Config(text_config=text.to_dict()).save_pretrained(tmp_path / "whole")
     text.save_pretrained(tmp_path / "text")
-    with pytest.raises(ModelError, match=r"is a llama4 model, .*\(text_config\): such models are not supported"):
+    with pytest.raises(ModelError, match=r"is a llama4 model, .*\(text_config\) and is not supported"):
         load_config(tmp_path / "whole")
     with pytest.raises(ModelError, match="is a llama4_text model with layers of chunked_attention"):
         load_config(tmp_path / "text")
@@ -211,19 +211,19 @@ BROKEN = {
     rf"its weight {UP} has shape \(23, 16\), but its config needs \(24, 16\)$": with_weights(
         lambda weights: weights.update({UP: weights[UP][:-1].clone()})
     ),
-    "this folder is not a model, it has no config.json$": without("config.json"),
-    "no config.json; it is a run: scalerl export .*/model --out MODEL": made_a_run,
+    "this folder is not a model: it has no config.json$": without("config.json"),
+    "no config.json; it is a run: make a model with scalerl export .*/model --out MODEL": made_a_run,
     "this folder has no model.safetensors$": without("model.safetensors"),
     "only pickled weights, which are never loaded": lambda folder: (folder / "model.safetensors").rename(
         folder / "pytorch_model.bin"
     ),
     r"this folder has no tokenizer \(tokenizer.json\)": without("tokenizer*"),
-    "model.safetensors is cut or damaged: copy or download it again$": written("model.safetensors", b"cut"),
-    "tokenizer.json is cut or damaged: copy or download it again$": written("tokenizer.json", b'{"version'),
+    "model.safetensors is truncated or damaged: copy or download it again$": written("model.safetensors", b"cut"),
+    "tokenizer.json is truncated or damaged: copy or download it again$": written("tokenizer.json", b'{"version'),
     "cannot be loaded: .*`nope`": written("config.json", b'{"model_type": "nope"}'),
     "is not that of a causal language model$": written("config.json", b'{"model_type": "t5"}'),
     r"its tokenizer has no end token \(eos_token\)": saved_again(eos_token=None),
-    "its logits are not its hidden states times its head": saved_again(
+    "its logits are not hidden states times head": saved_again(
         Gemma2Config(**SIZES, head_dim=4, final_logit_softcapping=0.01)
     ),
 }

@@ -103,6 +103,6 @@ def test_rank_zero_is_the_model_itself():
 def test_unknown_adapter_target_is_named(target):
     with pytest.raises(
         LoraError,
-        match=rf'^model.lora.targets names "{target}", and the layers of this model are down_proj, gate_proj, k_proj, ',
+        match=rf'^model.lora.targets names "{target}", but the layers of this model are down_proj, gate_proj, k_proj, ',
     ):
         wrap(tiny_model(), LoraSettings(rank=4, targets=("q_proj", target)))

@@ -100,7 +100,7 @@ def test_commands_and_answers_of_any_size(start):
 @pytest.mark.parametrize(
     ("act", "reason"),
     [
-        (lambda peer: os.kill(peer.link.pid, signal.SIGKILL), "was ended by SIGKILL, as a system does that runs out"),
+        (lambda peer: os.kill(peer.link.pid, signal.SIGKILL), "was ended by SIGKILL .the system may have run out"),
         (lambda peer: peer.send("exit"), r"ended with exit code 3 \(its last line: the last words\)"),
     ],
     ids=["killed", "ended"],

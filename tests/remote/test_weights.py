@@ -16,12 +16,12 @@ from tiny_models import sampled_model
 
 from scalerl.remote import weights as weights_module
 from scalerl.remote.weights import (
-    Gone,
     InStore,
     OnGpu,
     Publisher,
     SharedMemory,
     Unmapped,
+    WeightsFreed,
     pack,
     publisher,
     store,
@@ -93,12 +93,12 @@ def test_shared_memory_is_opened_until_newer_weights_come():
     del mapped, held, second
     third = shared.publish([("matrix", torch.ones(3, 4))])
     assert shared.num_blocks == 2, "nobody reads it any more"
-    with pytest.raises(Gone):
+    with pytest.raises(WeightsFreed):
         first.open()
     assert torch.equal(third["matrix"], torch.ones(3, 4))
     del third
     shared.close()
-    with pytest.raises(Gone):
+    with pytest.raises(WeightsFreed):
         first.open()
     del shared
     assert opened_blocks() == before

@@ -153,7 +153,7 @@ def test_turns_cost_what_is_read_between_them(tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        (RATES.replace("slots = 32", ""), "slots is not set, and the table needs it"),
+        (RATES.replace("slots = 32", ""), "slots is not set, but the table needs it"),
         (RATES.replace("push_s = 0.1", "pushes = 1"), "pushes is not a setting of the table, which has description,"),
         (RATES.replace("slots = 32", "slots ="), "is not valid TOML"),
         (None, "cannot be read: No such file or directory"),

@@ -95,7 +95,7 @@ def damaged(recipe: dict) -> dict:
         (
             RECIPES,
             lambda recipe: {**recipe, "weights": {"name": "constant"}},
-            rf"weights\.denominator is not set, and .* needs it{ANOTHER}",
+            rf"weights\.denominator is not set, but .* needs it{ANOTHER}",
         ),
         # A setting that is left out has its default, which here the base changes.
         (

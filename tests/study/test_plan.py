@@ -244,7 +244,7 @@ def test_inert_arm_is_reported_and_not_run(tmp_path):
         ('loss = "dapo"\n' + ONE_ARM, "a setting of the recipe belongs into [set] or an arm"),
         (ONE_ARM + "[fit]\nuntill = 0.5\n", 'fit.untill is not a setting of fit, which has skip_before, until, skip'),
         (ONE_ARM + "[holdout]\nfrom = 1.0\nto = 1.0\n", "holdout.to is not a setting of holdout, which has from"),
-        ("[arms.x]\nloss = 'dapo'\n", 'base is not set, and a study needs it; give the recipe that arms change'),
+        ("[arms.x]\nloss = 'dapo'\n", 'base is not set, but a study needs it; give the recipe that arms change'),
         ('base = "tiny-cpu"\n', "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"),
         ("seeds = []\n" + ONE_ARM, "seeds is [] but must be a list with at least 1 item"),
         ("set.seed = 3\n" + ONE_ARM, "set.seed is 3, but every arm is run with the study's own seeds: set seeds"),
@@ -287,7 +287,7 @@ def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, sa
         (ONE_ARM.replace("dapo]", "tiny-cpu]"), "", "the arm tiny-cpu has the name of the base recipe"),
         ('base = "tiny-cpu"\n[arms.a]\nloss = "dappo"\n', "", 'study mine, [arms.a]: loss.name is "dappo" but must'),
         ('set.lr = 1\n' + ONE_ARM, "", "study mine, [set]: lr is not a setting of a recipe"),
-        ('base = "tiny-cpuu"\n[arms.a]\nloss = "dapo"\n', "", 'no recipe is called "tiny-cpuu"'),
+        ('base = "tiny-cpuu"\n[arms.a]\nloss = "dapo"\n', "", 'there is no recipe "tiny-cpuu"'),
         ('base = "tiny-cpu"\n[arms.a]\nrecipe = "tiny-cp"\n', "", 'did you mean "tiny-cpu"?'),
         ('base = "gone.toml"\n[arms.a]\nloss = "dapo"\n', "", "gone.toml cannot be read: No such file or directory"),
         # A user's --set
@@ -315,5 +315,5 @@ def test_every_problem_is_reported_once_with_its_table(tmp_path):
 def test_file_of_a_study_is_suggested_for_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(ONE_ARM)
-    with pytest.raises(StudyError, match=r'no study is called "mine".*did you mean "mine\.toml"\?'):
+    with pytest.raises(StudyError, match=r'there is no study "mine".*did you mean "mine\.toml"\?'):
         load_study("mine")

@@ -9,7 +9,7 @@ from contracts.requests import make_request
 from fake_engine import FakeEngine
 
 from scalerl.environments.protocol import Step
-from scalerl.environments.steps import Here, Session
+from scalerl.environments.steps import InProcess, Session
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
@@ -79,7 +79,7 @@ class Scripted:
         return returned
 
 
-class Slow(Here):
+class Slow(InProcess):
     """Steps that take a random number of polls."""
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[Any, Any]]:
@@ -91,7 +91,7 @@ class Slow(Here):
 
 
 def playing(
-    start: Any, settings: Mapping[str, Any] | None = None, *, where: type[Here] = Here, **rules: Any
+    start: Any, settings: Mapping[str, Any] | None = None, *, where: type[InProcess] = InProcess, **rules: Any
 ) -> Playing:
     steps = where(Session(start, settings or {}))
     return Playing(name="own", steps=steps, observe=observe, opened=opened, **rules)

@@ -123,7 +123,7 @@ def test_program_cannot_stand_in_for_what_tests_compare_with(program: str, kind:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"prompt": "x", "answer": "y"}, "line 7: not a code problem of a known format: it has prompt, answer"),
+        ({"prompt": "x", "answer": "y"}, "line 7: not a code problem in a known format: it has prompt, answer"),
         ({}, "it has no fields"),
         (MBPP | {"test_list": []}, "the problem has no tests"),
         (MBPP | {"test_list": "assert 1"}, 'the field "test_list" must be a list'),

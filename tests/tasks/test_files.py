@@ -226,13 +226,21 @@ ASKED = {"prompt_field": "question"}
         ([GOOD, "[" * 100_000], {}, "line 2: not valid JSON: maximum recursion depth exceeded"),
         ([GOOD, '{"prompt": cut'], {}, "line 2, column 12: not valid JSON: Expecting value"),
         (["[", GOOD, "]"], {}, "line 1, column 2: not valid JSON: Expecting value"),
-        ([GOOD, "[1]"], {}, "line 2: an object with fields is needed, not list"),
+        ([GOOD, "[1]"], {}, "line 2: it must be an object with fields, not list"),
         ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], {}, 'line 3: the id "7" is already used in line 1'),
-        (["", " "], {}, "holds no problems: it is empty"),
-        ([GOOD], {}, "holds 1 problem, but 2 are to be evaluated on"),
+        (["", " "], {}, "has no problems: it is empty"),
+        ([GOOD], {}, "has 1 problem, but evaluation.num_prompts is 2"),
         ([GOOD, {"prompt": "1+3=", "answer": "4"}], {}, "none are left to train on: add different problems"),
-        ([GOOD] * 4, {}, "all its 4 problems are withheld for evaluation or equal to one of the 2 that are, none are"),
-        (REASONED, {**ASKED, "answer_pattern": r"## (\d{9})"}, 'answer_pattern "## (\\d{9})" finds none in "#### is a'),
+        (
+            [GOOD] * 4,
+            {},
+            "all its 4 problems are withheld for evaluation or equal to one of the 2 that are, so none",
+        ),
+        (
+            REASONED,
+            {**ASKED, "answer_pattern": r"## (\d{9})"},
+            'answer_pattern "## (\\d{9})" does not match "#### is',
+        ),
         (REASONED, {**ASKED, "answer_pattern": "####( *)"}, "line 1: no answer in the reference"),
         # Chats.
         *(
@@ -273,7 +281,7 @@ def test_numbers_of_any_kind_are_answers():
         ("nowhere.parquet", None, "cannot be read: No such file"),
         ("latin.jsonl", b'{"prompt": "\xe9"}', r"is not UTF-8 text \(byte 0xe9 in line 1\): save it as UTF-8$"),
         ("cut.jsonl", b'{"prompt": "1+', "line 1, column 12: not valid JSON: Unterminated string"),
-        ("a.json", b'[{"prompt": "a", "answer": 1},\n 3]', "entry 2: an object with fields is needed, not int"),
+        ("a.json", b'[{"prompt": "a", "answer": 1},\n 3]', "entry 2: it must be an object with fields, not int"),
         ("b.json", b'[{"prompt": "a", "answer": 1},\n {]', "line 2, column 3: not valid JSON"),
         ("text.parquet", b"not a table", "is not a parquet file: "),
         ("rows.csv", b"", r'has the suffix "\.csv"; problems are read from \.jsonl, '),
@@ -392,8 +400,8 @@ def raising() -> Iterator[dict[str, Any]]:
         (raising, "\"mine:f\" raised KeyError: 'lost'"),
         (lambda: None, '"mine:f" returned NoneType but must return rows: {"prompt": ..., "answer": ...}'),
         (lambda: {"prompt": "p"}, '"mine:f" returned dict but must return rows'),
-        (lambda: [], "mine:f holds no problems"),
-        (lambda: [{"prompt": "p", "answer": "a"}, "q"], "mine:f, row 2: an object with fields is needed, not str"),
+        (lambda: [], "mine:f has no problems"),
+        (lambda: [{"prompt": "p", "answer": "a"}, "q"], "mine:f, row 2: it must be an object with fields, not str"),
         (lambda: [{"asked": "p"}], 'mine:f, row 1: the field "prompt" is missing; it has asked'),
         (lambda: [{**GOOD, "demonstration": "d"}, GOOD], 'row 2: the field "demonstration" is missing'),
         (lambda number: [], '"mine:f" takes 1 positional arguments but must take none and return rows, or take'),
@@ -409,5 +417,5 @@ def test_what_a_function_gives_is_checked(function: Callable[..., Any], message:
 
 def test_a_function_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scalerl.tasks.files.MOST_ROWS", 1000)
-    with pytest.raises(TaskError, match="returned more than 1000 rows: does it ever end"):
+    with pytest.raises(TaskError, match="returned more than 1000 rows: it may be endless"):
         function_task(lambda: itertools.repeat(GOOD), "mine:endless", 1, 0)

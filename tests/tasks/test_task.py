@@ -36,7 +36,7 @@ def test_recipe_sets_prompt_format_and_grader(task: Task):
 
 
 def test_a_grader_is_known_or_an_import_path(task: Task):
-    with pytest.raises(TaskError, match=r'no grader is called "nummeric"; choices: exact, .*or "package.module:func'):
+    with pytest.raises(TaskError, match=r'there is no grader "nummeric"; choices: exact, .*or "package.module:func'):
         with_settings(task, grader="nummeric")
     with pytest.raises(TaskError, match=r'did you mean "mine:FUNCTION"\?'):
         with_settings(task, grader="mine.py")

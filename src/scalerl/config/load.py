@@ -1,4 +1,4 @@
-"""Reading a recipe: a name or a file, what it extends, and --set on top.
+"""Read a recipe: a name or a file, the recipe that it extends, and --set on top.
 
 recipes/scalerl.toml  <-  extends  <-  mine.toml  <-  --set loss.cap=4  ->  Recipe
 """
@@ -22,7 +22,7 @@ from scalerl.errors import RecipeError, RecipeProblem, UserError, not_utf8
 
 _SUFFIX = ".toml"
 DERIVED = "derived"
-"""Key of the list of settings that a recipe's file leaves to the model and the problems."""
+"""Key of the list of settings that are derived from the model and the problems."""
 
 
 def shipped(kind: Literal["recipe", "study"]) -> dict[str, Traversable]:
@@ -38,16 +38,16 @@ def list_recipes() -> list[str]:
 
 
 Layer = tuple[str, Mapping[str, Any]]
-"""Settings, and what messages call the place that they came from."""
+"""Settings, and the name of their origin in messages."""
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of this name or file, with `key=value` overrides; RecipeError lists every problem."""
+    """Return a recipe by name or file, with `key=value` overrides; RecipeError lists every problem."""
     return load_layers(name_or_path, [override_layer(text) for text in overrides])
 
 
 def load_layers(name_or_path: str | Path, layers: Sequence[Layer]) -> Recipe:
-    """Return the recipe of this name or file with further layers on top, as one: their order matters within a key."""
+    """Return a recipe by name or file, with further layers on top; their order matters only for the same key."""
     tree: dict[str, Any] = {}
     for key, name in DEFAULT_NAMES.items():
         tree = merge(tree, nested(key, {"name": name}))
@@ -67,7 +67,7 @@ def changed_recipe(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def with_derived(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with the values that were derived; nothing is left to derive in it."""
+    """Return the recipe with derived values; no settings are left to derive."""
     tree = {**recipe.model_dump(mode="json"), DERIVED: ()}
     for key, value in values.items():
         tree = merge(tree, nested(key, value))
@@ -75,15 +75,15 @@ def with_derived(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 
 def override_layer(text: str) -> Layer:
-    """Return what a user's `--set text` changes."""
+    """Return the layer of a user's `--set text`."""
     return f"--set {text}", expand(nested(*read_override(text)))
 
 
 def _with_layers(tree: Mapping[str, Any], layers: Sequence[Layer], origins: Origins) -> Recipe:
-    # One layer, so that the order of a name and its settings does not matter.
+    # Merge all into one layer, so that the order of a name and its settings does not matter.
     above: dict[str, Any] = {}
     for label, layer in layers:
-        # A change of name keeps the settings given in another --set.
+        # A change of name keeps the settings of other --set options.
         above = merge(above, layer, keeps=True)
         origins.add(label, [key for key, _ in leaves(layer)])
     tree = _merged(tree, above)
@@ -94,7 +94,7 @@ def _with_layers(tree: Mapping[str, Any], layers: Sequence[Layer], origins: Orig
 
 
 def _merged(tree: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layer merged over the tree; what the layer sets is no longer derived."""
+    """Return a layer merged over the tree; settings of the layer are no longer derived."""
     set_here = [key for key, _ in leaves(layer)]
     derived = tree.get(DERIVED)
     if isinstance(derived, list | tuple):
@@ -103,12 +103,12 @@ def _merged(tree: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]
 
 
 def load_written(file: Path) -> Recipe:
-    """Return the recipe that a run or a study wrote down; RecipeError says that another version wrote it."""
+    """Return the recipe that a run or a study has written; RecipeError if another version wrote it."""
     try:
         return load_recipe(file)
     except RecipeError as error:
         first = error.details[0]
-        # No suggestion: a machine wrote the file, so nothing in it is misspelt.
+        # No suggestion: a program wrote the file, so nothing in it is misspelt.
         statement = f"{first.statement}; another version of scalerl wrote that file"
         raise RecipeError(RecipeProblem(origin=first.origin, statement=statement)) from None
 
@@ -122,7 +122,7 @@ def _validated(tree: Mapping[str, Any], origins: Origins) -> Recipe:
 
 
 def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return a recipe's files as (label, tree), starting with the one that extends nothing."""
+    """Return the files of a recipe as (label, tree), beginning with the one that extends no other."""
     layers: list[tuple[str, dict[str, Any]]] = []
     seen: list[str] = []
     reference, folder, asked_by = name_or_path, Path(), ""
@@ -134,7 +134,7 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
         tree = read_table(f"{asked_by}{label}", source, RecipeError)
         parent = tree.pop("extends", None)
         if layers:
-            # The description of a recipe does not describe those that extend it.
+            # The description of a recipe does not apply to recipes that extend it.
             tree.pop("description", None)
         layers.append((label, _anchored(expand(tree), source)))
         if parent is None:
@@ -148,9 +148,9 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _anchored(tree: dict[str, Any], source: Path | Traversable) -> dict[str, Any]:
-    """Return a file's settings with the data files of its tasks found beside it, wherever the command is run.
+    """Return a file's settings; paths of data files relative to the file are resolved.
 
-    A path that is not there is left as it is, relative to the current folder; so is one in a machine-written file.
+    Paths that do not exist there, and those in files written by a program, remain relative to the current folder.
     """
     if not isinstance(source, Path) or source.suffix != _SUFFIX:
         return tree
@@ -173,7 +173,7 @@ def locate(
     folder: Path = Path(),
     asked_by: str = "",
 ) -> tuple[str, Path | Traversable, str]:
-    """Return the label in messages of a recipe or study, where to read it, and what identifies the file."""
+    """Return the label of a recipe or study for messages, its file, and an identifier of the file."""
     text = str(reference)
     if "\0" in text:
         field = "extends is " if asked_by else ""
@@ -181,25 +181,25 @@ def locate(
     there, path = shipped(kind), Path(folder, reference)
     is_path = isinstance(reference, Path) or text.endswith((_SUFFIX, ".json")) or "/" in text or "\\" in text
     if is_path or (text not in there and path.exists()):
-        # The folder of a run holds its recipe.
+        # The folder of a run contains its recipe.
         path = path / "recipe.json" if kind == "recipe" and path.is_dir() else path
         return str(path), path, str(path.resolve())
     if text not in there:
         file = f"{text}{_SUFFIX}"
         meant = f'; did you mean "{file}"?' if Path(folder, file).is_file() else did_you_mean(text, there)
-        where = f"scalerl {kind} list shows all; a file of your own is given by its path"
-        raise error(f'{asked_by}no {kind} is called "{text}"{meant} ({where})')
+        where = f"scalerl {kind} list shows all; your own file is given by its path"
+        raise error(f'{asked_by}there is no {kind} "{text}"{meant} ({where})')
     return f"{kind} {text}", there[text], text
 
 
 def read_table(
     label: str, source: Path | Traversable, error: type[UserError], parse: Callable[[str], Any] | None = None
 ) -> dict[str, Any]:
-    """Return the table in a TOML or JSON file, or one that `parse` reads. `error` says what is wrong with it."""
+    """Return the table in a TOML or JSON file, or in a file that `parse` reads; raise `error` if that fails."""
     kind = "" if parse else "JSON" if source.name.endswith(".json") else "TOML"
     parse = parse or (json.loads if kind == "JSON" else tomllib.loads)
     try:
-        # With or without the byte-order mark that some editors write.
+        # Accept the byte-order mark that some editors write.
         tree = parse(source.read_text(encoding="utf-8-sig"))
     except OSError as fault:
         raise error(f"{label} cannot be read: {fault.strerror}") from None
@@ -210,7 +210,7 @@ def read_table(
             raise
         raise error(f"{label} {f'is not valid {kind}' if kind else 'cannot be parsed'}: {fault}") from None
     if not isinstance(tree, dict):
-        raise error(f"{label} does not hold a table of settings")
+        raise error(f"{label} does not contain a table of settings")
     return tree
 
 
@@ -226,5 +226,5 @@ def read_override(text: str) -> tuple[str, Any]:
         parsed = tomllib.loads(f"value = {value_text}")
     except tomllib.TOMLDecodeError:
         parsed = {}
-    # Anything that is not a TOML value is taken as text, so that names and paths need no quotes in a shell.
+    # Anything that is not a TOML value is text, so that names and paths need no quotes in a shell.
     return key, parsed["value"] if parsed.keys() == {"value"} else value_text

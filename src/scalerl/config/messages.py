@@ -17,14 +17,14 @@ from scalerl.config.suggest import closest, did_you_mean, quoted, show
 from scalerl.config.tree import AXES, known_keys, names_of, table_class
 from scalerl.errors import RecipeProblem
 
-# Settings that are left out on purpose, and what to say to those who look for them.
+# Settings that do not exist on purpose, and messages for users who try to set them.
 _HINTS = {
     "rollout.top_p": "rollout.top_p cannot be set: the log-probs that training divides by would not be those of the "
     "sampled distribution; top_p is for evaluation only (evaluation.top_p)",
-    "extends": 'extends cannot be set here: it belongs into a recipe file, as its first line (extends = "scalerl")',
+    "extends": 'extends cannot be set here: it belongs in the first line of a recipe file (extends = "scalerl")',
 }
 
-# Methods by the names that other frameworks use, and how to get them here.
+# Names of methods in other frameworks, and the settings for them here.
 _MADE_OF = {
     "grpo": 'GRPO is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2, or the recipe grpo',
     "ppo": 'PPO\'s clip is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2',
@@ -33,7 +33,7 @@ _MADE_OF = {
     "npr": 'NPR is curriculum = "no_positive_resampling"',
 }
 
-# What other frameworks call a setting, where the spelling is too different to be found by similarity.
+# Names of settings in other frameworks that are too different to be found by similarity.
 _ALIASES = {
     "batch_size": "pipeline.groups_per_batch",
     "group_size": "pipeline.completions_per_group",
@@ -62,17 +62,17 @@ _WORDS = {
     "False": "false",
     "'": '"',
 }
-"""pydantic's words for what a setting must be, and those that the author of a TOML file knows."""
+"""pydantic's names of types and conditions, and the words that the author of a TOML file knows."""
 
 _IMPORT_PATH = 'an import path "package.module:function"'
 
 
 class Origins:
-    """Which file or --set each key of a merged recipe came from."""
+    """The file or --set from which each key of a merged recipe comes."""
 
     def __init__(self) -> None:
         self.otherwise = ""
-        """Name of what is at fault if no layer has set a key."""
+        """The origin to name if no layer has set a key."""
         self._layers: list[tuple[str, Sequence[str]]] = []
 
     def add(self, label: str, keys: Sequence[str]) -> None:
@@ -89,12 +89,12 @@ class Origins:
 
 
 def _holds(table: str, key: str) -> bool:
-    """Return whether a key is in a table, or is that very key."""
+    """Return whether a key is in a table or equal to the table's key."""
     return f"{key}.".startswith(f"{table}.")
 
 
 def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
-    """Yield the problems that one pydantic error reports; several when it holds several conflicts."""
+    """Yield the problems of a pydantic error; it may contain several conflicts."""
     if error["type"] == "conflict":
         for keys, sentence in error.get("ctx", {})["conflicts"]:
             yield RecipeProblem(origin=origins.label(*keys), statement=sentence)
@@ -106,12 +106,12 @@ def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) 
 
 
 def described(error: ErrorDetails, tree: Mapping[str, Any], root: type[Settings] = Recipe) -> tuple[str, str, str]:
-    """Return the key that an error is about, what is wrong with its value in `tree`, and a suggestion or ""."""
+    """Return the key of an error, a statement about its value in `tree`, and a suggestion or ""."""
     kind, key, value = error["type"], _dotted_key(error["loc"]), error["input"]
     if kind == "extra_forbidden":
         return key, *_unknown_key(key, tree, root)
     if kind == "missing":
-        return key, f"{key} is not set, and {_owner(key.rpartition('.')[0], tree, root)} needs it", ""
+        return key, f"{key} is not set, but {_owner(key.rpartition('.')[0], tree, root)} needs it", ""
     if kind == "union_tag_invalid":
         name, choices = _at(tree, f"{key}.name"), AXES[key]
         made_of = _MADE_OF.get(str(name).lower())
@@ -135,12 +135,12 @@ def described(error: ErrorDetails, tree: Mapping[str, Any], root: type[Settings]
 
 
 def _dotted_key(loc: Sequence[int | str]) -> str:
-    """Return the key as a user writes it, without the parts by which pydantic marks the choice of an axis it tried."""
+    """Return the key as a user writes it, without pydantic's marks for the choices of an axis."""
     key, parts = "", list(loc)
     while parts:
         part = parts.pop(0)
         if key in AXES and part == "built-in":
-            # The name of the choice follows the mark.
+            # The name of the choice comes after the mark.
             parts = parts[1:]
         elif not (key in AXES and part == "custom"):
             key = dotted(key, str(part))
@@ -148,14 +148,14 @@ def _dotted_key(loc: Sequence[int | str]) -> str:
 
 
 def _at(tree: Any, key: str) -> Any:
-    """Return what a tree holds at a dotted key, or None."""
+    """Return the value at a dotted key of a tree, or None."""
     for name in key.split("."):
         tree = tree.get(name) if isinstance(tree, Mapping) else None
     return tree
 
 
 def _names(table: str, tree: Mapping[str, Any], root: type[Settings]) -> list[str]:
-    """Return the settings of the table at this key; those of an axis depend on its name in `tree`."""
+    """Return the settings of the table at a key; those of an axis depend on its name in `tree`."""
     settings_class, key = root, ""
     for name in table.split(".") if table else []:
         key, field = dotted(key, name), settings_class.model_fields.get(name)
@@ -167,14 +167,14 @@ def _names(table: str, tree: Mapping[str, Any], root: type[Settings]) -> list[st
 
 
 def _owner(table: str, tree: Mapping[str, Any], root: type[Settings]) -> str:
-    """Return how a message calls the table that a setting is in: by its key, or by the name chosen for an axis."""
+    """Return the name of a setting's table for messages: its key, or the chosen name of an axis."""
     if table not in AXES:
         return table or {"Recipe": "a recipe", "Study": "a study"}.get(root.__name__, "the table")
     return f'{table}.name = "{_at(tree, f"{table}.name")}"'
 
 
 def _unknown_key(key: str, tree: Mapping[str, Any], root: type[Settings]) -> tuple[str, str]:
-    """Return what is wrong with a key that does not exist there, and a suggestion or ""."""
+    """Return a statement about a key that does not exist, and a suggestion or ""."""
     table, _, name = key.rpartition(".")
     owner, settings = _owner(table, tree, root), _names(table, tree, root)
     own = [setting for setting in settings if setting != "name" or table not in AXES]
@@ -189,7 +189,7 @@ def _meant(name: str, settings: Sequence[str], root: type[Settings]) -> str:
     aliases = _ALIASES if root is Recipe else {}
     if name not in aliases and (own := did_you_mean(name, settings)):
         return own
-    # Of settings with the same name the first counts. The cutoff is higher than within a table: there are many keys.
+    # Of settings with the same name, the first counts. The cutoff is higher than in a table: there are many keys.
     keys = {key.rpartition(".")[2]: key for key in reversed(known_keys(root)) if not key.endswith("name")}
     close = closest(name, keys, cutoff=0.75)
     key = aliases.get(name) or (keys[close] if close else None)

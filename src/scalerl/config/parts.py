@@ -1,8 +1,8 @@
-"""The tables of a recipe, each setting documented by the string under it.
+"""The tables of a recipe; the string under each setting documents it.
 
 One axis is one field. An axis with choices is a table with a `name`; its other settings are the keyword-only arguments
-of the function of that name (a test compares them). A name with a colon is an import path: "package.module:function".
-To add a choice, add a class here and its name to the axis below it. Defaults are ScaleRL's; recipes/scalerl.toml gives
+of the function with that name (a test compares them). A name with a colon is an import path: "package.module:function".
+To add a choice, add a class here and add it to the axis below. Defaults are those of ScaleRL; recipes/scalerl.toml has
 the sources of the numbers.
 """
 
@@ -23,7 +23,7 @@ class Settings(BaseModel):
 
 
 class CustomSettings(Settings):
-    """A user's function, by import path; every other key of the table is one of its keyword-only arguments."""
+    """A user's function by import path; all other keys of the table are its keyword-only arguments."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -47,14 +47,14 @@ Axis = Annotated[
 
 class LoraSettings(Settings):
     rank: int = Field(default=0, ge=0)
-    """Rank of the adapters that are trained instead of the model's own weights; 0 trains the weights."""
+    """Rank of the adapters that are trained instead of the model's weights; 0 trains the weights."""
     alpha: float = Field(default=32.0, gt=0)
-    """What the adapters add is scaled by alpha / rank."""
+    """The output of adapters is scaled by alpha / rank."""
     targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Names of the linear layers that get an adapter: ["q_proj", "v_proj"]; empty means all but the head."""
+    """Names of the linear layers with adapters, such as ["q_proj", "v_proj"]; empty for all but the head."""
     bits: Literal[16, 4] = 16
-    """Bits of the frozen weights under adapters: 16 as the model's files have them, 4 rounds those of all linear layers
-    but the head to NF4 (QLoRA). The torch engine then samples with the rounded ones, too."""
+    """Bits of the frozen weights under adapters: 16 keeps the dtype of the model's files, 4 rounds all linear layers
+    but the head to NF4 (QLoRA). The torch engine then samples with the rounded weights, too."""
 
 
 class ModelSettings(Settings):
@@ -64,54 +64,54 @@ class ModelSettings(Settings):
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Precision of the body; auto means bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
-    """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); one side alone helps only
-    partly."""
+    """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); using it on one side only
+    helps less."""
     trust_remote_code: bool = Field(default=False, exclude=True)
-    """Run Python code that comes with the model. No file sets it, the option --trust-remote-code does."""
+    """Run Python code that comes with the model. Only the option --trust-remote-code can set this, not a file."""
     lora: LoraSettings = LoraSettings()
-    """Adapters of low rank."""
+    """Low-rank adapters."""
     router_replay: bool = False
-    """Mixtures of experts: train every token with the experts that the engine routed it to, and log how often the
+    """For mixtures of experts: train every token with the experts to which the engine routed it, and log how often the
     learner would have chosen others."""
 
 
 class GraderSettings(Settings):
-    """One of several graders of a task; every other key is a keyword-only argument of that grader."""
+    """One of several graders of a task; all other keys are keyword-only arguments of the grader."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
     """Name or import path of the grader."""
     weight: float = Field(default=1.0, ge=0)
-    """Its weight in the mean of the graders' values; with 0 it is measured and not trained on."""
+    """Weight of the grader in the mean of values; with 0, its values are only reported."""
 
 
 class EnvironmentSettings(Settings):
-    """What answers the model's turns; every other key is a setting of that environment."""
+    """The environment that answers the model's turns; all other keys are settings of that environment."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str = ""
-    """Name of an environment, or import path of a class or function; empty for none: one completion is the answer."""
+    """Name of an environment, or import path of a class or function; if empty, a single completion is the answer."""
     max_turns: int = Field(default=8, ge=1)
-    """Turns of the model after which a conversation that goes on is truncated."""
+    """Largest number of turns of the model; a conversation that needs more is truncated."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Tokens that the model may write in all turns together, where [length] bounds each; not set: as many as
-    rollout.context holds beside the prompt and the observations."""
+    """Largest number of tokens that the model may write in all turns together ([length] limits each turn); if not set,
+    as many as fit into rollout.context with the prompt and the observations."""
     rewards: Literal["last", "sum", "mean"] = "last"
-    """How a conversation's value comes from the rewards of its turns."""
+    """How the rewards of turns are combined into the value of a conversation."""
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
-    """Rewards that map to 0 and to 1; the value is linear in between and is clipped to 0 to 1."""
+    """Rewards that map to the values 0 and 1; values in between are linear, and values are clipped to this range."""
     in_process: bool = False
-    """Run an environment or tool of your own in the process that trains instead of a process per conversation: faster
-    and repeatable to the last digit, but a step that hangs or crashes stops the run."""
+    """Run your own environment or tool in the training process instead of one process per conversation: this is faster
+    and exactly repeatable, but a step that hangs or crashes stops the run."""
     step_s: float = Field(default=60.0, gt=0, le=86400)
-    """Seconds that a step of an environment in a process of its own may take; a conversation that takes longer has no
-    verdict. `train --check` measures them."""
+    """Time limit in seconds for a step of an environment in its own process; a conversation that exceeds it has no
+    verdict. `train --check` measures the time of steps."""
     step_cpu_s: float = Field(default=30.0, gt=0)
-    """Seconds of CPU time that a step may take; independent of the load of the machine."""
+    """Limit in seconds on the CPU time of a step, which does not depend on the machine's load."""
     step_memory_mb: int = Field(default=1024, ge=16, le=2**20)
-    """Memory that a conversation may use in addition to what the environment imports, on Linux."""
+    """Limit on the memory of a conversation in addition to the environment's imports, on Linux."""
 
     @property
     def own(self) -> dict[str, Any]:
@@ -120,28 +120,28 @@ class EnvironmentSettings(Settings):
 
 
 class TaskSettings(Settings):
-    """Which problems are used, and how they are prompted; every other key is a setting of that task."""
+    """The problems and their prompts; all other keys are settings of the task."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str | None = None
     """Name of a task, or import path of a function that returns one; required for training."""
     template: str = "{prompt}"
-    """Text around a problem, which replaces {prompt}."""
+    """Text of the prompt, in which {prompt} is replaced by the problem."""
     chat: bool = False
-    """Send the problem as a user's turn in the chat template of the model's tokenizer."""
+    """Format the problem as a user's turn with the chat template of the model's tokenizer."""
     system: str = ""
-    """System prompt of that chat."""
+    """System prompt of the chat."""
     grader: str = ""
-    """Name or import path of the grader; empty for the task's own."""
+    """Name or import path of the grader; empty for the task's default."""
     graders: dict[str, GraderSettings] = Field(default_factory=dict)
-    """Several graders instead of one, each under the name of its column in rows: [task.graders.NAME]."""
+    """Several graders instead of one, by the names of their columns in rows: [task.graders.NAME]."""
     thinking_start: str | None = None
-    """Text that begins a completion's thinking, if not the task's own; empty for no thinking."""
+    """Text that begins thinking in a completion, by default the task's; empty for no thinking."""
     thinking_end: str | None = None
-    """Text that ends it; what follows is graded."""
+    """Text that ends thinking; the text after it is graded."""
     environment: EnvironmentSettings = EnvironmentSettings()
-    """What answers the model's turns: tools, or a game."""
+    """The environment that answers the model's turns: tools, or a game."""
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -160,13 +160,13 @@ class MixedTaskSettings(TaskSettings):
     """How often its problems are drawn, relative to the weights of the other tasks."""
     algorithm: dict[str, Any] = Field(default_factory=dict)
     """Settings that differ for this task: those of advantage, entropy and imitation, kl.coefficient,
-    filter.zero_variance and filter.drop_truncated. Loss and averaging are the recipe's."""
+    filter.zero_variance and filter.drop_truncated. Loss and averaging are the same for all tasks."""
 
 
 class NoPositiveResamplingSettings(Settings):
     name: Literal["no_positive_resampling"] = "no_positive_resampling"
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """A problem whose pass rate reaches this does not return in later epochs."""
+    """Problems with at least this pass rate are left out of later epochs."""
     history: Literal["latest", "cumulative"] = "latest"
     """Whether the pass rate is that of a problem's latest group or of all its groups."""
 
@@ -174,13 +174,13 @@ class NoPositiveResamplingSettings(Settings):
 class PoolsSettings(Settings):
     name: Literal["pools"] = "pools"
     easy: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """A problem whose pass rate reaches this is easy."""
+    """Problems with at least this pass rate are easy."""
     hard: Fraction = 0.0
-    """A problem whose pass rate is not above this is hard."""
+    """Problems with at most this pass rate are hard."""
     easy_frac: Fraction = 0.1
-    """Share of the epochs in which an easy problem is asked; 0: never again."""
+    """Share of the epochs that include an easy problem; 0 for none."""
     hard_frac: Fraction = 0.5
-    """Share of the epochs in which a hard problem is asked."""
+    """Share of the epochs that include a hard problem."""
     history: Literal["latest", "cumulative"] = "latest"
     """Whether the pass rate is that of a problem's latest group or of all its groups."""
 
@@ -201,24 +201,24 @@ class InterruptionSettings(Settings):
     marker: str = Field(
         default="Okay, time is up. Let me stop thinking and formulate a final answer now. </think>", min_length=1
     )
-    """Text forced at that position, the paper's if not set; it must hold the task's thinking_end and is never trained
-    on."""
+    """Text forced at that position, by default the paper's. It must contain the task's thinking_end, and is never
+    trained on."""
     answer_budget: int = Field(default=2048, ge=1)
-    """Tokens left after the end of thinking, including a forced marker."""
+    """Largest number of tokens after the end of thinking, including a forced marker."""
 
 
 class PenaltySettings(Settings):
     name: Literal["penalty"] = "penalty"
     max_length: int = Field(default=14336, ge=1)
-    """Tokens at which generation ends and the penalty reaches -1."""
+    """Length at which generation ends and the penalty reaches -1."""
     cache: int = Field(default=2048, ge=1)
-    """Number of tokens before max_length over which the penalty grows from 0."""
+    """Number of tokens before max_length over which the penalty grows."""
 
 
 class UnlimitedSettings(Settings):
     name: Literal["none"] = "none"
     max_length: int = Field(default=14336, ge=1)
-    """Tokens at which generation ends."""
+    """Length at which generation ends."""
 
 
 Length = Axis[InterruptionSettings | PenaltySettings | UnlimitedSettings]
@@ -235,7 +235,7 @@ class DapoSettings(Settings):
     clip_low: Fraction = 0.2
     """The ratio is clipped below at 1 - clip_low."""
     clip_high: float = Field(default=0.26, ge=0)
-    """The ratio is clipped above at 1 + clip_high; equal to clip_low this is GRPO."""
+    """The ratio is clipped above at 1 + clip_high; if this equals clip_low, the loss is GRPO's."""
 
 
 class GspoSettings(Settings):
@@ -245,7 +245,7 @@ class GspoSettings(Settings):
     clip_high: float = Field(default=4e-3, ge=0)
     """The sequence ratio is clipped above at 1 + clip_high."""
     length_normalised: bool = True
-    """Whether the sequence ratio is the geometric mean over its tokens, as in GSPO's own paper, or their product."""
+    """Whether the sequence ratio is the geometric mean of token ratios, as in the GSPO paper, or their product."""
 
 
 class TisSettings(Settings):
@@ -301,7 +301,7 @@ class NoEntropyControlSettings(Settings):
 class EntropyBonusSettings(Settings):
     name: Literal["bonus"] = "bonus"
     coefficient: float = Field(default=1e-3, gt=0)
-    """Weight of the policy's entropy beside the reward, whose advantages have a standard deviation of 1."""
+    """Weight of the policy's entropy relative to the reward, whose advantages have a standard deviation of 1."""
 
 
 class ClipCovSettings(Settings):
@@ -309,9 +309,9 @@ class ClipCovSettings(Settings):
     fraction: Annotated[float, Field(gt=0, le=1)] = 2e-4
     """Share of the trained tokens that lose their policy gradient, at least one token."""
     low: float = 1.0
-    """Smallest covariance of log-prob and advantage of a token that may lose it."""
+    """Tokens may lose their gradient if their covariance of log-prob and advantage is at least this."""
     high: float = 5.0
-    """Largest covariance of such a token."""
+    """Tokens may lose their gradient if this covariance is at most this."""
 
 
 EntropyControl = Axis[NoEntropyControlSettings | EntropyBonusSettings | ClipCovSettings]
@@ -324,7 +324,7 @@ class NoImitationSettings(Settings):
 class CorrectImitationSettings(Settings):
     name: Literal["correct"] = "correct"
     coefficient: float = Field(default=0.1, gt=0)
-    """Weight of the mean negative log-likelihood of correct completions beside the loss."""
+    """Weight of the mean negative log-likelihood of correct completions relative to the loss."""
 
 
 Imitation = Axis[NoImitationSettings | CorrectImitationSettings]
@@ -337,7 +337,7 @@ class K3Settings(Settings):
 class ReverseKlSettings(Settings):
     name: Literal["reverse"] = "reverse"
     cap: float = Field(default=5.0, gt=0)
-    """Absolute cap on the importance ratio of a token's term."""
+    """Absolute cap on the importance ratio in a token's term."""
 
 
 KlEstimator = Axis[K3Settings | ReverseKlSettings]
@@ -350,7 +350,7 @@ class StartReferenceSettings(Settings):
 class TeacherReferenceSettings(Settings):
     name: Literal["teacher"] = "teacher"
     path: str = Field(min_length=1)
-    """Folder or hub name of the teacher, which has the same tokenizer; it is loaded beside the policy."""
+    """Folder or hub name of the teacher, which must have the same tokenizer; it is loaded in addition to the policy."""
 
 
 class ServerReferenceSettings(Settings):
@@ -359,23 +359,24 @@ class ServerReferenceSettings(Settings):
     """Address of a server with OpenAI's interface that returns log-probs of a prompt, such as vLLM's:
     "http://HOST:8000/v1"."""
     model: str = Field(min_length=1)
-    """Name of the model at the server, which has the same tokenizer."""
+    """Name of the model at the server, which must have the same tokenizer."""
     api_key: str = ""
-    """Key of the server, or "env:NAME" for a variable that holds it."""
+    """Key of the server, or "env:NAME" for an environment variable that contains it."""
     params: float = Field(default=0.0, ge=0)
-    """Parameters that its model multiplies a token by, for the compute axis; 0: its work is not counted."""
+    """Number of parameters by which the server's model multiplies a token, for the compute axis; 0 does not count its
+    work."""
     num_parallel: int = Field(default=16, ge=1)
-    """Requests at the same time."""
+    """Number of concurrent requests."""
 
 
 class SelfReferenceSettings(Settings):
     name: Literal["self"] = "self"
     temperature_frac: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Temperature of the reference as a share of that of sampling: below 1 the policy follows its own most likely
-    tokens."""
+    """Temperature of the reference as a share of the sampling temperature; below 1, the policy is pulled towards its
+    most likely tokens."""
     hint: str = ""
-    """What the policy is asked as its own teacher, before the task's template: {prompt} stands for the problem and
-    {answer} for its answer. Empty for the problem alone."""
+    """Prompt of the policy as its own teacher, before the task's template is applied: {prompt} is replaced by the
+    problem and {answer} by its answer. Empty for the problem alone."""
 
 
 KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerReferenceSettings | SelfReferenceSettings]
@@ -383,12 +384,14 @@ KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerRef
 
 class KlSettings(Settings):
     coefficient: float = Field(default=0.0, ge=0)
-    """Weight of a KL term that pulls the policy towards a reference, beside the loss; 0, as in the paper, for none."""
+    """Weight of a KL term, added to the loss, that pulls the policy towards a reference; 0, as in the paper, for
+    none."""
     estimator: KlEstimator = K3Settings()
-    """The term of a token: "k3" as in GRPO, or "reverse", the policy gradient of the reverse KL, as in distillation."""
+    """The term of a token: "k3", as in GRPO, or "reverse", the policy gradient of the reverse KL, as in
+    distillation."""
     reference: KlReference = StartReferenceSettings()
-    """What the policy is compared with: the model as it was at the start, in a second copy of the weights; a teacher,
-    by its folder or at a server; or the policy itself with a hint or at a lower temperature."""
+    """The model with which the policy is compared: a copy of the model at the start; a teacher, in a folder or at a
+    server; or the policy itself, with a hint or at a lower temperature."""
 
 
 class PromptAverageSettings(Settings):
@@ -406,7 +409,7 @@ class TokenAverageSettings(Settings):
 class ConstantDenominatorSettings(Settings):
     name: Literal["constant"] = "constant"
     denominator: float = Field(gt=0)
-    """What the sum of token losses is divided by."""
+    """Number by which the sum of token losses is divided."""
 
 
 Weights = Axis[PromptAverageSettings | SampleAverageSettings | TokenAverageSettings | ConstantDenominatorSettings]
@@ -447,195 +450,196 @@ class GaeSettings(Settings):
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Discount of the reward per token, or per turn."""
     lam: Fraction = 0.95
-    """1 compares what came with the critic's value; 0 compares each value with the next one."""
+    """1 compares the return with the critic's value; 0 compares each value with the next one."""
     level: Literal["token", "turn"] = "token"
-    """Whether each token has an advantage of its own, or each turn of a conversation."""
+    """Whether advantages are computed per token or per turn of a conversation."""
 
 
 class StatesSettings(Settings):
     name: Literal["states"] = "states"
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Discount of a conversation's value per turn before its end."""
+    """Discount per turn of a conversation's value."""
     weight: float = Field(default=1.0, ge=0)
-    """Weight of the comparison of turns relative to that of conversations."""
+    """Weight of the comparison of turns relative to the comparison of conversations."""
 
 
 Credit = Axis[CompletionCreditSettings | GaeSettings | StatesSettings]
 
 
 class CriticSettings(Settings):
-    """Settings of the critic of advantage.credit = "gae": a second model of the policy's size, which begins as it."""
+    """Settings of the critic for advantage.credit = "gae": a second model, which starts as a copy of the policy."""
 
     lr: float | None = Field(default=None, gt=0)
-    """Its learning rate; not set: ten times the policy's. Its other settings are those of optimizer."""
+    """Learning rate of the critic; by default ten times the policy's. Its other settings are those of [optimizer]."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps at the start in which only the critic learns."""
+    """Number of first steps in which only the critic learns."""
 
 
 class AdvantageSettings(Settings):
     baseline: Baseline = MeanBaselineSettings()
-    """What is subtracted from a reward: the mean of its group, or of the others in it."""
+    """The baseline subtracted from a reward: the mean of its group, or of the other completions in its group."""
     normalisation: Normalisation = BatchNormalisationSettings()
-    """Whose standard deviation advantages are divided by: the batch's, the prompt's, or none."""
+    """The standard deviation by which advantages are divided: that of the batch, of the prompt, or none."""
     credit: Credit = CompletionCreditSettings()
-    """Advantage of each token: that of its completion; "gae", by a critic, as in PPO; or "states", which adds the
-    advantage of its turn over other turns of the group that began at the same state of an environment."""
+    """The advantage of a token: that of its completion; "gae", from a critic, as in PPO; or "states", which adds the
+    advantage of its turn over other turns of the group that began in the same state of an environment."""
 
 
 class RewardSettings(Settings):
     correct: float = 1.0
-    """Reward of a completion of value 1, before the length control's adjustment."""
+    """Reward of a completion with value 1, before the length control's adjustment."""
     wrong: float = -1.0
-    """Reward of a completion of value 0, linear in between. A completion without a verdict is never trained on."""
+    """Reward of a completion with value 0; rewards in between are linear. Completions without a verdict are never
+    trained on."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The value from which on a completion is correct: for pass rates, the curriculum and evaluations."""
+    """Smallest value of a correct completion, for pass rates, the curriculum and evaluations."""
 
 
 class GradingSettings(Settings):
-    """Limits for graders that run in child processes: math, those of gym, and a user's own."""
+    """Limits for graders that run in child processes: math, gym's, and users' own."""
 
     num_workers: int = Field(default=0, ge=0)
-    """Answers that each grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for a
-    grader that waits for others: a judge, or a coroutine function."""
+    """Number of answers that a grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for
+    graders that wait for servers: a judge, or a coroutine function."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
-    """Seconds after which an answer is given up; it then has no verdict."""
+    """Time limit in seconds for an answer; if it is exceeded, the answer has no verdict."""
     cpu_limit_s: float = Field(default=3.0, gt=0)
-    """Seconds of CPU time after which it is given up; independent of the load of the machine."""
+    """Limit in seconds on the CPU time of an answer, which does not depend on the machine's load."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
-    """Memory that grading one answer may use in addition to the grader's imports, on Linux."""
+    """Limit on the memory of grading an answer in addition to the grader's imports, on Linux."""
 
 
 class FilterSettings(Settings):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal."""
     refill: int = Field(default=0, ge=0)
-    """Replace dropped groups until a batch is full, as DAPO does, by at most this many batches of further groups per
-    step; 0, as in the paper, trains on what is left. What is sampled for it counts as compute."""
+    """Replace dropped groups until a batch is full, as in DAPO, with at most this many batches of new groups per step;
+    0, as in the paper, trains on the remaining groups. Sampling new groups counts as compute."""
     drop_truncated: bool = True
-    """Drop completions that reached their length limit, as the paper does; false trains on them as they were graded."""
+    """Drop completions that reached their length limit, as in the paper; if false, they are trained on as graded."""
 
 
 class PipelineSettings(Settings):
     max_lag: int = Field(default=8, ge=0)
-    """Steps that training may lag behind sampling: at most (max_lag + 1) batches are untrained at a time, so the mean
-    number of steps between a group's first token and training on it is at most max_lag; 0 is synchronous."""
+    """Limit on the lag between sampling and training: at most (max_lag + 1) batches are untrained at a time, so the
+    mean number of steps between a group's first token and training on it is at most max_lag; 0 is synchronous."""
     push_every: int = Field(default=1, ge=1)
-    """Steps between two pushes of weights to the generator."""
+    """Number of steps between two pushes of weights to the generator."""
     drain: bool = False
-    """Finish everything sampled with one policy before pushing the next: no completion then mixes policies."""
+    """Finish everything sampled with one policy before pushing the next, so that no completion mixes policies."""
     waits_for: Literal["batch", "groups"] = "batch"
-    """What a step waits for: "batch", the paper's rule, only for a full batch, so a slow group is trained late;
-    "groups" also for every group that would otherwise get older than max_lag steps, so one slow group can stop
+    """What a step waits for: "batch", the paper's rule, waits only for a full batch, so slow groups are trained late;
+    "groups" also waits for every group that would otherwise become older than max_lag steps, so one slow group can stop
     training."""
     groups_per_batch: int = Field(default=48, ge=1)
-    """Problems that a step trains on, before any filter."""
+    """Number of problems per step, before any filter."""
     completions_per_group: int = Field(default=16, ge=1)
-    """Completions sampled per problem; advantages compare them, so at least two."""
+    """Number of completions per problem; at least two, because advantages compare them."""
 
 
 class OptimizerSettings(Settings):
     lr: float = Field(default=5e-7, gt=0)
     """Learning rate after the warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How it falls after the warm-up; the paper's is constant."""
+    """How the learning rate falls after the warm-up; the paper's is constant."""
     decay_steps: int | None = Field(default=None, ge=1)
-    """Steps until it has fallen, warm-up included; not set: budget.steps."""
+    """Number of steps until it has fallen, including the warm-up; by default budget.steps."""
     final_lr_frac: Fraction = 0.0
-    """The fraction of lr that it falls to."""
+    """The final learning rate as a fraction of lr."""
     warmup_steps: int = Field(default=100, ge=0)
-    """Steps over which it rises linearly from 0."""
+    """Number of steps over which it rises linearly from 0."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """AdamW's decay of the mean gradient."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     """AdamW's decay of the mean squared gradient."""
     eps: float = Field(default=1e-15, gt=0)
-    """AdamW's epsilon, far below usual because RL gradients are small."""
+    """AdamW's epsilon, much smaller than usual because RL gradients are small."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay."""
     grad_clip: float = Field(default=1.0, ge=0)
-    """Largest norm of the gradient; 0 turns clipping off."""
+    """Largest norm of the gradient; 0 disables clipping."""
     bits: Literal[32, 8] = 32
-    """Bits of each number of AdamW's two moments: 8 takes a quarter of the memory and rounds them, without bias, to
-    about 5 %."""
+    """Bits per number of AdamW's two moments: 8 takes a quarter of the memory and rounds them, without bias, to about
+    5 %."""
     on_host: bool = False
-    """Keep FP32 weights and moments in host memory, apart from the head's weights; an update brings them to the GPU in
-    portions. 12 bytes less per weight, and the same numbers."""
+    """Keep FP32 weights (except the head's) and moments in host memory; an update copies them to the GPU in portions.
+    This saves 12 bytes per weight and gives the same results."""
 
 
 class LearnerSettings(Settings):
     micro_batch_tokens: int = Field(default=32768, ge=1)
-    """Maximum number of tokens of one forward and backward pass; splitting a batch does not change its gradient."""
+    """Largest number of tokens in a forward and backward pass; splitting a batch does not change its gradient."""
     share_prompts: bool = True
-    """Compute a prompt once for all its completions in a pass, where that saves at least a tenth of the tokens and, on
-    a GPU, passes are large enough for it to be faster; the gradient is the same."""
+    """Compute a prompt once for all its completions in a pass, if that saves at least a tenth of the tokens and, on a
+    GPU, passes are large enough for it to be faster; the gradient is the same."""
     gradient_checkpointing: Literal[True, False, "auto"] = "auto"
-    """Recompute activations in the backward pass: less memory, about a third more compute, the same gradient. auto does
-    so if the activations would not fit in a GPU beside the rest."""
+    """Recompute activations in the backward pass: less memory, about a third more compute, and the same gradient. auto
+    does so if not all activations would fit on a GPU."""
     ranks: int = Field(default=1, ge=1)
-    """Processes that compute a step together, one per device; a batch is divided among them by tokens."""
+    """Number of processes that compute a step together, one per device; a batch is divided among them by tokens."""
     sharding: Literal["none", "replicate", "full", "hybrid"] = "none"
-    """What each rank holds: replicate, a whole copy of weights and optimiser; full, its part of both (FSDP2); hybrid,
-    its part of a copy that learner.shard_size ranks hold together. none is this process alone."""
+    """What each rank holds: replicate, a whole copy of weights and optimiser; full, a part of both (FSDP2); hybrid, a
+    part of a copy that learner.shard_size ranks share. none uses only this process."""
     shard_size: int | None = Field(default=None, ge=2)
-    """With hybrid sharding, the number of ranks that hold one copy together: those of a node."""
+    """With hybrid sharding, the number of ranks that share a copy, such as the ranks of a node."""
     context_ranks: int = Field(default=1, ge=1)
-    """With full sharding, the number of neighbouring ranks that compute each pass together, each a slice of its tokens
-    and in attention some of the heads: activations of long sequences are divided among them. A divisor of ranks."""
+    """With full sharding, the number of neighbouring ranks that compute each pass together, to divide the activations
+    of long sequences: each computes a slice of the tokens, and in attention some of the heads. A divisor of ranks."""
     silent_s: float = Field(default=15.0, gt=0)
-    """Seconds without a sign of life after which a rank counts as lost. A rank of this machine that was not stopped has
-    at least 60 s, since a long call may hold up its Python."""
+    """Seconds without a sign of life after which a rank counts as lost. For a rank on this machine that was not
+    stopped, the limit is at least 60 s, because a long call may block its Python."""
     start_s: float = Field(default=3600.0, gt=0)
-    """Seconds that ranks may take to download the model, and again to load it; then the run ends."""
+    """Time limit in seconds for ranks to download the model, and again to load it; after this, the run ends."""
 
 
 class VllmSettings(Settings):
-    """How vLLM is set up, if rollout.engine is "vllm". Other settings of [rollout] mean the same for all engines."""
+    """Settings of vLLM, for rollout.engine = "vllm". Other settings of [rollout] apply to all engines."""
 
     tensor_parallel: int = Field(default=1, ge=1)
-    """Number of GPUs that every layer is spread over."""
+    """Number of GPUs among which every layer is divided."""
     devices: Annotated[tuple[int, ...], Field(strict=False)] = ()
-    """Numbers of the GPUs that vLLM may use, tensor_parallel of them; empty for the first ones."""
+    """Numbers of the GPUs for vLLM, as many as tensor_parallel; empty for the first ones."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Share of a GPU's memory that vLLM may take for its weights and cache; more where the learner is elsewhere."""
+    """Share of a GPU's memory for vLLM's weights and cache; increase it if the learner is on other GPUs."""
     prefix_caching: bool = True
-    """Whether the completions of a problem share the cache of its prompt, as long as the weights are the same."""
+    """Whether the completions of a problem share the cache of its prompt, for the same weights."""
     quantisation: str = ""
-    """How vLLM quantises the weights that it is given, such as "fp8"; empty: not at all."""
+    """How vLLM quantises the pushed weights, such as "fp8"; empty for no quantisation."""
     python: str = ""
-    """Interpreter of an environment that has scalerl and vLLM; empty: the one that trains."""
+    """Python interpreter of an environment with scalerl and vLLM; empty for the one that trains."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    """Other arguments of vllm.EngineArgs, passed on as they are: [rollout.vllm.engine_args]."""
+    """Other arguments of vllm.EngineArgs, passed on unchanged: [rollout.vllm.engine_args]."""
 
 
 class RolloutSettings(Settings):
     engine: Literal["torch", "vllm"] = "torch"
     """Name of the engine that samples completions."""
     slots: int | None = Field(default=None, ge=1)
-    """Completions generated at the same time; not set: (max_lag + 1) batches of them, as far as memory allows."""
+    """Number of completions sampled at the same time; by default (max_lag + 1) batches, as far as memory allows."""
     context: int = Field(default=16384, ge=1)
-    """Maximum number of tokens of a prompt and its completion together."""
+    """Largest number of tokens in a prompt and its completion together."""
     max_prompt_tokens: int = Field(default=2048, ge=1)
     """Problems with a longer prompt are left out."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature in training; the learner's log-probs use the same."""
     vllm: VllmSettings = VllmSettings()
-    """How vLLM is set up, if it is the engine."""
+    """Settings of vLLM, if it is the engine."""
     generators: int = Field(default=0, ge=0)
-    """Engines that sample while the learner trains, each on devices of its own, with slots / generators slots each; 0:
-    one engine, which the torch engine runs in turns with the learner on its device."""
+    """Number of engines that sample while the learner trains, each on its own devices and with slots / generators
+    slots. 0 means one engine; the torch engine then runs in turns with the learner on the learner's device."""
     max_generators: int | None = Field(default=None, ge=1)
-    """Generators on a cluster that gains and loses nodes: the run begins with `generators`, and as many more take part
-    as there is room for, up to this number; not set: no more."""
+    """Largest number of generators on a cluster that gains and loses nodes: the run begins with `generators`, and more
+    join while there is room. If not set, none join."""
     gpus_per_generator: int | None = Field(default=None, ge=0)
-    """GPUs of each generator; not set: 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
+    """GPUs per generator; by default 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
     max_replacements: int = Field(default=10, ge=0)
-    """Generators that may be replaced within an hour because they died or hung; the next loss ends the run."""
+    """Number of generators that may be replaced within an hour because they died or hung; one more ends the run."""
     silent_s: float = Field(default=15.0, gt=0)
     """Seconds without an answer after which a generator is replaced."""
 
     @property
     def generator_gpus(self) -> int:
-        """GPUs of each generator on machines that have some."""
+        """GPUs per generator on machines with GPUs."""
         if self.gpus_per_generator is not None:
             return self.gpus_per_generator
         return self.vllm.tensor_parallel if self.engine == "vllm" else 1
@@ -643,18 +647,18 @@ class RolloutSettings(Settings):
 
 class ClusterSettings(Settings):
     address: str = ""
-    """Ray cluster that generators and the learner's ranks run on: "auto" for the one this machine belongs to,
-    "HOST:PORT", or "local" to start Ray on this machine for this run; empty: no Ray, generators and ranks are child
-    processes of the one that trains."""
+    """Ray cluster for generators and the learner's ranks: "auto" for the cluster of this machine, "HOST:PORT", or
+    "local" to start Ray on this machine for this run. Without Ray (empty), generators and ranks are child processes of
+    the training process."""
 
 
 class EvalSetSettings(TaskSettings):
-    """A further evaluation set; what is not set here is as for the others, but for the number of problems."""
+    """A further evaluation set; unset values, except the number of problems, are as for other sets."""
 
     num_prompts: int | None = Field(default=None, ge=1)
-    """Problems of this set; not set: all rows of a file or data set, 1000 of a task that makes its own."""
+    """Number of problems in this set; by default all rows of a file or data set, or 1000 of a generated task."""
     samples_per_prompt: int | None = Field(default=None, ge=1)
-    """Completions sampled for each problem of this set."""
+    """Number of completions per problem of this set."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature of this set; 0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -662,7 +666,7 @@ class EvalSetSettings(TaskSettings):
 
 
 class EvalSampling(NamedTuple):
-    """How the problems of one evaluation set are sampled."""
+    """Sampling settings of one evaluation set."""
 
     samples_per_prompt: int
     temperature: float
@@ -671,29 +675,29 @@ class EvalSampling(NamedTuple):
 
 class EvaluationSettings(Settings):
     every: int = Field(default=100, ge=1)
-    """Steps between two evaluations; there is always one before the first step."""
+    """Number of steps between two evaluations; there is always one before the first step."""
     num_prompts: int = Field(default=1000, ge=1)
-    """Problems of the task that are withheld from training and evaluated on."""
+    """Number of problems of the task that are withheld from training for evaluation."""
     samples_per_prompt: int = Field(default=16, ge=1)
-    """Completions sampled for each problem; the reported value is the mean of `correct`."""
+    """Number of completions per problem; the reported value is the mean of `correct`."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature; 0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Sample from the smallest set of tokens with this probability."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Selects the withheld problems and the sampling noise: with equal seeds runs can be compared per prompt."""
+    """Selects the withheld problems and the sampling noise; runs with equal seeds can be compared per prompt."""
     sets: dict[str, EvalSetSettings] = Field(default_factory=dict)
-    """Further evaluation sets, each a task under its own name: [evaluation.sets.NAME]."""
+    """Further evaluation sets, each a task with its own name: [evaluation.sets.NAME]."""
 
     def sampling(self, name: str) -> EvalSampling:
-        """Return how the set of this name is sampled."""
+        """Return the sampling settings of a set."""
         own = self.sets.get(name)
         values = {field: None if own is None else getattr(own, field) for field in EvalSampling._fields}
         return EvalSampling(**{key: getattr(self, key) if value is None else value for key, value in values.items()})
 
     def sampling_of_sets(self) -> Iterator[tuple[str, EvalSampling]]:
-        """Yield the sampling of the tasks' own sets and of each further set, with the table that sets it."""
-        # A name that no set can have, for what holds without one.
+        """Yield the sampling settings of the tasks' sets and of each further set, with the table that sets them."""
+        # An empty name, which no set can have, returns the settings of the tasks' sets.
         yield "evaluation", self.sampling("")
         for name, own in self.sets.items():
             if own.temperature is not None or own.samples_per_prompt is not None:
@@ -704,23 +708,23 @@ class BudgetSettings(Settings):
     """The run ends when the first limit is reached; at least one must be set."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     gpu_hours: float | None = Field(default=None, gt=0)
-    """Devices held x hours of training, generators and learners together; without GPUs, hours of CPU time."""
+    """Number of devices held x hours of training, for generators and learners together; without GPUs, CPU hours."""
     flops: float | None = Field(default=None, gt=0)
-    """Floating-point operations of generator and learner."""
+    """Floating-point operations of generators and learner."""
 
 
 class CheckpointSettings(Settings):
     every: int = Field(default=100, ge=1)
-    """Steps between two checkpoints."""
+    """Number of steps between two checkpoints."""
     every_minutes: float = Field(default=5.0, gt=0)
-    """Minutes after which a checkpoint is written between two of them, so that a kill costs no more than that."""
+    """Largest number of minutes between two checkpoints, which limits the loss when a run is killed."""
     keep: int = Field(default=2, ge=1)
-    """How many of the latest checkpoints are kept."""
+    """Number of latest checkpoints that are kept."""
     best: str = ""
-    """Evaluation set whose best checkpoint is kept too, saved when it is evaluated; not set: that of the first task,
-    which is called "main" if there is only one. With "none" only the latest are kept."""
+    """Evaluation set whose best checkpoint is also kept, saved when it is evaluated; by default the set of the first
+    task, which is called "main" if it is the only one. With "none", only the latest checkpoints are kept."""
 
 
 SinkName = Literal["tensorboard", "trackio", "wandb"]
@@ -730,35 +734,35 @@ NEW_MODEL = "new"
 
 
 class SftSettings(Settings):
-    """How a base model is made from demonstrations; RL's optimizer settings are not used."""
+    """Settings for making a base model from demonstrations; the optimizer settings of RL are not used."""
 
     model: str = ""
-    """Model to start from, named as model.path is, which is used if this is empty; "new" builds a small Llama."""
+    """Model to start from, in the form of model.path, which is the default; "new" builds a small Llama."""
     new_tokens: Literal["none", "characters", "words"] = "none"
-    """Tokens to add to the tokenizer: for characters of the demonstrations that it does not know, or for those and for
-    words that it writes with several tokens. A new model has all characters anyway."""
+    """Tokens to add to the tokenizer: unknown characters of the demonstrations ("characters"), or these and words that
+    take several tokens ("words"). A new model always has all characters."""
     lr: float | None = Field(default=None, gt=0)
-    """Largest learning rate; not set: 3e-5, the paper's, or 2e-3 for a new model."""
+    """Largest learning rate; by default 3e-5, the paper's, or 2e-3 for a new model."""
     epochs: float | None = Field(default=None, gt=0)
-    """Times that every demonstration is trained on; not set: 4, as in the paper, unless steps is set."""
+    """Number of passes over the demonstrations; by default 4, as in the paper, unless steps is set."""
     steps: int | None = Field(default=None, ge=1)
-    """Optimiser steps, instead of epochs; not set for a new model: 5000."""
+    """Number of optimiser steps, instead of epochs; by default 5000 for a new model."""
     batch_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of a step, prompts included; not set: the smaller of 2 million and an eighth of an epoch, or 9000 for a
-    new model."""
+    """Number of tokens per step, including prompts; by default 2 million or an eighth of an epoch, whichever is
+    smaller, or 9000 for a new model."""
     warmup_frac: Fraction = 0.04
     """Share of the steps over which the learning rate rises linearly."""
     num_demonstrations: int | None = Field(default=None, ge=2)
-    """Largest number of demonstrations; not set: all of a file, of a task that makes its own 10,000, or 250,000 for a
-    new model."""
+    """Largest number of demonstrations; by default all of a file, 10,000 of a generated task, or 250,000 for a new
+    model."""
     num_heldout: int = Field(default=4000, ge=1)
-    """Demonstrations that only measure the loss; at most a tenth of all."""
+    """Number of held-out demonstrations, which only measure the loss; at most a tenth of all."""
     ngram_words: int = Field(default=13, ge=0)
-    """Leave out demonstrations whose prompt shares so many words in a row with a problem of an evaluation set, or all
-    words of a shorter one; 0: none."""
+    """Leave out demonstrations whose prompt shares this many consecutive words with an evaluation problem, or equals a
+    shorter one; 0 leaves out none."""
     trivial_samples: int = Field(default=0, ge=0)
-    """Leave out demonstrations of trivial prompts, those that the model to start from answers right in every one of so
-    many samples; 0: none, and nothing is sampled. Not for a new model."""
+    """Leave out demonstrations of trivial prompts, which the starting model answers correctly in each of this many
+    samples; 0 leaves out none and samples nothing. Not used for a new model."""
     max_tokens: int | None = Field(default=12288, ge=2)
-    """Leave out demonstrations with more tokens, prompt included, the paper's if not set; or with more than the context
-    of the model."""
+    """Leave out demonstrations with more tokens than this or the model's context, including the prompt; by default the
+    paper's limit."""

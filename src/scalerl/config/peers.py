@@ -1,9 +1,9 @@
-"""Recipes of other frameworks (`scalerl recipe check`) as settings of ours, and where these differ from ScaleRL's.
+"""Translate recipes of other frameworks (`scalerl recipe check`) to our settings, and find differences from ScaleRL.
 
-    file -> their settings by dotted key -> rows: our setting, theirs, its value -> those that ScaleRL has otherwise
+    file -> their settings by dotted key -> rows: our setting, theirs, its value -> rows that differ from ScaleRL
 
 Each framework has a function that yields its rows. Written for TRL 1.16, verl's ppo_trainer and prime-rl's rl.toml.
-Nothing of a file is run.
+Code in a file is never run.
 """
 
 import ast
@@ -24,13 +24,13 @@ from scalerl.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """One setting of another framework, and the setting of ours that it corresponds to."""
+    """A setting of another framework, and the corresponding setting of ours."""
 
     theirs: str
     """Key of their configuration."""
     value: Any
     is_default: bool
-    """Whether it is their default: the file does not set it."""
+    """Whether it is their default, not set by the file."""
     ours: str
     """Key of our recipe."""
     our_value: Any
@@ -43,21 +43,21 @@ class Difference:
     kind: str
     """Our setting that differs, or the kind of a note."""
     ours: str
-    """Our setting that it is about."""
+    """The setting of ours that it concerns."""
     statement: str
     change: str
-    """What to set in their configuration; empty where the framework has no such setting."""
+    """The change in their configuration; empty if the framework has no such setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A recipe of another framework in our terms."""
+    """A recipe of another framework, translated to our settings."""
 
     framework: str
     translations: tuple[Translation, ...]
     differences: tuple[Difference, ...]
     not_read: tuple[str, ...] = ()
-    """Keys that touch none of ScaleRL's components, or that are not known here."""
+    """Keys that are unknown here or do not concern ScaleRL's components."""
 
 
 SCALERL = {
@@ -77,21 +77,21 @@ SCALERL = {
     "pipeline.max_lag": "lets training be at most 8 steps ahead of generation",
     "kl.coefficient": "has no KL term that holds the policy back",
 }
-"""What ScaleRL does, by the setting of ours that says so."""
+"""What ScaleRL does, by our setting for it."""
 
 
 class Row(NamedTuple):
-    """A setting of ours as their configuration has it; or, with a kind, a note on what none of our settings can say."""
+    """The value of our setting in their configuration; or, with a kind, a note on something without a setting here."""
 
     ours: str
     theirs: str = ""
-    """Their setting that becomes ours; empty where they have none."""
+    """Their setting; empty if they have none."""
     value: Any = None
-    """The value of ours; None where it does not apply."""
+    """The value of our setting; None if it does not apply."""
     change: str = ""
-    """What to set in theirs to do as ScaleRL does; empty where they have no setting for it."""
+    """The change in their configuration to match ScaleRL; empty if they have no setting for it."""
     words: str = ""
-    """The note; or what a value of a setting brings, besides that it is not ScaleRL's."""
+    """The note, or a remark on the value of the setting."""
     kind: str = ""
 
 
@@ -127,7 +127,7 @@ def _head(learner: bool, generator: bool) -> str:
 
 
 def _anchor(change: str, *, one_step: bool) -> Row:
-    """Note that the ratio is against log-probs that the learner recomputed, not those of the generator."""
+    """Return a note that the ratio uses log-probs recomputed by the learner, not those of the generator."""
     if not one_step:
         words = "the ratio is against log-probs that the learner recomputed, not the generator's"
         return Row("loss", words=words, change=change, kind="anchor")
@@ -136,7 +136,7 @@ def _anchor(change: str, *, one_step: bool) -> Row:
 
 
 def _trl(given: Reader) -> Iterator[Row]:
-    """Its ratio is against log-probs recomputed by the learner, which at one step per generation are its own."""
+    """Yield TRL's rows. Its ratio uses log-probs recomputed by the learner; with one step per generation it is 1."""
     name, low = str(given["loss_type"]), given.number("epsilon", 0.2)
     high, is_cispo = given.number("epsilon_high", low), name == "cispo"
     loss = "gspo" if given["importance_sampling_level"] == "sequence" else "dapo"
@@ -182,7 +182,7 @@ _STALE, _BYPASS = "async_training.staleness_threshold", "algorithm.rollout_corre
 
 
 def _verl(given: Reader) -> Iterator[Row]:
-    """The cap of its CISPO is 1 + clip_ratio_high, with a floor of 1 - clip_ratio_low."""
+    """Yield the rows of verl. The cap of its CISPO is 1 + clip_ratio_high, with a floor of 1 - clip_ratio_low."""
     name, low, high = str(given[_MODE]), given.number(_LOW), given.number(_HIGH)
     is_cispo, loss = name == "cispo", name if name in ("cispo", "gspo") else "dapo"
     yield Row("loss.name", _MODE, loss, f"{_MODE}=cispo {_HIGH}=4 {_LOW}=1")
@@ -202,7 +202,7 @@ def _verl(given: Reader) -> Iterator[Row]:
     yield Row("model.fp32_head", value="none")
     yield Row("filter.zero_variance", _REFILLS, given.flag(_REFILLS), f"{_REFILLS}=True")
     key = "algorithm.filter_groups.max_num_gen_batches"
-    # 0 is without a limit.
+    # 0 means no limit.
     most = int(given.number(key)) or 100 if given.flag(_REFILLS) else 0
     yield Row("filter.refill", key, most)
     yield from _verl_correction(given)
@@ -234,7 +234,7 @@ _CORRECTION = "algorithm.rollout_correction"
 
 
 def _verl_correction(given: Reader) -> Iterator[Row]:
-    """Importance weights by sequence, else what is rejected; weights by token are those of our losses."""
+    """Yield verl's correction: weights by sequence, or rejection; weights by token correspond to our losses."""
     weights, rejects = str(given[f"{_CORRECTION}.rollout_is"]), str(given[f"{_CORRECTION}.rollout_rs"])
     change = f"{_CORRECTION}.rollout_is=token {_CORRECTION}.rollout_rs=null"
     if rejects not in ("None", "none"):
@@ -263,7 +263,7 @@ _MASK_LOW, _MASK_HIGH = "trainer.loss.token_mask_low", "trainer.loss.token_mask_
 
 
 def _prime_rl(given: Reader) -> Iterator[Row]:
-    """Its ratio is against the generator's log-probs. Groups that are too old are thrown away rather than avoided."""
+    """Yield prime-rl's rows. Its ratio uses the generator's log-probs; groups that become too old are discarded."""
     keys = list(given.settings)
 
     def fp32_head(side: str) -> bool:
@@ -366,7 +366,7 @@ def check_recipe(path: Path, framework: str | None = None) -> Checked:
     name = framework or _recognised(settings, path)
     chosen = FRAMEWORKS[name]
     given = Reader(settings, chosen.defaults)
-    # What none of these frameworks has, if it says nothing of it, comes first.
+    # First, components that none of these frameworks has by default.
     rows = [Row("curriculum.name", value="uniform"), Row("length.name", value="none"), *chosen.rows(given)]
     rows += [Row(ours, theirs, given[theirs]) for theirs, ours in chosen.renamed.items()]
     translations = (
@@ -389,7 +389,7 @@ def check_recipe(path: Path, framework: str | None = None) -> Checked:
 
 
 def _differences(rows: Sequence[Row]) -> Iterator[Difference]:
-    """Yield the settings that ScaleRL has otherwise, in the order of its components, and then the notes."""
+    """Yield the settings that differ from ScaleRL, in the order of its components, and then the notes."""
     scalerl, has = settings_of(load_recipe("scalerl")), {row.ours: row for row in rows if not row.kind}
     for key, does in SCALERL.items():
         row = has.get(key)
@@ -407,7 +407,7 @@ def _recognised(settings: Mapping[str, Any], path: Path) -> str:
     best = max(counts, key=lambda name: counts[name])
     if not counts[best]:
         raise UsageError(
-            f"{path} has no setting that verl, TRL or prime-rl is known by: say which it is with --framework"
+            f"{path} has no setting that identifies verl, TRL or prime-rl: name the framework with --framework"
         )
     return best
 

@@ -1,4 +1,4 @@
-"""The recipe: all settings of one run, and the combinations that cannot work."""
+"""The recipe: all settings of a run, and combinations that cannot work."""
 
 import functools
 import json
@@ -20,24 +20,24 @@ class Recipe(Settings):
     """All settings of one run."""
 
     description: str = ""
-    """One line on what this recipe is."""
+    """One line that describes the recipe."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Seed of everything random: the order of problems, the noise of sampling, the lengths."""
+    """Seed of all randomness: the order of problems, sampling noise, lengths."""
     model: parts.ModelSettings = parts.ModelSettings()
-    """The model that is trained."""
+    """The model to train."""
     task: parts.TaskSettings = parts.TaskSettings()
-    """The problems that are trained on."""
+    """The problems to train on."""
     tasks: dict[str, parts.MixedTaskSettings] = Field(default_factory=dict)
     """Several tasks instead of one, mixed in the ratio of their weights: [tasks.NAME]."""
     curriculum: parts.Curriculum = parts.NoPositiveResamplingSettings()
-    """Which problems return in later epochs."""
+    """Which problems are used in later epochs."""
     length: parts.Length = parts.InterruptionSettings()
     """How the length of completions is controlled."""
     loss: parts.Loss = parts.CispoSettings()
     """The loss of a token."""
     correction: parts.Correction = parts.NoCorrectionSettings()
-    """How to treat tokens whose probability differs between generator and learner, in addition to the loss's own cap
-    or clip: leave out tokens (band) or completions (sequence_mask), or weigh by the ratio of the completion."""
+    """How to treat tokens whose probability differs between generator and learner, in addition to the loss's cap or
+    clip: leave out tokens (band) or completions (sequence_mask), or weigh by the ratio of the completion."""
     weights: parts.Weights = parts.PromptAverageSettings()
     """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
     entropy: parts.EntropyControl = parts.NoEntropyControlSettings()
@@ -46,11 +46,11 @@ class Recipe(Settings):
     imitation: parts.Imitation = parts.NoImitationSettings()
     """Which completions are also imitated, as in supervised fine-tuning: none, or the correct ones."""
     kl: parts.KlSettings = parts.KlSettings()
-    """A KL term beside the loss, or instead of it: it holds the policy near its start, or distils a teacher."""
+    """A KL term in addition to the loss, or instead of it: it keeps the policy near its start, or distils a teacher."""
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
     critic: parts.CriticSettings = parts.CriticSettings()
-    """A model of what completions will be worth, for advantage.credit = "gae"."""
+    """A model that predicts the returns of completions, for advantage.credit = "gae"."""
     reward: parts.RewardSettings = parts.RewardSettings()
     """The reward of a correct and of a wrong completion."""
     grading: parts.GradingSettings = parts.GradingSettings()
@@ -58,7 +58,7 @@ class Recipe(Settings):
     filter: parts.FilterSettings = parts.FilterSettings()
     """Which groups and completions are left out of a batch."""
     pipeline: parts.PipelineSettings = parts.PipelineSettings()
-    """How generation and training interleave; three settings instead of a mode."""
+    """How sampling and training interleave."""
     optimizer: parts.OptimizerSettings = parts.OptimizerSettings()
     """Settings of AdamW."""
     learner: parts.LearnerSettings = parts.LearnerSettings()
@@ -78,8 +78,8 @@ class Recipe(Settings):
     sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
     """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
     derived: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Settings that follow from the model and the problems and are filled in when a run starts (`train --check` shows
-    them); one that is set by hand leaves the list."""
+    """Settings that are derived from the model and the problems when a run starts (`train --check` shows them). A
+    setting that you set is removed from the list."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -90,7 +90,7 @@ class Recipe(Settings):
 
     @property
     def task_tables(self) -> Mapping[str, parts.TaskSettings]:
-        """The tasks that are trained on, by the key of their table."""
+        """The training tasks, by the key of their table."""
         several = {f"tasks.{name}": task for name, task in self.tasks.items()}
         return several or {"task": self.task}
 
@@ -111,18 +111,18 @@ class Recipe(Settings):
 
     @property
     def length_settings(self) -> tuple[str, ...]:
-        """The settings whose sum is the longest completion; none for a user's own length control."""
+        """Keys of the settings whose sum is the longest completion; empty for a user's length control."""
         return LENGTHS.get(self.length.name, ())
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt and completion together."""
+        """Number of tokens in the longest prompt and completion together."""
         lengths = (getattr(self.length, key.partition(".")[2]) for key in self.length_settings)
         return self.rollout.max_prompt_tokens + sum(lengths)
 
     @property
     def best_set(self) -> str | None:
-        """The evaluation set whose best checkpoint is kept; None if none is."""
+        """The evaluation set whose best checkpoint is kept, or None."""
         best = self.checkpoint.best or next(iter(self.tasks), "main")
         return None if best == "none" else best
 
@@ -135,7 +135,7 @@ class Recipe(Settings):
 Table = TypeVar("Table", bound=Settings)
 Part = TypeVar("Part")
 Conflict = tuple[tuple[str, ...], str]
-"""Settings that cannot work together, and a sentence that says how to fix it."""
+"""Settings that cannot work together, and a sentence on how to fix that."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ class Rule(Generic[Part]):
     """A combination of settings that cannot work."""
 
     keys: str
-    """The settings; a message begins with their values."""
+    """Keys of the settings; a message begins with their values."""
     is_broken: Callable[[Part], object]
     remedy: str
-    """How to fix it, or why it must be fixed; {r} is the recipe."""
+    """How or why to fix it; {r} is the recipe."""
 
 
 LENGTHS = {
@@ -154,7 +154,7 @@ LENGTHS = {
     "penalty": ("length.max_length",),
     "none": ("length.max_length",),
 }
-"""The settings whose sum is the longest completion, for each length control."""
+"""Keys of the settings whose sum is the longest completion, for each length control."""
 
 # fmt: off
 RULES: tuple[Rule[Recipe], ...] = (
@@ -260,7 +260,7 @@ RULES: tuple[Rule[Recipe], ...] = (
              0, 1 if r.rollout.engine == "torch" else r.rollout.vllm.tensor_parallel
          ),
          "a generator has one GPU with the torch engine, rollout.vllm.tensor_parallel with vLLM, or none"),
-    # Of files and --set: what `trusting` changes is not checked again.
+    # For files and --set only: changes by `trusting` are not checked again.
     Rule("model.trust_remote_code",
          lambda r: r.model.trust_remote_code,
          "no recipe may say so: code that comes with a model runs only if you say so each time, with "
@@ -271,7 +271,7 @@ RULES: tuple[Rule[Recipe], ...] = (
     Rule("task.name tasks",
          lambda r: r.task.name and r.tasks,
          'a run has one task or several: move [task] to a table [tasks.NAME], or write task = "" where it is extended'),
-    # Problems, evaluation sets and curves are named after them.
+    # Problems, evaluation sets and curves are named after tasks.
     Rule("tasks",
          lambda r: not all(map(_is_plain, r.tasks)),
          "the name of a task may only have letters, digits, _ and -"),
@@ -316,7 +316,7 @@ TASK_RULES: tuple[Rule[parts.TaskSettings], ...] = (
          "what is worth 1 must be above what is worth 0"),
 )
 OF_TASKS = ("advantage", "entropy", "imitation", "kl.coefficient", "filter.zero_variance", "filter.drop_truncated")
-"""Settings of a recipe, or tables of them, that a task of several may have otherwise."""
+"""Settings, or tables of settings, that may differ between tasks."""
 _TABLES_OF_TASKS = tuple(f"{name}." for name in OF_TASKS)
 ALGORITHM_RULE = Rule[parts.MixedTaskSettings](
     "algorithm",
@@ -348,11 +348,11 @@ def _broken(rules: Sequence[Rule[Part]], part: Part, table: str = "") -> Iterato
     for rule in rules:
         if rule.is_broken(part):
             values = {dotted(table, key): functools.reduce(getattr, key.split("."), part) for key in rule.keys.split()}
-            said = ", ".join(f"{key} {_said(value)}" for key, value in values.items())
+            said = ", ".join(f"{key} {_with_verb(value)}" for key, value in values.items())
             yield tuple(values), f"{said}: {rule.remedy.format(r=part)}"
 
 
-def _said(value: Any) -> str:
+def _with_verb(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"holds {quoted(value)}" if value else "is empty"
     return "is not set" if value is None else f"is {show(value)}"
@@ -373,7 +373,7 @@ def value_at(part: Settings, key: str) -> Any:
 
 
 def replaced(part: Table, changes: Mapping[str, Any]) -> Table:
-    """Return a table with settings changed by dotted key, unchecked: whoever calls has computed them."""
+    """Return a table with settings changed by dotted key, without validation."""
     for key, value in changes.items():
         name, _, rest = key.partition(".")
         part = part.model_copy(update={name: replaced(getattr(part, name), {rest: value}) if rest else value})
@@ -381,12 +381,12 @@ def replaced(part: Table, changes: Mapping[str, Any]) -> Table:
 
 
 def trusting(recipe: Recipe, *, trust_remote_code: bool) -> Recipe:
-    """Return the recipe with the user's word, for this call, on code that comes with the model."""
+    """Return the recipe with the user's decision on code that comes with the model."""
     return replaced(recipe, {"model.trust_remote_code": trust_remote_code})
 
 
 def code_outside(recipe: Recipe) -> list[str]:
-    """Return the code that a recipe runs besides the package's own: import paths, and what vLLM is given."""
+    """Return the code outside the package that a recipe runs: import paths, and settings of vLLM."""
     values = leaves(recipe.model_dump(mode="json"), numbered=True)
     named = [value for key, value in values if key.rpartition(".")[2] in ("name", "grader", "program", "tools")]
     texts = [text for value in named for text in (value if isinstance(value, list) else [value])]
@@ -395,7 +395,7 @@ def code_outside(recipe: Recipe) -> list[str]:
 
 
 def vllm_code(settings: parts.VllmSettings) -> list[str]:
-    """Return the settings by which vLLM may run code: another interpreter, and any text, which may name a class."""
+    """Return the settings with which vLLM may run code: another interpreter, and texts, which may name a class."""
     texts = [(key, value) for key, value in leaves(settings.engine_args, "engine_args") if _has_text(value)]
     chosen = [("python", settings.python)] if settings.python else []
     return [f"rollout.vllm.{key} = {json.dumps(value)}" for key, value in [*chosen, *texts]]
@@ -406,7 +406,7 @@ def _has_text(value: Any) -> bool:
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:
-    """Return the paper's name for the regime that the settings of the pipeline make; "" if they make none."""
+    """Return the paper's name for the regime of the pipeline's settings; "" if it has none."""
     if pipeline.drain:
         fits = pipeline.max_lag == pipeline.push_every - 1
         name = f"PPO-off-policy-{pipeline.push_every}"
@@ -425,7 +425,7 @@ def body_dtype(model: parts.ModelSettings, *, gpu: bool) -> Literal["bfloat16", 
 
 
 def pushes_adapters(model: parts.ModelSettings, rollout: parts.RolloutSettings) -> bool:
-    """Return whether the engine is given adapters by themselves, and not merged into the weights under them."""
+    """Return whether adapters are pushed to the engine separately, not merged into the weights."""
     return model.lora.rank > 0 and rollout.engine == "torch"
 
 
@@ -433,19 +433,19 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     """Return the settings that have no effect in this recipe on this device, each with the reason."""
     reasons: dict[str, str] = {}
     if body_dtype(recipe.model, gpu=gpu) == "float32":
-        reasons["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
+        reasons["model.fp32_head"] = "the body is float32, so the head is always float32, too"
     if recipe.rollout.engine != "vllm":
         defaults = dict(parts.VllmSettings())
         changed = [name for name, value in recipe.rollout.vllm if value != defaults[name]]
         reasons |= {f"rollout.vllm.{name}": f'rollout.engine is "{recipe.rollout.engine}"' for name in changed}
     baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
-    # Under batch normalisation it has an effect: groups differ in size where completions have no verdict.
+    # With batch normalisation it has an effect: groups differ in size if completions have no verdict.
     if isinstance(baseline, parts.LeaveOneOutBaselineSettings) and isinstance(
         normalisation, parts.PromptNormalisationSettings
     ):
         reasons["advantage.baseline"] = (
-            "leave_one_out scales a group's advantages by G / (G - 1), and division by the group's own standard "
-            "deviation takes that out again"
+            "leave_one_out scales a group's advantages by G / (G - 1), and division by the group's standard deviation "
+            "undoes that"
         )
     return reasons
 
@@ -455,7 +455,7 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     names = recipe.length_settings[::-1]
     if recipe.filter.drop_truncated:
         keep = ("filter.drop_truncated = false",)
-        # Without interruptions nothing else teaches the model to be brief, so that comes first.
+        # Without interruptions, nothing else teaches the model to be brief, so this comes first.
         names = (*names, *keep) if recipe.length.name == "interruption" else (*keep, *names)
     varied = ('entropy = "clip_cov"',) if recipe.entropy.name == "none" else ()
     return {
@@ -469,7 +469,7 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
 
 
 def rounds_generator(recipe: Recipe, *, gpu: bool) -> str:
-    """Return the setting by which generator and learner compute the same token differently; "" if none does."""
+    """Return the setting that makes generator and learner compute tokens differently; "" if there is none."""
     if recipe.rollout.engine == "vllm" and recipe.rollout.vllm.quantisation:
         return f'rollout.vllm.quantisation = "{recipe.rollout.vllm.quantisation}"'
     if body_dtype(recipe.model, gpu=gpu) != "float32" and recipe.model.fp32_head != "both":
@@ -478,7 +478,7 @@ def rounds_generator(recipe: Recipe, *, gpu: bool) -> str:
 
 
 def _closer(recipe: Recipe) -> tuple[str, ...]:
-    """Return what brings the arithmetic of generator and learner closer together: first the head, then the body."""
+    """Return settings that bring the arithmetic of generator and learner closer: first the head, then the body."""
     if recipe.model.fp32_head != "both":
         return ('model.fp32_head = "both"',)
     if recipe.rollout.engine == "vllm" and recipe.rollout.vllm.quantisation:
@@ -487,7 +487,7 @@ def _closer(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _corrections(recipe: Recipe) -> tuple[str, ...]:
-    """Return the settings that keep tokens on which both disagree out of the loss."""
+    """Return settings that exclude tokens on which generator and learner disagree from the loss."""
     return ('correction = "band"',) if recipe.correction.name == "none" else ()
 
 

@@ -1,10 +1,10 @@
-"""Keep keys and tokens out of what is written and printed. Standard library only.
+"""Keep keys and tokens out of files and output. Standard library only.
 
-    hidden(recipe as a dict)   settings named like secrets are replaced, and all texts are redacted
-    redact(text)               the same in a message, the values of environment variables named like secrets, and texts
-                               that begin as keys of known services do
+    hidden(recipe as a dict)   replace settings named like secrets, and redact all texts
+    redact(text)               replace values named like secrets in a message, values of environment variables named
+                               like secrets, and texts that begin like keys of known services
 
-A setting "env:NAME" names an environment variable instead of a secret; it is written as it is.
+A setting "env:NAME" names an environment variable instead of a secret; it is written unchanged.
 """
 
 import os
@@ -16,31 +16,31 @@ from scalerl.config.keys import leaves
 
 HIDDEN = "(hidden)"
 ENVIRONMENT = "env:"
-"""What a setting begins with that names an environment variable."""
+"""Prefix of a setting that names an environment variable."""
 
 _SHORTEST = 8  # a shorter text is not a key, and replacing it everywhere would garble messages
 _SECRET = ("secret", "password", "passwd", "passphrase", "apikey", "credential", "credentials", "authorization")
 _SECRET += ("bearer", "token")
-"""How a word of the name of a secret ends."""
+"""Endings of words in names of secrets."""
 _LAST = {"pass", "pwd", "pat", "jwt", "dsn", "cookie", "creds", "auth"}
-"""The last word of the name of a secret: DB_PASS, but not pass_rate."""
+"""Last words in names of secrets: DB_PASS, but not pass_rate."""
 _DATA = {"answer", "problem", "prompt", "question", "sort", "group", "primary", "foreign", "cache", "row", "column"}
 _DATA |= {"field", "data", "text", "label", "score", "reward", "metric", "public"}
-"""What precedes "key" in a name that is no secret: answer_key."""
+"""Words before "key" in names that are not secrets: answer_key."""
 
 # A pattern that begins with any number of characters may not be tried from each of them: texts are of strangers too.
 _CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
 _BEARER = re.compile(r"\b(Bearer|Basic) +[\w.~+/=-]{8,}", re.IGNORECASE)
 _ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>[\"']?\s*+[=:]\s*[\"']?)(?P<value>[^\s\"',;&)]{8,})")
 _KNOWN = re.compile(r"\b(sk-|hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|AKIA|AIza|eyJ)[\w.-]{16,}")
-"""Keys that are known by how they begin, wherever they came from."""
+"""Keys of known services, recognised by their prefixes."""
 
 _named: set[str] = set()
-"""Environment variables that settings named by "env:NAME": secrets, whatever they are called."""
+"""Environment variables named by settings "env:NAME"; their values are secrets, whatever their names."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a setting or variable of this name holds a secret: api_key, HF_TOKEN, judge.password."""
+    """Return whether a setting or variable with this name holds a secret: api_key, HF_TOKEN, judge.password."""
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name.rpartition(".")[2]).lower())
     # The variable PWD is the working folder.
     if not words or words == ["pwd"]:
@@ -51,7 +51,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: Any) -> bool:
-    """Return whether a setting holds a secret, and not a marker such as stop_token = "</s>" or a reference to one."""
+    """Return whether a setting holds a secret, and not a marker such as stop_token = "</s>" or a reference."""
     return (
         isinstance(value, str)
         and is_secret_name(name)
@@ -62,7 +62,7 @@ def is_secret(name: str, value: Any) -> bool:
 
 
 def hidden(value: Any, name: str = "") -> Any:
-    """Return a setting of this name, or settings as nested mappings and lists, without secrets."""
+    """Return a setting with this name, or settings as nested mappings and lists, without secrets."""
     return _hidden(value, name, _environment_secrets())
 
 
@@ -73,12 +73,12 @@ def _hidden(value: Any, name: str, secrets: Iterable[str]) -> Any:
         return [_hidden(inner, name, secrets) for inner in value]
     if is_secret(name, value):
         return HIDDEN
-    # A description may quote the --set that holds one.
+    # A description may quote a --set option with a secret.
     return _redacted(value, secrets) if isinstance(value, str) else value
 
 
 def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and value of each secret of nested settings."""
+    """Yield the dotted name and value of each secret in nested settings."""
     for name, value in leaves(settings, numbered=True):
         for inner in value if isinstance(value, list | tuple) else [value]:
             if is_secret(name, inner) or (isinstance(inner, str) and _CREDENTIALS.search(inner)):
@@ -86,7 +86,7 @@ def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the values of the variables that "env:NAME" stands for; KeyError names a missing one."""
+    """Return the settings with "env:NAME" replaced by the variable's value; KeyError names a missing variable."""
     named = {
         key: value.removeprefix(ENVIRONMENT)
         for key, value in settings.items()
@@ -97,7 +97,7 @@ def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a message without `secrets`, those of the environment, passwords in URLs and values named like secrets."""
+    """Redact a message: `secrets`, secrets of the environment, passwords in URLs and values named like secrets."""
     return _redacted(text, {*secrets, *_environment_secrets()})
 
 

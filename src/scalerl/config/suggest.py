@@ -24,6 +24,6 @@ def quoted(words: Iterable[str]) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a value as JSON, cut where it is long."""
+    """Return a value as JSON, shortened if it is long."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

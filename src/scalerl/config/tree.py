@@ -1,4 +1,4 @@
-"""A recipe as a tree of tables: which tables are axes with a name, how two trees are merged, what the leaves are."""
+"""A recipe as a tree of tables: find axes, merge trees, and list settings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def axis_choices(field: FieldInfo) -> dict[str, type[Settings]]:
 
 
 def table_class(field: FieldInfo) -> type[Settings] | None:
-    """Return the class of a field that is a plain table, or that may be one."""
+    """Return the class of a field that is, or may be, a plain table."""
     tables = {*(get_args(field.annotation) or [field.annotation])} - {type(None)}
     (annotation,) = tables if len(tables) == 1 else (None,)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
@@ -48,7 +48,7 @@ def table_class(field: FieldInfo) -> type[Settings] | None:
 def walk(
     part: type[Settings] = Recipe, table: str = ""
 ) -> Iterator[tuple[str, FieldInfo, dict[str, type[Settings]] | type[Settings] | None]]:
-    """Yield every key that some recipe could have, its field, and what is below it: choices, a table or nothing."""
+    """Yield every key that a recipe may have, its field, and its choices, its table or None."""
     for name, field in _written(part).items():
         key, choices, inner = dotted(table, name), axis_choices(field), table_class(field)
         yield key, field, choices or inner
@@ -57,7 +57,7 @@ def walk(
 
 
 def _written(part: type[Settings]) -> dict[str, FieldInfo]:
-    """Return the fields that a recipe can hold."""
+    """Return the fields that a recipe file may contain."""
     return {name: field for name, field in part.model_fields.items() if not field.exclude}
 
 
@@ -68,18 +68,18 @@ DEFAULT_NAMES = {key: field.get_default().name for key, field, _ in walk() if ke
 
 
 PROBLEM_FILES = (".jsonl", ".json", ".parquet", ".jsonl.gz")
-"""How the name of a file of problems ends."""
+"""Suffixes of files of problems."""
 
 
 def is_named(key: str) -> bool:
-    """Return whether the table at this key is a named choice, which may be written as its bare name."""
+    """Return whether the table at a key is a named choice, which may be written as its bare name."""
     table, _, name = key.rpartition(".")
     is_task = key == "task" or (table in ("tasks", "evaluation.sets") and bool(name))
     return key in AXES or is_task or (name == "environment" and is_named(table))
 
 
 def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:
-    """Replace every bare name by a table: loss = "dapo" becomes loss = {name = "dapo"}, a file of problems its task."""
+    """Replace bare names by tables: loss = "dapo" becomes loss = {name = "dapo"}, and a file of problems its task."""
     expanded: dict[str, Any] = {}
     for name, value in tree.items():
         key = dotted(table, name)
@@ -104,7 +104,7 @@ def merge(below: Any, above: Any, key: str = "", *, keeps: bool = False) -> Any:
 
 
 def names_of(part: type[Settings]) -> list[str]:
-    """Return the settings of a table, as a file names them."""
+    """Return the names of a table's settings in a file."""
     return [field.alias or name for name, field in part.model_fields.items()]
 
 
@@ -130,14 +130,14 @@ def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Set
 
 
 def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which two recipes differ, by dotted key, table by table: None where one has no such."""
+    """Return the settings in which two recipes differ, by dotted key; None if one recipe lacks the setting."""
     before, after = ({key: each.value for key, each in settings_of(side).items()} for side in (left, right))
-    # By table, so that settings that only one of two choices has stand together.
+    # Sort by table, to keep the settings of one choice together.
     tables = list(dict.fromkeys(key.partition(".")[0] for key in before | after))
     keys = sorted(before | after, key=lambda key: tables.index(key.partition(".")[0]))
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 
 def known_keys(part: type[Settings] = Recipe) -> list[str]:
-    """Return the key of every setting that some recipe could have."""
+    """Return the key of every setting that a recipe may have."""
     return [key for key, _, below in walk(part) if below is None]

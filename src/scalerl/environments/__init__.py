@@ -1,1 +1,1 @@
-"""Environments: conversations of several turns, with tools or games, as completions that the loop trains on."""
+"""Environments: conversations of several turns, with tools or games, that the loop trains on as completions."""

@@ -1,7 +1,8 @@
-"""From the settings of a recipe to an environment that conversations can be held with, after checking that they fit.
+"""Build an environment from the settings of a recipe, and check that the settings fit.
 
-An environment is a tool or several (TOOLS), a program that calls an endpoint, or a class or function at an import path.
-With chat = true calls and observations are written as the model's chat template writes them, otherwise as plain text.
+An environment is one or more tools (TOOLS), a program that calls an endpoint, or a class or function at an import path.
+With chat = true, calls and observations are written in the format of the model's chat template, otherwise as plain
+text.
 """
 
 import dataclasses
@@ -22,12 +23,12 @@ from scalerl.environments.protocol import LONGEST_OBSERVATION, Step
 from scalerl.environments.python import python_tool
 from scalerl.environments.search import search_tool
 from scalerl.environments.served import served_tools
-from scalerl.environments.steps import Here, Session, Steps
+from scalerl.environments.steps import InProcess, Session, Steps
 from scalerl.environments.tools import Plain, Tool, Tools, calculator, schema_of
 from scalerl.environments.turns import Playing
 from scalerl.errors import RecipeError
 from scalerl.graders.children import Children
-from scalerl.graders.supervisor import Limits
+from scalerl.graders.supervisor import ForkLimits
 from scalerl.import_path import is_local
 from scalerl.loop.requests import Text
 from scalerl.tasks.prompts import PromptFormat
@@ -41,19 +42,20 @@ TOOLS: Mapping[str, Callable[..., Tool]] = {
 }
 """Functions that return a tool; their arguments are settings of the environment."""
 
+
 _SEVERAL, _HARNESS = "tools", "harness"
 _OF_TOOLS = ("tools", "max_calls", "servers", "api_key")
 _LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
-"""Bytes: a character outside the basic plane is 12 in JSON."""
+"""Bytes: a character outside the basic plane takes 12 in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
-    """An environment of a recipe as data, which another process can find it by."""
+    """An environment of a recipe as data, from which another process can build it."""
 
     settings: EnvironmentSettings
     chat: bool = False
-    """Whether calls of tools are written as the model's chat template writes them."""
+    """Whether calls of tools are written in the format of the model's chat template."""
     thinking_end: str = ""
 
     @classmethod
@@ -62,9 +64,9 @@ class EnvironmentSpec:
 
     @property
     def may_hang(self) -> bool:
-        """Whether it runs in processes of its own: it has code of the user's, or waits for programs of the model's.
+        """Whether it needs separate processes, because it runs a user's code or waits for the model's programs.
 
-        Not if the recipe trusts it; and an object that only this process has cannot run in another.
+        False if the recipe trusts it (in_process), or if it is an object that exists only in this process.
         """
         paths = self.settings.own.get("tools", ()) if self.settings.name == _SEVERAL else (self.settings.name,)
         own = [path for path in paths if ":" in path or path in ("python", _HARNESS)]
@@ -73,7 +75,7 @@ class EnvironmentSpec:
 
 
 def is_limited(task: Task) -> bool:
-    """Return whether the steps of a task's environment have limits: they are taken in processes of its own."""
+    """Return whether the steps of a task's environment have limits, because they run in separate processes."""
     return EnvironmentSpec.of(task).may_hang and os.name == "posix"
 
 
@@ -82,7 +84,7 @@ def has_tools(settings: EnvironmentSettings) -> bool:
 
 
 def find(spec: EnvironmentSpec) -> Session:
-    """Return a conversation to be begun, after checking that settings fit; RecipeError says why it cannot be used."""
+    """Check the settings and return a conversation that has not begun; RecipeError if the environment is unusable."""
     settings, own, name = spec.settings, spec.settings.own, spec.settings.name
     call_format = ChatCalls(spec.thinking_end) if spec.chat else None
     if has_tools(settings):
@@ -93,8 +95,8 @@ def find(spec: EnvironmentSpec) -> Session:
         if not isinstance(path, str) or ":" not in path or settings.in_process or os.name != "posix":
             raise RecipeError(
                 'environment.program must be the import path of a function, such as "mine:play", that calls the model '
-                "through the OpenAI SDK; it has a process per conversation, so in_process cannot be true, and it needs "
-                "Linux or macOS"
+                "through the OpenAI SDK; each conversation runs in its own process, so in_process cannot be true, and "
+                "Linux or macOS is needed"
             )
         program = import_function(path)
         _check_call(path, program, (None,), own, "program(problem, *, settings)")
@@ -116,7 +118,7 @@ def _check_call(
 ) -> None:
     try:
         inspect.signature(function).bind(*given, **own)
-    # ValueError: it does not say which arguments it takes.
+    # ValueError means that the signature is unknown.
     except (TypeError, ValueError) as error:
         raise RecipeError(f'"{path}" cannot be called as {how}: {error}') from None
 
@@ -128,8 +130,8 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
     servers = settings.own.get("servers", ()) if settings.name == _SEVERAL else ()
     if not (paths or servers) or not all(isinstance(path, str) for path in (*paths, *servers)):
         raise RecipeError(
-            f'environment.tools must list names of tools or import paths, such as ["calculator", "mine:look_up"]; ours '
-            f"are {quoted(TOOLS)}; environment.servers lists URLs of servers that have tools"
+            f'environment.tools must list tools or import paths, such as ["calculator", "mine:look_up"]; built-in '
+            f"tools are {quoted(TOOLS)}; environment.servers lists URLs of tool servers"
         )
     tools: dict[str, Tool] = {}
     for url in servers:
@@ -144,7 +146,7 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
         used |= takes.keys() & own.keys()
         missing = [each.name for each in takes.values() if each.default is each.empty and each.name not in own]
         if missing:
-            raise RecipeError(f'environment.{missing[0]} is not set, and the tool "{path}" needs it')
+            raise RecipeError(f'environment.{missing[0]} is not set, but the tool "{path}" needs it')
         tools[path] = make(**{name: own[name] for name in takes if name in own})
     if unknown := own.keys() - used:
         raise RecipeError(f'{min(unknown)} is not a setting of the environment "{settings.name}"')
@@ -154,7 +156,7 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
 
 
 def build_playing(task: Task, text: Text, num_tokens: int) -> Playing:
-    """Return a task's environment, ready for conversations; RecipeError says why it cannot be used.
+    """Return a task's environment, ready for conversations; RecipeError if it is unusable.
 
     `num_tokens` is the size of the model's vocabulary.
     """
@@ -173,11 +175,11 @@ def build_playing(task: Task, text: Text, num_tokens: int) -> Playing:
 
 
 def build_steps(spec: EnvironmentSpec) -> Steps:
-    """Return where the environment runs: in this process, or in one per conversation if it may hang or crash."""
+    """Return what runs the environment: this process, or one process per conversation if it may hang or crash."""
     session, name = find(spec), spec.settings.name
     if not (spec.may_hang and os.name == "posix"):
-        return Here(session)
-    limits = Limits(
+        return InProcess(session)
+    limits = ForkLimits(
         timeout_s=spec.settings.step_s,
         cpu_limit_s=spec.settings.step_cpu_s,
         memory_limit_mb=spec.settings.step_memory_mb,
@@ -188,7 +190,7 @@ def build_steps(spec: EnvironmentSpec) -> Steps:
 
 
 def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:
-    """Return what turns what a step says into the tokens that follow a turn of the model."""
+    """Return a function from a step to the tokens that follow a turn of the model."""
     if not task.prompt.chat:
         return lambda step: _plain_tokens(text, step.observation + "".join(content for _, content in step.messages))
     role = "tool" if has_tools(task.environment) else "user"
@@ -196,12 +198,12 @@ def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:
     return chat_observer(text, role=role, answer=task.answer, schemas=schemas)
 
 
-def _plain_tokens(text: Text, said: str) -> list[int]:
-    return text.encode(text.plain([said])[0])
+def _plain_tokens(text: Text, observation: str) -> list[int]:
+    return text.encode(text.plain([observation])[0])
 
 
 def offer_tools(task: Task, text: Text) -> Task:
-    """Return the task with its tools in the prompts of a chat; a template that ignores them gets a system prompt."""
+    """Return the task with its tools offered in chat prompts: by the template, or else in a system prompt."""
     if not (task.prompt.chat and has_tools(task.environment)):
         return task
     schemas = [schema_of(name, tool) for name, tool in find_tools(task.environment).items()]
@@ -214,7 +216,7 @@ def offer_tools(task: Task, text: Text) -> Task:
 
 
 def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, ...]:
-    """Return the prompt of a conversation, with what the environment opens it with."""
+    """Return the prompt of a conversation, including the opening observation."""
     opening = step.observation
     if not (opening or step.messages):
         return request.prompt_tokens

@@ -1,12 +1,12 @@
-"""A conversation as tokens: what the model sampled, exactly as it was sampled, and what the environment said.
+"""A conversation as tokens: the model's turns, exactly as sampled, and the observations of the environment.
 
     prompt | turn 1 | observation | turn 2 | observation | turn 3
             sampled    forced      sampled    forced      sampled        one Completion under the first request
 
-Every turn is a request of its own, whose prompt is every token so far. Nothing is decoded and encoded again: a text has
-several spellings in tokens, and log-probs belong to the one that was sampled. Observations are forced tokens: context
-with log-prob 0, which no loss sees. A conversation that begins again with another prompt, as one does whose history was
-summed up, keeps what was sampled until then as a branch.
+Every turn is a separate request, whose prompt is all tokens so far. Turns are never decoded and encoded again, because
+a text can be spelled with different tokens, and log-probs belong to the sampled ones. Observations are forced tokens:
+context with log-prob 0 and no loss. If a conversation begins again with another prompt, for example after its history
+was summarised, the turns until then are kept as a branch.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from scalerl.types import Completion, Episode, Finish, LengthPlan, Request, deri
 
 @dataclass(slots=True)
 class Conversation:
-    """All tokens after the prompt, with what the learner needs to know of each."""
+    """All tokens after the prompt, with the values that the learner needs for each."""
 
     request: Request
-    """The one that the loop submitted; an opening observation is part of its prompt."""
+    """The request that the loop submitted; an opening observation is part of its prompt."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -31,10 +31,10 @@ class Conversation:
     turns: list[tuple[int, int]] = field(default_factory=list)
     interrupted_at: int | None = None
     branches: list[Completion] = field(default_factory=list)
-    """What was sampled before it began again, the earliest first."""
+    """Earlier parts of a conversation that began again, oldest first."""
 
     def open(self, prompt_tokens: Sequence[int]) -> None:
-        """Begin, or begin again, with another prompt. What was sampled before is a branch."""
+        """Begin, or begin again, with a prompt. Turns sampled before become a branch."""
         if self.turns:
             self.branches.append(self._sequence(finish="stop"))
         for part in (self.tokens, self.log_probs, self.versions, self.forced, self.turns):
@@ -52,7 +52,7 @@ class Conversation:
         self.turns.append((start, len(self.tokens)))
 
     def observe(self, tokens: Sequence[int], *, version: int | None = None) -> None:
-        """Append what the environment said. Its version is that of the turn before."""
+        """Append an observation. Its version is that of the turn before."""
         self.tokens.extend(tokens)
         self.log_probs.extend([0.0] * len(tokens))
         self.versions.extend(len(tokens) * ([version] if version is not None else self.versions[-1:]))
@@ -60,12 +60,12 @@ class Conversation:
 
     @property
     def num_written(self) -> int:
-        """Tokens of the model's turns."""
+        """Number of tokens in the model's turns."""
         turns = [*self.turns, *(turn for branch in self.branches for turn in branch.turns)]
         return sum(end - start for start, end in turns)
 
     def room(self, num_observed: int, *, context: int, max_tokens: int | None) -> int:
-        """Return how many tokens the next turn may have, after an observation of `num_observed`."""
+        """Return how many tokens the next turn may have after an observation of `num_observed` tokens."""
         left = context - len(self.request.prompt_tokens) - len(self.tokens) - num_observed
         return left if max_tokens is None else min(left, max_tokens - self.num_written)
 
@@ -73,7 +73,7 @@ class Conversation:
         """Return the request for the next turn, of at most `room` tokens."""
         first, number = self.request, len(self.turns) + sum(len(branch.turns) for branch in self.branches)
         prompt = (*first.prompt_tokens, *self.tokens)
-        # Noise is keyed by the seed and the index within a request: with one seed every turn would repeat it.
+        # Noise is keyed by the seed and the index in a request: with the same seed, all turns would repeat it.
         seed = derive_seed("turn", first.seed, number) if number else first.seed
         return replace(first, prompt_tokens=prompt, seed=seed, length=fit_plan(first.length, room))
 
@@ -95,7 +95,7 @@ class Conversation:
 
 
 def fit_plan(plan: LengthPlan, room: int) -> LengthPlan:
-    """Return the plan within `room` tokens, at least one; thinking is shortened before the answer."""
+    """Shorten a plan to `room` tokens, at least one; thinking is shortened before the answer."""
     if plan.max_tokens <= room:
         return plan
     thinking = room - plan.answer_budget

@@ -1,14 +1,14 @@
-"""Any agent program as an environment: it calls an OpenAI-compatible endpoint, and each call is a turn of the model.
+"""Use any agent program as an environment: it calls an OpenAI-compatible endpoint, and each call is a turn.
 
     program --POST /v1/chat/completions---> endpoint --messages--> conversation --tokens--> engine
     program --POST /inference/v1/generate-> endpoint --tokens----> conversation --tokens--> engine
     program <-------- the answer ---------- endpoint <-- the model's turn ----------------- engine
 
-The program runs in the process of its conversation, and so does its endpoint: on this machine only, with a key of its
-own. A call has messages, or tokens that the program has made of them itself. One that begins with those of the call
-before and its answer, word for word, continues the conversation: only what is new becomes tokens. Any other call is a
-branch: the conversation begins again with all of it as the prompt, and every branch is trained on. So no sampled token
-is ever encoded again.
+The program and its endpoint run in the process of their conversation; the endpoint is open only to this machine and
+needs a new key. A call contains messages, or tokens that the program made of them itself. A call that begins with the
+previous call and its answer, word for word, continues the conversation: only its new part is encoded. Any other call
+begins a branch: all of it is the prompt of a new start, and every branch is trained on. So sampled tokens are never
+encoded again.
 """
 
 import asyncio
@@ -27,34 +27,34 @@ from typing import Any
 
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.protocol import Message, Step, Turn, read_step
-from scalerl.environments.tools import Call
+from scalerl.environments.tools import ToolCall
 from scalerl.types import Problem
 from scalerl.web_server import Handler, Server
 
 _MODEL = "policy"
 _MOST_BYTES = 20_000_000
 MOST_CALLS = 128
-"""Connections of a program at a time, each of which has a thread."""
+"""Largest number of open connections of a program; each has a thread."""
 _CALL_S = 60.0
-"""Seconds in which a whole call must have come."""
+"""Time limit for receiving a whole call."""
 
 
 @dataclass(slots=True)
-class _Call:
+class EndpointCall:
     """A call that waits for its answer."""
 
-    said: tuple[Message, ...] | tuple[int, ...]
+    content: tuple[Message, ...] | tuple[int, ...]
     """Messages, or tokens."""
     tools: str = ""
     answered: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
 
     @property
     def has_tokens(self) -> bool:
-        return isinstance(self.said[0], int)
+        return isinstance(self.content[0], int)
 
 
-_Events = queue.Queue["_Call | Future[Any]"]
-"""Calls of the program, and at last its end."""
+_Events = queue.Queue["EndpointCall | Future[Any]"]
+"""Calls of the program, and finally its result."""
 
 
 class Harness:
@@ -71,16 +71,16 @@ class Harness:
     ) -> None:
         """`program(problem, **settings)` returns a value from 0 to 1, an answer for the task's graders, or None.
 
-        With a `call_format`, calls of tools in the model's turns become those of the API, where a call offers tools.
-        OPENAI_BASE_URL and OPENAI_API_KEY are set for it, which the SDK reads by itself.
+        With a `call_format`, tool calls in the model's turns become tool calls of the API if the call offers tools.
+        OPENAI_BASE_URL and OPENAI_API_KEY, which the SDK reads, are set for the program.
         """
         self._format = call_format
         self._events: _Events = queue.Queue()
-        self._call: _Call | None = None
-        self._told: tuple[Any, ...] = ()
-        """All messages or tokens so far, the model's answers included."""
+        self._call: EndpointCall | None = None
+        self._history: tuple[Any, ...] = ()
+        """All messages or tokens so far, including the model's answers."""
         self._written: dict[Message, str] = {}
-        """What the model wrote, by the message that it was given to the program as."""
+        """The text of each turn of the model, by the message in which the program received it."""
         self._num_calls = 0
         self._server = _Endpoint(secrets.token_urlsafe(24), self._events)
         os.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
@@ -97,18 +97,18 @@ class Harness:
         return self._next()
 
     def step(self, text: str) -> Step:
-        """Answer the call that waits; return what the next one adds, or how the program ended."""
+        """Answer the waiting call; return what the next call adds, or the end of the program."""
         call, self._call = self._call, None
         assert call is not None
         if call.has_tokens:
             assert isinstance(text, Turn)
-            self._told = (*call.said, *text.tokens)
+            self._history = (*call.content, *text.tokens)
             call.answered.put(_generated(text))
             return self._next()
         calls = self._format.calls(text, None) if call.tools and self._format else []
         answer = _answer(text, calls, self._num_calls)
         self._num_calls += len(calls)
-        self._told = (*call.said, _plain(answer))
+        self._history = (*call.content, _plain(answer))
         self._written[_plain(answer)] = text
         call.answered.put(_completion(answer))
         num_errors = sum(bool(each.error) for each in calls)
@@ -134,9 +134,9 @@ class Harness:
             if isinstance(returned, str):
                 return Step(done=True, answer=returned)
             return dataclasses.replace(read_step(returned), done=True)
-        self._call, known = event, len(self._told)
-        continues = 0 < known < len(event.said) and event.said[:known] == self._told
-        new: tuple[Any, ...] = event.said[known:] if continues else event.said
+        self._call, known = event, len(self._history)
+        continues = 0 < known < len(event.content) and event.content[:known] == self._history
+        new: tuple[Any, ...] = event.content[known:] if continues else event.content
         restart = known > 0 and not continues
         if event.has_tokens:
             return Step(tokens=new, restart=restart)
@@ -167,11 +167,12 @@ class EndpointHandler(Handler):
             return None
         read = next((read for path, read in _READERS.items() if self.path.endswith(path)), None)
         if read is None:
-            return self._refuse(404, f"only {' and '.join(_READERS)} are served")
+            return self._refuse(404, f"only {' and '.join(_READERS)} are available")
         try:
             length = int(self.headers["content-length"])
             if not 0 <= length <= _MOST_BYTES:
                 raise ValueError("it is too long")
+
             call = read(json.loads(self.rfile.read(length)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return self._refuse(400, f"the call cannot be read: {error}")
@@ -183,16 +184,16 @@ class EndpointHandler(Handler):
             self._send(200, {"object": "list", "data": [{"id": _MODEL, "object": "model"}]})
 
     def _has_key(self) -> bool:
-        """Return whether the call has the key of this conversation; refuse it otherwise."""
+        """Return whether the call has the key of this conversation; otherwise reject it."""
         given = self.headers.get("authorization", "").encode(errors="replace")
         if secrets.compare_digest(given, f"Bearer {self.server.key}".encode()):
             self.recognise()
             return True
-        self._refuse(401, "the key is not that of this conversation")
+        self._refuse(401, "the key does not belong to this conversation")
         return False
 
     def _send(self, status: int, body: Mapping[str, Any]) -> None:
-        # A program that has gone away needs no answer.
+        # Ignore errors: a program that has ended needs no answer.
         with contextlib.suppress(OSError):
             self.send(status, {"Content-Type": "application/json"}, json.dumps(body).encode())
 
@@ -201,32 +202,32 @@ class EndpointHandler(Handler):
         self._send(status, {"error": {"message": reason, "type": "invalid_request_error"}})
 
 
-def _chat(body: Mapping[str, Any]) -> _Call:
-    """Return the call that a body with messages describes; an exception says why it is refused."""
-    # Parameters of sampling are ignored: they are the recipe's.
+def _chat(body: Mapping[str, Any]) -> EndpointCall:
+    """Read a call with messages from a body; an exception says why it is rejected."""
+    # Sampling parameters are ignored: the recipe sets them.
     if body.get("stream") or body.get("n") not in (None, 1) or not body["messages"]:
-        raise ValueError("it must have messages, and one answer, which is not streamed")
+        raise ValueError("it must have messages and ask for one answer without streaming")
     tools = json.dumps(body["tools"]) if body.get("tools") else ""
-    return _Call(tuple(map(_plain, body["messages"])), tools)
+    return EndpointCall(tuple(map(_plain, body["messages"])), tools)
 
 
-def _tokens(body: Mapping[str, Any]) -> _Call:
-    """Return the call that a body with tokens describes, as vLLM takes them and verifiers' TrainClient sends them."""
+def _tokens(body: Mapping[str, Any]) -> EndpointCall:
+    """Read a call with tokens from a body, in the format of vLLM and of verifiers' TrainClient."""
     tokens = tuple(body["token_ids"])
     if not tokens or not all(type(token) is int and token >= 0 for token in tokens):
         raise ValueError("token_ids must be whole numbers from 0")
     if body.get("features") or (body.get("sampling_params") or {}).get("n") not in (None, 1):
-        raise ValueError("it must ask for one answer, to a text alone")
-    return _Call(tokens)
+        raise ValueError("it must ask for one answer, to text only")
+    return EndpointCall(tokens)
 
 
 _READERS = {"/v1/chat/completions": _chat, "/inference/v1/generate": _tokens}
 
 
 def _plain(message: Mapping[str, Any]) -> Message:
-    """Return role and text of a message; SDKs add fields to the answers that they send back.
+    """Return role and text of a message, without the fields that SDKs add to answers that they send back.
 
-    The ids of tool calls stand for the text that the model wrote.
+    The ids of tool calls identify the text that the model wrote.
     """
     content = message.get("content") or ""
     if not isinstance(content, str):
@@ -235,7 +236,7 @@ def _plain(message: Mapping[str, Any]) -> Message:
     return str(message["role"]), ids or content
 
 
-def _answer(text: str, calls: Sequence[Call], num_before: int) -> dict[str, Any]:
+def _answer(text: str, calls: Sequence[ToolCall], num_before: int) -> dict[str, Any]:
     """Return the model's turn as a message of the API."""
     if not calls:
         return {"role": "assistant", "content": text}
@@ -258,13 +259,13 @@ def _completion(message: Mapping[str, Any]) -> dict[str, Any]:
         "created": 0,
         "model": _MODEL,
         "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
-        # Tokens are counted where they are sampled.
+        # Tokens are counted elsewhere, when they are sampled.
         "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     }
 
 
 def _generated(turn: Turn) -> dict[str, Any]:
-    """Return a turn as vLLM's route for tokens answers."""
+    """Return a turn in the format of vLLM's answers with tokens."""
     pairs = zip(turn.tokens, turn.log_probs, strict=True)
     content = [{"token": f"token_id:{token}", "logprob": log_prob} for token, log_prob in pairs]
     choice = {"index": 0, "token_ids": list(turn.tokens), "finish_reason": "stop", "logprobs": {"content": content}}

@@ -1,4 +1,4 @@
-"""What an environment is: an object per conversation that answers the model's turns. Standard library only.
+"""The protocol of environments: an object per conversation answers the model's turns. Standard library only.
 
 class Guess:
     def __init__(self, problem, seed, *, most=100):       # keyword-only arguments are settings of the recipe
@@ -8,17 +8,17 @@ class Guess:
         if text == str(self._number):
             return 1.0                                    # a number from 0 to 1 ends the conversation with this value
         if not text.isdecimal():
-            return "a number, please"                     # a text is an observation: the model goes on
+            return "a number, please"                     # a text is an observation: the conversation continues
         return "higher" if int(text) < self._number else "lower"
 
-None ends a conversation without a verdict; a Step says everything that can be said. A class with `reset` is used in the
-manner of gymnasium: it is made with its settings alone, `reset(seed=...)` returns the opening observation, and `step`
-returns (observation, reward, terminated, truncated, info). Another class may have a method `begin`, which returns what
-it says first.
+None ends a conversation without a verdict; a Step can express every outcome. A class with `reset` is used like one of
+gymnasium: it is created with its settings only, `reset(seed=...)` returns the opening observation, and `step` returns
+(observation, reward, terminated, truncated, info). Other classes may have a method `begin`, which returns the opening
+observation.
 
-The seed is the same for all conversations of a group, which are compared with each other. An environment repeats itself
-for a seed and the same turns: a run that was killed plays conversations again. Each conversation has a process of its
-own (steps.py), unless the recipe says in_process.
+All conversations of a group have the same seed, because they are compared with each other. For the same seed and turns,
+an environment must behave in the same way: a run that was killed repeats conversations. Each conversation has its own
+process (steps.py) unless the recipe sets in_process.
 """
 
 import json
@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 LONGEST_OBSERVATION = 100_000
-"""Characters or tokens; more than any context holds. An environment that prints more has failed."""
+"""Characters or tokens, more than fit into any context. An environment that returns more has failed."""
 
 
 Message = tuple[str, str]
@@ -37,7 +37,7 @@ Message = tuple[str, str]
 
 
 class Turn(str):
-    """What the model said, as text, with the tokens that were sampled."""
+    """A turn of the model as text, with the sampled tokens."""
 
     tokens: Sequence[int] = ()
     log_probs: Sequence[float] = ()
@@ -45,38 +45,38 @@ class Turn(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What came of one turn."""
+    """An environment's response to one turn."""
 
     observation: str = ""
-    """What the model reads next; unused where the conversation is done."""
+    """The text that the model reads next; unused if the conversation is done."""
     messages: tuple[Message, ...] = ()
-    """What the model reads next as turns of a chat, instead of an observation."""
+    """The turns of a chat that the model reads next, instead of an observation."""
     tokens: tuple[int, ...] = ()
-    """What the model reads next as tokens, instead of either."""
+    """The tokens that the model reads next, instead of either."""
     tools: str = ""
-    """JSON of the schemas of tools that are offered; only of the first messages, or after a restart."""
+    """JSON with the schemas of the offered tools; only with the first messages or after a restart."""
     restart: bool = False
-    """Whether messages or tokens are a new prompt: what was said before is a branch, trained on with this advantage."""
+    """Whether messages or tokens are a new prompt. The turns so far become a branch with the same advantage."""
     reward: float | None = None
-    """Reward of this turn; the recipe says how the rewards of a conversation are added up."""
+    """Reward of this turn; the recipe says how the rewards of a conversation are combined."""
     done: bool = False
-    """Whether the conversation ends here. Without a reward and an answer it then has no verdict."""
+    """Whether the conversation ends here. If it ends without a reward or an answer, it has no verdict."""
     truncated: bool = False
-    """Whether it ends because of a limit; such conversations are filtered like completions that are too long."""
+    """Whether it ends because of a limit; such conversations are filtered like truncated completions."""
     answer: str | None = None
-    """The final answer, where the task's own graders say what it is worth."""
+    """The final answer, if the task's graders are to judge it."""
     num_calls: int = 0
-    """Tools that the turn called."""
+    """Number of tool calls in the turn."""
     num_errors: int = 0
-    """Calls among them that failed."""
+    """Number of these calls that failed."""
 
 
 Start = Callable[..., Any]
-"""A class or function (problem, seed, *, settings) that gives an object with `step`, or a class like gymnasium's."""
+"""A class or function (problem, seed, *, settings) that returns an object with `step`, or a class like gymnasium's."""
 
 
 def read_step(returned: Any) -> Step:
-    """Return what an environment returned as a Step; TypeError or ValueError says why it cannot be."""
+    """Convert the return value of an environment to a Step; TypeError or ValueError if that is impossible."""
     if isinstance(returned, Step):
         return _checked(returned)
     if isinstance(returned, str):
@@ -92,17 +92,17 @@ def read_step(returned: Any) -> Step:
 
 
 def _checked(step: Step) -> Step:
-    """Return a Step that the trainer can use without looking: texts are texts, and can be encoded."""
+    """Check the types of a Step's fields, and make its texts encodable."""
     messages: Any = tuple(step.messages)
     pairs = all(isinstance(each, tuple | list) and len(each) == 2 for each in messages)
     texts = [step.observation, step.tools, "" if step.answer is None else step.answer]
     if not pairs or not all(isinstance(text, str) for each in (texts, *messages) for text in each):
-        raise TypeError("a Step has texts: observation, answer and tools are str, messages pairs (role, content)")
+        raise TypeError("a Step's observation, answer and tools must be str, and its messages pairs (role, content)")
     tokens: Any = tuple(step.tokens)
     if not all(isinstance(token, int) and token >= 0 for token in tokens):
-        raise TypeError("a Step has the ids of tokens, which are whole numbers from 0")
+        raise TypeError("a Step's tokens must be ids, whole numbers from 0")
     if not (isinstance(step.num_calls, int) and isinstance(step.num_errors, int)):
-        raise TypeError("a Step counts calls and errors by whole numbers")
+        raise TypeError("a Step's num_calls and num_errors must be whole numbers")
     if step.tools:
         json.loads(step.tools)
     step = replace(
@@ -125,12 +125,12 @@ def _checked(step: Step) -> Step:
 
 
 def _encodable(text: str) -> str:
-    """Return a text without lone surrogates, which no tokenizer takes; they are written as escapes."""
+    """Return a text with lone surrogates written as escapes, because no tokenizer accepts them."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _number(returned: Any) -> float:
-    # By name: numpy must not be imported for an environment that does without.
+    # Compare by name: numpy must not be imported for an environment that does not use it.
     is_numpy = type(returned).__module__ == "numpy"
     if isinstance(returned, numbers.Real) or is_numpy:
         return float(returned)

@@ -1,7 +1,7 @@
-"""A Python interpreter as a tool: code runs in the sandbox of code rewards, and names stay defined over the turns.
+"""A Python interpreter as a tool: code runs in the sandbox of code rewards, and names stay defined between turns.
 
-A conversation that calls it has a sandbox of its own. What is served in there is a program like any other, with one
-function that runs code.
+Each conversation that calls it has its own sandbox. The interpreter inside is a program with one function that runs
+code.
 """
 
 import functools
@@ -17,7 +17,7 @@ from scalerl.graders.sandbox.test_side import Program as Served
 from scalerl.graders.sandbox.test_side import ProgramGone
 
 _LONGEST = 2000
-"""Characters of what code printed that are shown."""
+"""Number of characters shown of what code printed."""
 
 _INTERPRETER = f"""
 import ast, contextlib, io
@@ -71,13 +71,13 @@ def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Callable[
                 replied = served.call("run", (code,), {})
             except ProgramGone:
                 replied = None
-            # Code can reach the socket of its process, and write anything to it.
+            # Code can access the socket of its process and write anything to it.
             match replied:
                 case [bool() as failed, str() as printed]:
                     shown = printed[:_LONGEST] + (" ..." if len(printed) > _LONGEST else "")
                 case _:
                     self.close()
-                    reason = f"the code took more than {limits.timeout_s:g} s or too much memory, or ended its process"
+                    reason = f"the code took more than {limits.timeout_s:g} s, too much memory, or ended its process"
                     raise RuntimeError(f"{reason}; names are lost")
             if failed:
                 raise CodeFailed(shown)
@@ -90,7 +90,7 @@ def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Callable[
             self._box = None
 
         def _served(self) -> Served:
-            """Return the interpreter of this conversation; begin it with the first call."""
+            """Return the interpreter of this conversation; start it with the first call."""
             if self._box is None:
                 box = Box()
                 self._channel, theirs = socket.socketpair()
@@ -103,7 +103,7 @@ def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Callable[
                     self._program = Served(self._channel)
                     self._program.wait_until_ready()
                 except BaseException:
-                    # The next call begins anew.
+                    # The next call starts a new interpreter.
                     self.close()
                     raise
             return self._program
@@ -112,7 +112,7 @@ def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Callable[
 
 
 class CodeFailed(Exception):
-    """Code of the model's raised something; the message is what it printed before, and the exception."""
+    """The model's code raised an exception; the message is what it printed before, and the exception."""
 
 
 _check_once = functools.cache(prepare)

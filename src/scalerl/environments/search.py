@@ -1,4 +1,4 @@
-"""Search a folder of texts: the paragraphs that best match the words of a query, by BM25."""
+"""Search a folder of texts for the paragraphs that best match the words of a query, by BM25."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from scalerl.errors import RecipeError
 _WORD = re.compile(r"\w+")
 _ENDINGS = (".txt", ".md", ".rst")
 _LONGEST = 600
-"""Characters of a paragraph that are shown."""
+"""Number of characters shown of a paragraph."""
 _MOST_BYTES = 200_000_000
 _K1, _B = 1.5, 0.75  # BM25's usual constants
 
@@ -50,13 +50,13 @@ class Index:
 
 @functools.lru_cache(maxsize=4)
 def index_folder(folder: str) -> Index:
-    """Read the texts of a folder; RecipeError if there is none."""
+    """Read the texts in a folder; RecipeError if there are none."""
     root = Path(folder).expanduser()
     files = sorted(path for path in root.rglob("*") if path.suffix in _ENDINGS and path.is_file())
     if not files:
-        raise RecipeError(f'the folder "{folder}" that is to be searched has no text ({", ".join(_ENDINGS)})')
+        raise RecipeError(f'environment.folder "{folder}" contains no texts to search ({", ".join(_ENDINGS)})')
     if (size := sum(path.stat().st_size for path in files)) > _MOST_BYTES:
-        raise RecipeError(f'the folder "{folder}" has {size / 1e6:,.0f} MB of text; at most 200 MB are searched')
+        raise RecipeError(f'environment.folder "{folder}" has {size / 1e6:,.0f} MB of text; the limit is 200 MB')
     paragraphs = tuple(
         _Paragraph(path.relative_to(root).as_posix(), text.strip(), Counter(_words(text)))
         for path in files

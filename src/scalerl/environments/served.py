@@ -1,12 +1,12 @@
-"""Tools at a server, which may be in a container or on another machine: three calls, JSON both ways.
+"""Tools at a server, which may be in a container or on another machine, through three calls with JSON.
 
     POST /tools  {}                                       {"tools": [schemas as in OpenAI's API]}
     POST /call   {"session", "number", "name", "arguments"}   {"result": text}, or {"error": text} for the model to read
     POST /end    {"session"}                              {}
 
-A conversation is a session: the server may keep a state for it until /end. Calls of a session are numbered, so that a
-call that is sent again, after a reply that was lost, can be told from a second one. A server that does not answer costs
-the conversation its verdict, and the model nothing. Standard library only.
+A conversation is a session, for which the server may keep a state until /end. The calls of a session are numbered, so
+that the server can recognise a call that is sent again because the reply was lost. If a server does not answer, the
+conversation has no verdict, so the model is not penalised. Standard library only.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from scalerl.web_client import post
 
 _MOST_BYTES = 4 * 2**20
 _CALL_S = 600.0
-"""Seconds that a call may take; task.environment.step_s usually ends it before."""
+"""Time limit of a call; the limit task.environment.step_s usually comes first."""
 
 
 class ToolServerError(Exception):
-    """A server that does not answer, or not as it must: no fault of the model's."""
+    """A server did not answer, or its answer is invalid; this is not the model's fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolServer:
-    """Where tools are."""
+    """The URL of a tool server, with its key."""
 
     url: str
     api_key: str = ""
@@ -45,7 +45,7 @@ class ToolServer:
             except ValueError:
                 given = None
             if not isinstance(given, dict):
-                raise ToolServerError(f"the tool server answered /{path} with {reply[:80]!r}, which is no JSON object")
+                raise ToolServerError(f"the tool server answered /{path} with {reply[:80]!r}, not with a JSON object")
             return given
 
         options: Any = {"most_bytes": _MOST_BYTES, "timeout_s": _CALL_S, "most_tries": most_tries}
@@ -76,7 +76,7 @@ class ToolSession:
         self._server, self._session, self._numbers = server, secrets.token_hex(8), itertools.count()
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Return the result of a call; ValueError with what the server says is wrong with it."""
+        """Return the result of a call; ValueError with the server's error message."""
         body = {"session": self._session, "number": next(self._numbers), "name": name, "arguments": dict(arguments)}
         reply = self._server.ask("call", body)
         if isinstance(error := reply.get("error"), str):
@@ -92,9 +92,9 @@ class ToolSession:
 
 @functools.lru_cache(maxsize=16)
 def served_tools(url: str, api_key: str = "") -> dict[str, ServedTool]:
-    """Return the tools that a server offers, by name; RecipeError says why there are none."""
+    """Return the tools of a server by name; RecipeError if it offers none."""
     if not url.startswith(("http://", "https://")):
-        raise RecipeError(f'environment.servers has "{url}", which is no URL: write http://HOST:PORT')
+        raise RecipeError(f'environment.servers has "{url}", which is not a URL: write http://HOST:PORT')
     try:
         key = from_environment({"api_key": api_key})["api_key"]
     except KeyError as error:

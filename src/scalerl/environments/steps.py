@@ -1,7 +1,7 @@
-"""Where environments run: each conversation in a process of its own, or all of them in this process.
+"""Run environments: each conversation in its own process, or all of them in this process.
 
-In a process of its own, a step that hangs, crashes or lies costs one verdict. An environment's settings limit each
-step: seconds, seconds of CPU time, and memory. graders/supervisor.py has the processes.
+In a separate process, a step that hangs, crashes or sends an invalid reply costs only one verdict. The environment's
+settings limit the time, CPU time and memory of each step. graders/supervisor.py manages the processes.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from scalerl.types import Problem
 
 
 class Session:
-    """One environment while its conversation goes on (supervisor.Work): takes a problem and a seed, then turns.
+    """The environment of one conversation (supervisor.ForkWork). It takes a problem and a seed, then turns.
 
-    A copy of one that has not begun is another conversation, as in a fork of its process.
+    A copy of a session that has not begun is a new conversation, for example in a fork of its process.
     """
 
     waits = False
@@ -41,31 +41,31 @@ class Session:
             close()
 
     def _begin(self, problem: Problem, seed: int) -> Any:
-        """Return what the environment says before the model's first turn."""
+        """Return the environment's opening observation."""
         has_reset = inspect.isclass(self._start) and hasattr(self._start, "reset")
         self._environment = self._start(*(() if has_reset else (problem, seed)), **self._settings)
         if self._environment is None:
-            raise TypeError("the environment is None: the function that starts it returns no object with step(text)")
+            raise TypeError("the environment is None: its function must return an object with step(text)")
         reset, begin = (getattr(self._environment, name, None) for name in ("reset", "begin"))
         opening = "" if reset is None else _opening(reset, problem, seed)
         return opening if begin is None else begin()
 
 
 def _opening(reset: Callable[..., Any], problem: Problem, seed: int) -> str:
-    """Call `reset` with as much of a problem and a seed as it takes; return the observation that it begins with."""
+    """Call `reset` with those of problem and seed that it accepts; return the opening observation."""
     parameters = inspect.signature(reset).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    # gymnasium's seeds have 32 bits.
+    # Seeds of gymnasium have 32 bits.
     given = {"seed": seed % 2**31, "options": {"prompt": problem.prompt, "answer": problem.answer}}
     returned = reset(**{name: value for name, value in given.items() if takes_any or name in parameters})
-    # gymnasium's has a dict of information beside it.
+    # gymnasium returns a pair of the observation and a dict.
     is_pair = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
     observation = returned[0] if is_pair else returned
     return "" if observation is None else str(observation)
 
 
-class Here:
-    """Conversations in this process, each step at once: as much of Children as conversations use."""
+class InProcess:
+    """Runs conversations in this process, each step at once; it has the methods of Children that conversations use."""
 
     def __init__(self, session: Session) -> None:
         self._session, self.pid = session, os.getpid()
@@ -95,12 +95,12 @@ class Here:
             self.end(key)
 
 
-Steps = Children | Here
-"""Where turns are taken, by the key of their conversation. What an environment raises costs one verdict."""
+Steps = Children | InProcess
+"""Takes the steps of conversations, by key. An error of an environment costs one verdict."""
 
 
 def read_reply(reply: Reply) -> tuple[Step, str | None, str]:
-    """Return the step in a reply, or the reason why there is none with its error."""
+    """Return the step in a reply; without one, return the reason and the error."""
     try:
         if (reason := reply.get("reason")) is not None:
             return Step(done=True), reason, str(reply.get("error"))

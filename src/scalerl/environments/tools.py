@@ -1,10 +1,10 @@
-"""Tools: Python functions that the model calls; a turn without a call is the answer, which the task's graders read.
+"""Tools: Python functions that the model calls. A turn without a call is the answer, which the task's graders judge.
 
     turn -> calls in the model's own format -> functions -> results or errors -> observation -> turn -> answer
 
-A tool is a function with type hints, or a class whose instances are such functions: then each conversation has an
-instance of its own, which may remember its earlier calls and have a method `close`. Tools at a server are in served.py.
-How calls and results are written is a CallFormat; `Plain` is the one of models without a chat template.
+A tool is a function with type hints, or a class whose instances are such functions. Each conversation then has its own
+instance, which may remember earlier calls and have a method `close`. For tools at a server see served.py. A CallFormat
+defines how calls and results are written; `Plain` is for models without a chat template.
 """
 
 import functools
@@ -29,17 +29,17 @@ Tool = Callable[..., Any] | ServedTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ToolCall:
     """A call that the model wrote."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    """Why it cannot be read; empty where it can."""
+    """Why the call cannot be read; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ToolResult:
     """What a call returned, or why it failed."""
 
     text: str
@@ -47,45 +47,45 @@ class Result:
 
 
 class CallFormat(Protocol):
-    """How calls are written."""
+    """The format of calls and results."""
 
-    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[Call]:
-        """Return the calls of a turn; an empty list makes it the answer."""
+    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+        """Return the calls in a turn; if the list is empty, the turn is the answer."""
         ...
 
-    def observation(self, results: Sequence[Result]) -> str:
-        """Return what the model reads of the results."""
+    def observation(self, results: Sequence[ToolResult]) -> str:
+        """Return the results as text for the model."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """For models without a chat template: "?47*83" calls the only tool with one text, answered by "3901;".
+    """The format of models without a chat template: "?47*83" calls the only tool, and the result is "3901;".
 
-    With several tools their name comes first: "?calculator 47*83". A call that fails is answered by "!;", which the
-    smallest vocabulary can write.
+    With several tools, the name comes first: "?calculator 47*83". The result of a failed call is "!;", which even the
+    smallest vocabulary can express.
     """
 
-    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[Call]:
+    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
         if not text.startswith("?"):
             return []
         name, argument = (next(iter(tools)), text[1:]) if len(tools) == 1 else text[1:].partition(" ")[::2]
         if name not in tools:
-            return [Call(name=name, error="no such tool")]
-        return [Call(name=name, arguments={first_parameter(tools[name]): argument})]
+            return [ToolCall(name=name, error="no such tool")]
+        return [ToolCall(name=name, arguments={first_parameter(tools[name]): argument})]
 
-    def observation(self, results: Sequence[Result]) -> str:
+    def observation(self, results: Sequence[ToolResult]) -> str:
         return "".join("!;" if result.failed else f"{result.text};" for result in results)
 
 
 _ARGUMENT = re.compile(r"^\s*(\w+)(?:\s*\([^)]*\))?:\s*(.+)$")
-# Models often write numbers as text and the other way round.
+# Models often write numbers as text, and text as numbers.
 _LENIENT = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 @functools.lru_cache(maxsize=64)
 def arguments_of(name: str, tool: Callable[..., Any]) -> TypeAdapter[dict[str, Any]]:
-    """Return what checks the arguments of a tool's calls, from its type hints; its docstring describes them."""
+    """Return a validator of the arguments of a tool's calls, made from its type hints and its docstring."""
     function = tool.__call__ if isinstance(tool, type) else tool
     hints = typing.get_type_hints(function)
     lines = (inspect.getdoc(tool) or "").partition("Args:")[2].splitlines()
@@ -95,21 +95,21 @@ def arguments_of(name: str, tool: Callable[..., Any]) -> TypeAdapter[dict[str, A
         if each.name == "self":
             continue
         if each.name not in hints:
-            raise RecipeError(f'the tool "{name}" has no type hint for {each.name}: a model is told the type by it')
+            raise RecipeError(f'the tool "{name}" has no type hint for {each.name}, which tells the model its type')
         hint = typing.Annotated[hints[each.name], Field(description=described.get(each.name))]
         fields[each.name] = hint if each.default is each.empty else typing.NotRequired[hint]
     try:
         return TypeAdapter(with_config(_LENIENT)(cast(Any, TypedDict)(name, fields)))
     except PydanticUserError:
         raise RecipeError(
-            f'the tool "{name}" has an argument of a type that a model cannot give: text, numbers, lists and objects'
+            f'the tool "{name}" has an argument of an unsupported type: use text, numbers, lists and objects'
         ) from None
 
 
 def schema_of(name: str, tool: Tool) -> dict[str, Any]:
-    """Return a tool's JSON schema from its type hints and its docstring, where "Args:" describes the arguments.
+    """Return a tool's JSON schema, made from its type hints and the "Args:" of its docstring.
 
-    A server's tool has its own.
+    A tool at a server has its own schema.
     """
     if isinstance(tool, ServedTool):
         return tool.schema
@@ -130,12 +130,12 @@ def first_parameter(tool: Tool) -> str:
 
 
 class Tools:
-    """The environment."""
+    """An environment of tools."""
 
     def __init__(
         self, problem: Problem, seed: int, *, tools: Mapping[str, Tool], call_format: CallFormat, max_calls: int = 8
     ) -> None:
-        """At most `max_calls` calls of one turn are carried out."""
+        """At most `max_calls` calls of a turn are executed."""
         self._kinds = tools
         servers = {each.server for each in tools.values() if isinstance(each, ServedTool)}
         self._sessions = {server: ToolSession(server) for server in servers}
@@ -146,9 +146,9 @@ class Tools:
         calls = self._format.calls(text, self._tools)
         if not calls:
             return Step(done=True, answer=text)
-        results = [self._carried_out(call) for call in calls[: self._max_calls]]
+        results = [self._execute(call) for call in calls[: self._max_calls]]
         results += [
-            Result(text=f"only {self._max_calls} calls of a turn are carried out", failed=True)
+            ToolResult(text=f"only {self._max_calls} calls of a turn are carried out", failed=True)
             for call in calls[self._max_calls :]
         ]
         num_errors = sum(result.failed for result in results)
@@ -160,26 +160,26 @@ class Tools:
             if callable(close := getattr(tool, "close", None)):
                 close()
 
-    def _carried_out(self, call: Call) -> Result:
+    def _execute(self, call: ToolCall) -> ToolResult:
         if call.error:
-            return Result(text=call.error, failed=True)
+            return ToolResult(text=call.error, failed=True)
         tool = self._tools[call.name]
         try:
             if isinstance(tool, ServedTool):
-                return Result(text=self._sessions[tool.server].call(call.name, call.arguments))
+                return ToolResult(text=self._sessions[tool.server].call(call.name, call.arguments))
             given = arguments_of(call.name, self._kinds[call.name]).validate_python(call.arguments)
-            return Result(text=str(tool(**given)))
+            return ToolResult(text=str(tool(**given)))
         except ToolServerError:
             raise
         except ValidationError as error:
             faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-            return Result(text="; ".join(faults), failed=True)
+            return ToolResult(text="; ".join(faults), failed=True)
         except Exception as error:
-            return Result(text=one_line(error), failed=True)
+            return ToolResult(text=one_line(error), failed=True)
 
 
 _LONGEST = 200
-"""Characters of an expression, and digits of a number that is shown."""
+"""Largest number of characters in an expression, and of digits shown of a number."""
 
 
 def calculator(expression: str) -> str:
@@ -191,7 +191,7 @@ def calculator(expression: str) -> str:
     if len(expression) > _LONGEST:
         raise ValueError(f"the expression has {len(expression)} characters: at most {_LONGEST} are computed")
     value, _ = evaluate(expression)
-    # A whole number exactly, another one with up to ten significant digits.
+    # Whole numbers are exact, others have up to ten significant digits.
     text = str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
     if len(text) > _LONGEST:
         raise ValueError(f"the result has {len(text)} digits")

@@ -1,11 +1,11 @@
-"""An engine around an engine: its completions are whole conversations. The loop does not know the difference.
+"""An engine around another engine, whose completions are whole conversations. For the loop, it is like any engine.
 
     submit -> waiting -> start -> turn -> step -> turn -> step -> ... -> one Completion with its Episode
                          steps    engine  steps   engine  steps
 
-The inner engine gets at most as many requests as it has slots, and turns of conversations that have begun before new
-conversations. It serves first come, first served: with more requests than slots, a second turn would wait for the first
-turns of all conversations to come, and age meanwhile. Steps go on while others are sampled.
+The inner engine gets at most as many requests as it has slots, and turns of running conversations come before new
+conversations. It is first come, first served: with more requests than slots, a second turn would wait for the first
+turns of all other conversations, and its tokens would become old. Steps run while other turns are sampled.
 """
 
 import math
@@ -32,30 +32,30 @@ _WAIT_S = 0.02  # longest wait for a step while nothing is sampled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playing:
-    """An environment, and how conversations with it are held."""
+    """An environment, and the settings of conversations with it."""
 
     name: str
     steps: Steps
     observe: Callable[[Step], Sequence[int]]
-    """What a step says as the tokens that follow a turn of the model."""
+    """Returns the tokens of a step's observation after a turn of the model."""
     opened: Callable[[Request, Step], Sequence[int]]
-    """The prompt of a conversation, with what the environment opens it with."""
+    """Returns the prompt of a conversation, including the opening observation."""
     num_tokens: float = math.inf
-    """The size of the vocabulary: ids of tokens that an environment gives are below it."""
+    """Size of the vocabulary; token ids from an environment must be below it."""
     max_turns: int = 8
     max_tokens: int | None = None
-    """Tokens that the model may write in all turns together."""
+    """Largest number of tokens that the model may write in all turns together."""
     rewards: Rewards = "last"
-    """How the rewards of turns are added up."""
+    """How the rewards of turns are combined."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Sums that are worth 0 and 1."""
+    """The sums of rewards that count as 0 and as 1."""
     first_errors: dict[str, str] = field(default_factory=dict)
-    """The first error of the environment, by its name."""
+    """The first error of the environment, by name."""
 
     def scale(self, rewards: Sequence[float]) -> tuple[float, float]:
-        """Return (base, weight): a conversation whose last reward is x is worth base + weight * x.
+        """Return (base, weight): the value of a conversation with a last reward x is base + weight * x.
 
-        `rewards` are those of the turns before.
+        `rewards` are the rewards of earlier turns.
         """
         low, high = self.reward_range
         base, weight = 0.0, 1.0
@@ -67,25 +67,25 @@ class Playing:
 
 
 _Replied = tuple[Any, Reply, float]
-"""The key of a conversation, what its environment replied, and when that came."""
+"""The key of a conversation, a reply of its environment, and the time of the reply."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A conversation that is under way."""
+    """A running conversation."""
 
     conversation: Conversation
     playing: Playing
     texts: list[Turn] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     submitted: float = 0.0
-    """When its newest turn was given to the environment."""
+    """Time at which the last turn was sent to the environment."""
     episode: Episode = field(default_factory=Episode)
-    """What has been counted so far."""
+    """Counts so far."""
 
     @property
     def key(self) -> str:
-        """All turns of a conversation have the same."""
+        """The key that all turns of the conversation share."""
         return self.conversation.request.key
 
     def count(self, step: Step) -> None:
@@ -103,16 +103,16 @@ class _Underway:
 
     backlog: deque[Request] = field(default_factory=deque)
     open: dict[str, _Open] = field(default_factory=dict)
-    """By key."""
+    """Conversations by key."""
     ready: deque[Request] = field(default_factory=deque)
     """Turns to be sampled."""
     arrived: list[_Replied] = field(default_factory=list)
-    """What came while all this was put aside."""
+    """Replies that arrived during a pause."""
     num_single: int = 0
-    """Requests without an environment that are to be sampled: their first turn is all."""
+    """Number of pending requests without an environment, which have a single turn."""
     num_starting: int = 0
     num_sampling: int = 0
-    """Requests that the inner engine has."""
+    """Number of requests in the inner engine."""
 
 
 class TurnsEngine:
@@ -128,16 +128,17 @@ class TurnsEngine:
         slots: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environments` are by the name that requests have; at most `slots` requests are with the engine at a time."""
+        """`environments` are by the name in requests; at most `slots` requests are in the inner engine at a time."""
         self._engine, self._environments, self._decode = engine, environments, decode
         self._context, self._slots, self._clock = context, slots, clock
         self._now, self._held = _Underway(), _Underway()
         self.tool_s = 0.0
-        """Seconds that the steps of environments took outside of pauses, beside sampling or not."""
+        """Seconds of all steps of environments outside pauses, whether or not something was sampled meanwhile."""
         self.slowest_s = 0.0
         """Seconds of the slowest step so far."""
+
         self.waited_s = 0.0
-        """Seconds outside of pauses in which nothing was sampled because all waited for environments."""
+        """Seconds outside pauses in which nothing was sampled because all conversations waited for environments."""
 
     @property
     def version(self) -> int:
@@ -163,7 +164,7 @@ class TurnsEngine:
 
     def submit(self, requests: Sequence[Request]) -> None:
         if unknown := {request.environment for request in requests} - {"", *self._environments}:
-            raise ValueError(f'no environment is called "{min(unknown)}"')
+            raise ValueError(f'there is no environment "{min(unknown)}"')
         self._now.backlog.extend(requests)
         self._feed()
 
@@ -180,7 +181,7 @@ class TurnsEngine:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Put all conversations aside. Results of their steps that arrive meanwhile are taken in afterwards."""
+        """Put all conversations aside. Replies to their steps that arrive meanwhile are handled afterwards."""
         self._held, self._now = self._now, _Underway()
         seconds = self.tool_s, self.waited_s
         try:
@@ -201,12 +202,12 @@ class TurnsEngine:
         return list({id(playing.steps): playing.steps for playing in self._environments.values()}.values())
 
     def _feed(self) -> None:
-        """Give the engine what it has slots for: turns that are ready, then the first turns of new conversations."""
+        """Submit as many turns as the engine has slots: first ready turns, then first turns of new conversations."""
         now = self._now
         while (
             now.backlog
             and now.num_sampling + len(now.ready) + now.num_starting < self._slots
-            # Each may have a process: as many as are sampled may wait for slow steps, and no more.
+            # Each conversation may have a process, so at most as many may wait for steps as are being sampled.
             and len(now.open) < 2 * self._slots
         ):
             self._begin(now.backlog.popleft())
@@ -226,24 +227,24 @@ class TurnsEngine:
         self._submit_step(each)
 
     def _submit_step(self, each: _Open) -> None:
-        """Give the newest turn to the environment, or the problem, with one seed for all completions of a group."""
+        """Send the last turn to the environment, or, at the beginning, the problem and the seed of its group."""
         request, each.submitted = each.conversation.request, self._clock()
         opening = (request.problem, derive_seed("environment", request.group))
         each.playing.steps.tell(each.key, each.texts[-1] if each.texts else opening)
-        # Now: a step of this process has been taken, and others must not count as its time.
+        # Read replies now: a step in this process is done, and its time must not include other steps.
         self._hear(each.playing.steps)
         self.waited_s += self._clock() - each.submitted
 
     def _hear(self, steps: Steps, wait_s: float = 0.0) -> None:
-        """Keep what environments have replied, with the time, for the conversations that it is for."""
+        """Store the replies of environments with their times."""
         for key, reply in steps.poll(wait_s):
-            # Some may be put aside.
+            # The conversation may be put aside.
             for underway in (self._now, self._held):
                 if key in underway.open:
                     underway.arrived.append((key, reply, self._clock()))
 
     def _replies(self) -> list[_Replied]:
-        """Return the replies of environments; wait a moment for one where nothing else is to do."""
+        """Return the replies of environments; if there is nothing else to do, wait a moment for one."""
         idle = not (self._now.arrived or self._now.num_sampling or self._now.ready)
         started = self._clock()
         for steps in self._all_steps():
@@ -255,7 +256,7 @@ class TurnsEngine:
         return arrived
 
     def _sampled(self, turn: Completion) -> Completion | None:
-        """Take a turn that the engine has sampled; return the conversation if it ends with it."""
+        """Handle a sampled turn; return the conversation if the turn ends it."""
         self._now.num_sampling -= 1
         each = self._now.open.get(turn.request.key)
         if each is None:
@@ -263,7 +264,7 @@ class TurnsEngine:
             return turn
         each.conversation.take(turn)
         if turn.truncated:
-            # Half a turn may be half a call: it is not carried out.
+            # A truncated turn may contain half a call, so it is not executed.
             return self._end(each, 0.0, truncated=True)
         text = Turn(self._decode(turn.tokens.tolist()))
         text.tokens, text.log_probs = turn.tokens.tolist(), turn.log_probs.tolist()
@@ -272,14 +273,14 @@ class TurnsEngine:
         return None
 
     def _advanced(self, key: str, reply: Reply, at: float) -> Completion | None:
-        """Go on after a step; return the conversation if it ends with it."""
+        """Continue after a step; return the conversation if the step ends it."""
         each = self._now.open[key]
         self.tool_s += at - each.submitted
         self.slowest_s = max(self.slowest_s, at - each.submitted)
         (step, reason, error), begins = read_reply(reply), not each.texts
         each.count(step)
         self._now.num_starting -= begins
-        # Without a turn of the model nothing was sampled, so nothing can be learned from it.
+        # Without a turn of the model, there is nothing to learn from.
         if reason := reason or ("no_answer" if step.done and begins else None):
             return self._fail(each, reason, error)
         if step.done:
@@ -292,17 +293,17 @@ class TurnsEngine:
         return self._go_on(each, step, begins=begins or step.restart)
 
     def _go_on(self, each: _Open, step: Step, *, begins: bool) -> Completion | None:
-        """Submit the turn after what the environment said; end the conversation where there is no room for both."""
+        """Submit the turn after an observation; end the conversation if there is no room for both."""
         playing, conversation = each.playing, each.conversation
         try:
             if max(step.tokens, default=0) >= playing.num_tokens:
-                raise ValueError(f"the token {max(step.tokens)} is none of the model's {playing.num_tokens:,}")
+                raise ValueError(f"token {max(step.tokens)} is not among the model's {playing.num_tokens:,}")
             tokens: Sequence[int] = step.tokens
             if not tokens:
                 tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
             if begins and conversation.request.hint_tokens and tuple(tokens) != conversation.request.prompt_tokens:
                 raise ValueError("it begins with a prompt of its own, and kl.reference.hint is for that of the problem")
-        # A chat template may refuse it.
+        # A chat template may reject the observation.
         except Exception as error:
             return self._fail(each, "error", one_line(error))
         if begins:
@@ -320,7 +321,7 @@ class TurnsEngine:
         return self._end(each, 0.0, truncated=True)
 
     def _fail(self, each: _Open, reason: str, error: str = "") -> Completion:
-        """End a conversation whose environment failed. A completion has at least one token: here one never trained."""
+        """End a conversation whose environment failed. If it has no tokens, add one, which is never trained."""
         if error:
             each.playing.first_errors.setdefault(each.playing.name, error)
         if not each.conversation.tokens:
@@ -336,7 +337,7 @@ class TurnsEngine:
         reason: str | None = None,
         truncated: bool = False,
     ) -> Completion:
-        """End a conversation with a last reward, with an answer for graders, or without a verdict."""
+        """End a conversation: with a last reward, with an answer for graders, or without a verdict."""
         base, weight = each.playing.scale(each.rewards)
         value = None if reward is None else min(max(base + weight * reward, 0.0), 1.0)
         if value is None and answer is None:

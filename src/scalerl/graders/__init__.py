@@ -1,1 +1,1 @@
-"""Graders: whether an answer is right, and the child processes that run graders which may hang or crash."""
+"""Graders judge answers. Child processes run the graders that may hang or crash."""

@@ -1,31 +1,31 @@
-"""The part of a completion that a grader reads: the answer, which follows the end of thinking."""
+"""Find the part of a completion that a grader reads: the answer after the end of thinking."""
 
 from collections.abc import Callable
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 
 TAGS = ("thinking_start", "thinking_end")
-"""The settings that every task passes to its grader."""
+"""Settings that every task passes to its grader."""
 
 
 def reads_answer(grade: Callable[[str | None, str], bool | None]) -> Callable[..., bool | None]:
-    """Make a grader of whole texts of one that takes the answer, None if thinking never ended, and the reference."""
+    """Turn a function of (answer or None if thinking never ended, reference) into a grader of whole texts."""
 
     def grader(
         text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
     ) -> bool | None:
         return grade(answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end), answer)
 
-    # Not functools.wraps: the signature is this one's.
+    # Do not use functools.wraps: the signature must be that of `grader`.
     grader.__name__, grader.__qualname__, grader.__doc__ = grade.__name__, grade.__qualname__, grade.__doc__
     grader.__module__ = grade.__module__
     return grader
 
 
 def after_thinking(text: str, *, thinking_start: str, thinking_end: str) -> str | None:
-    """Return what follows the first end of thinking, white space included, or None if thinking began and never ended.
+    """Return the text after the first end of thinking, including white space; None if thinking never ended.
 
-    A text without thinking is an answer as a whole, and so is every text if `thinking_end` is empty.
+    Without thinking, or if `thinking_end` is empty, the whole text is the answer.
     """
     if not thinking_end:
         return text

@@ -1,8 +1,8 @@
-"""Grade a program that a model wrote by running its tests, in another process than the program; see graders/sandbox.
+"""Grade a program by running tests, in another process than the program; see graders/sandbox.
 
-The reference answer of a code problem is a text that Reference.to_text wrote: asserts, or stdin with stdout. A program
-that is wrong, crashes or exceeds a limit is graded False. A completion has no verdict (None) only if the tests
-themselves cannot be used.
+The reference answer of a code problem is a text made by Reference.to_text: asserts, or pairs of stdin and stdout. A
+program that is wrong, crashes or exceeds a limit is graded False. Only if the tests are unusable is there no verdict
+(None).
 """
 
 import functools
@@ -31,12 +31,12 @@ def code(
     memory_limit_mb: int = 512,
     share: bool = False,
 ) -> Score:
-    """Return whether the program in the answer passes every test of the reference, with the kind of its outcome.
+    """Return whether the program in the answer passes every test of the reference, and the kind of outcome.
 
-    With `share` the value is the share of tests passed, 1 only if all are. It is None if the tests cannot be used.
+    With `share`, the value is the share of tests passed, and 1 only if all are. It is None if the tests are unusable.
     """
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
-    # With its leading spaces, which the continuation of a function needs.
+    # Keep leading spaces: a continuation of a function needs them.
     given = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
     outcome = run_program(given, answer, limits)
     value = outcome.share if share and outcome.correct is not None else outcome.correct
@@ -49,7 +49,7 @@ code_share = functools.partial(code, share=True)
 def run_program(given: str | None, answer: str, limits: RunLimits | None = None) -> Outcome:
     """Run the program in `given` against the tests in `answer` (see Reference.to_text).
 
-    `given` is the completion after its thinking, None if the thinking never ended.
+    `given` is the completion after thinking; None if thinking never ended.
     """
     try:
         reference = Reference.from_text(answer)
@@ -64,12 +64,12 @@ def run_program(given: str | None, answer: str, limits: RunLimits | None = None)
 def program_in(given: str, entry_point: str = "") -> str | None:
     """Return the program in an answer: the last fenced block of Python, or the whole answer if it has no fences.
 
-    If some blocks define the entry point, return the last of those. Return None if the program is empty, or if all
-    fenced blocks are in other languages.
+    If some blocks define the entry point, return the last of them. Return None if the program is empty or all fenced
+    blocks are in other languages.
     """
     fences = list(_FENCE.finditer(given))
     blocks = [
-        # An answer that was cut off has no last fence.
+        # A truncated answer has no last fence.
         given[opening.end() + 1 : closing.start() if closing else None]
         for opening, closing in zip_longest(fences[::2], fences[1::2])
         if opening[1].lower() in _PYTHON
@@ -83,14 +83,14 @@ def program_in(given: str, entry_point: str = "") -> str | None:
 def prepare(**_: object) -> None:
     """Raise SandboxError if programs cannot be run here.
 
-    Called before grader processes are forked, so that each of them inherits what this has cached.
+    This is called before grader processes are forked, so that they inherit its cached results.
     """
     _runner().start()
     close_sandboxes()
 
 
 def close_sandboxes() -> None:
-    """Close the sandboxes that this process started, but not those of its parent."""
+    """Close the sandboxes that this process started, but not its parent's."""
     _runner().close()
 
 

@@ -1,6 +1,6 @@
-"""Find expressions of numbers in a text and evaluate them exactly.
+"""Find arithmetic expressions in a text and evaluate them exactly.
 
-Python's parser reads them, with a name in place of each number; nothing that a model writes is ever executed.
+Python's parser reads them, with a name in place of each number. Text of a model is never executed.
 """
 
 import ast
@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 
 _LONGEST = 500
-"""In characters: longer than any sensible answer. Longer expressions are not evaluated."""
+"""Largest number of characters in an expression, longer than any sensible answer."""
 
 _SPELLINGS = {
     "**": " ",
@@ -31,7 +31,7 @@ _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.
 
 
 def last_expression(text: str) -> str:
-    """Return the last expression of a text, else its last number, else "": "(25+7)*2" for "so (25+7)*2 = 64."."""
+    """Return a text's last expression, else its last number, else "": "(25+7)*2" for "so (25+7)*2 = 64."."""
     for spelling, sign in _SPELLINGS.items():
         text = text.replace(spelling, sign)
     runs = [run for run in _RUN.findall(text[-2 * _LONGEST :]) if any(map(str.isdecimal, run))]
@@ -42,7 +42,7 @@ def last_expression(text: str) -> str:
 def evaluate(expression: str) -> tuple[Fraction, list[Fraction]]:
     """Return the exact value of an expression, and the numbers in it.
 
-    Raise ValueError if it is not a well-formed expression, or divides by zero.
+    Raise ValueError if it is malformed or divides by zero.
     """
     if len(expression) > _LONGEST:
         raise ValueError(f"the expression has {len(expression)} characters: at most {_LONGEST} are read")

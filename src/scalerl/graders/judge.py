@@ -1,4 +1,4 @@
-"""A grader that asks a model at any server with OpenAI's interface: vLLM, SGLang, llama.cpp, a hosted one.
+"""A grader that asks a model at any server with OpenAI's interface: vLLM, SGLang, llama.cpp or a hosted service.
 
     [task.graders.style]
     name = "judge"
@@ -7,10 +7,10 @@
     api_key = "env:JUDGE_KEY"
     cache = "judged.jsonl"
 
-Every reply is a line of the cache, with the tokens that it took. So the same question is asked once, over all runs and
-resumes that share the file, and the cost so far is the sum of its lines. Where the cost is limited, a question has a
-line before it is asked, with the most tokens that it may take, and that of the reply has the difference: a reply that
-comes too late for its grader is paid for as well.
+Every reply is a line of the cache, with the number of its tokens. So a question is asked only once by all runs that
+share the file, and the cost so far is the sum over its lines. If the cost is limited, a line with the largest possible
+number of tokens is written before a question is asked, and the line of the reply has the difference: a reply that comes
+too late for its grader also costs money.
 """
 
 import fcntl
@@ -41,13 +41,13 @@ Reference: {answer}
 End with one line "Score: X", where X is a number from 0 (wrong) to 1 (right)."""
 
 _SCORE = re.compile(r"score[^\w.-]{0,5}(\d*\.?\d+)(?![a-z\d]|\.\d|\s*[/%]|\s+(?:out\s+)?of\s+\d)", re.IGNORECASE)
-"""Not a part of a number, nor one of another scale: -1, 1/10, 1 of 10, 1%."""
+"""A score, but not part of another number or on another scale: -1, 1/10, 1 of 10, 1%."""
 _LONGEST_LINE = 200
-"""Characters at the end of a reply in which a score is looked for."""
+"""Number of characters at the end of a reply that are searched for a score."""
 _TAG = re.compile(r"<(\s*+/?\s*+answer\b[^<>]*+)>", re.IGNORECASE)
-_CHARACTERS_PER_TOKEN = 4  # of English
+_CHARACTERS_PER_TOKEN = 4  # in English
 _MOST_TOKENS = 10**8
-"""That a server may count for one question: more is a mistake."""
+"""Largest number of tokens that a server can count for one question; more is a mistake."""
 
 
 def judge(
@@ -70,29 +70,29 @@ def judge(
 ) -> Score:
     """Return the score that a model gives to the answer; None if its reply has none.
 
-    Prices are for a million tokens. Once the questions in the cache have cost `most_cost`, none is asked any more and
-    answers have no verdict; 0 sets no limit.
+    Prices are per million tokens. Once the questions in the cache have cost `most_cost`, no more questions are asked,
+    and answers have no verdict; 0 sets no limit.
     """
     given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     if given is None:
         return Score(value=False, outcome="no_answer")
-    # An answer must not end itself.
+    # The answer must not contain the tag that ends it.
     given = _TAG.sub(r"(\1)", given)
-    # Not format(): an answer may hold braces.
+    # Do not use format(): an answer may contain braces.
     question = re.sub(r"\{(answer|text)\}", lambda place: {"answer": answer, "text": given}[place[1]], template)
     messages = [{"role": "user", "content": question}]
     body = {"model": model, "temperature": 0, "max_tokens": max_tokens, "messages": messages}
     replies, key = _replies(cache), hashlib.sha256(json.dumps([url, body]).encode()).hexdigest()
-    # Of several processes with the same question one asks it, and the others wait for the reply.
+    # If several processes have the same question, one asks it, and the others wait for the reply.
     with replies.alone(key):
-        said = replies.find(key)
-        if said is None:
+        reply = replies.find(key)
+        if reply is None:
             if most_cost and (cost := replies.cost(price_in, price_out)) >= most_cost:
-                raise GraderError(f"the judge has cost {cost:.2f}, and most_cost is {most_cost:g}: raise it to go on")
+                raise GraderError(f"the judge has cost {cost:.2f}, but most_cost is {most_cost:g}: raise it")
             due = (_num_tokens(question), max_tokens) if most_cost else (0, 0)
             replies.add(key, None, *due)
             try:
-                said, num_in, num_out = post(
+                reply, num_in, num_out = post(
                     f"{url.rstrip('/')}/chat/completions",
                     body,
                     functools.partial(_read, question=question),
@@ -104,31 +104,31 @@ def judge(
             except Exception:
                 replies.add(key, None, -due[0], -due[1])
                 raise
-            replies.add(key, said, num_in - due[0], num_out - due[1])
-    value = score_in(said)
+            replies.add(key, reply, num_in - due[0], num_out - due[1])
+    value = score_in(reply)
     return Score(value=value, outcome="unclear" if value is None else "judged")
 
 
 def score_in(reply: str) -> float | None:
-    """Return the score in the last line of a reply, the last one if it has several; None without one from 0 to 1."""
+    """Return the last score in the last line of a reply; None if there is no score from 0 to 1."""
     lines = reply.rstrip()[-_LONGEST_LINE:].splitlines() or [""]
     scores = [float(number) for number in _SCORE.findall(lines[-1])]
     return scores[-1] if scores and scores[-1] <= 1 else None
 
 
 class _Replies:
-    """What a judge said so far, as lines of a file that all processes read and add to."""
+    """The replies of a judge so far, as lines of a file that all processes read and append to."""
 
     def __init__(self, path: str) -> None:
-        # Without a path in a file without a name, which the forks of this process share.
+        # Without a path, use an unnamed file, which the forks of this process share.
         self._file = open(path, "a+b", buffering=0) if path else tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115
         self._texts: dict[str, str] = {}
         self._num_bytes = self._num_in = self._num_out = 0
-        """Bytes that have been read, and tokens of the questions and replies in them."""
+        """Number of bytes read, and of tokens in the questions and replies in them."""
 
     @contextmanager
     def alone(self, key: str) -> Iterator[None]:
-        """Keep other processes away from a question; the system ends that with the process."""
+        """Hold a lock on a question; the system releases it when the process ends."""
         place = int(key[:12], 16)
         with suppress(OSError):  # Some file systems have no locks; a question may then be asked twice.
             fcntl.lockf(self._file, fcntl.LOCK_EX, 1, place)
@@ -139,12 +139,12 @@ class _Replies:
                 fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
     def find(self, key: str) -> str | None:
-        """Return a reply that has come, to any process."""
+        """Return the reply to a question that any process has asked; None if there is none."""
         new = os.pread(self._file.fileno(), os.fstat(self._file.fileno()).st_size, self._num_bytes)
         whole = new[: new.rfind(b"\n") + 1]
         self._num_bytes += len(whole)
         for line in whole.splitlines():
-            # A line that was cut off, or is not ours.
+            # Ignore lines that are incomplete or not ours.
             with suppress(ValueError, TypeError, KeyError):
                 row = json.loads(line)
                 num_in, num_out = int(row["num_in"]), int(row["num_out"])
@@ -154,10 +154,10 @@ class _Replies:
         return self._texts.get(key)
 
     def add(self, key: str, text: str | None, num_in: int, num_out: int) -> None:
-        """Add a line, unless it says nothing: a reply, or None for a change of the tokens alone."""
+        """Append a line with a reply, or with None to change only the number of tokens; skip an empty change."""
         if text is None and num_in == num_out == 0:
             return
-        # What a killed process has left half written must not spoil this line.
+        # Begin a new line, in case a killed process left an incomplete one.
         end = os.pread(self._file.fileno(), 1, max(0, os.fstat(self._file.fileno()).st_size - 1))
         line = json.dumps({"key": key, "text": text, "num_in": num_in, "num_out": num_out}).encode() + b"\n"
         self._file.write(line if end in (b"", b"\n") else b"\n" + line)
@@ -170,27 +170,27 @@ _replies = functools.cache(_Replies)
 
 
 def prepare(*, cache: str = "", **_: object) -> None:
-    """Read the cache, and import what asking takes, before grader processes are forked, which then have both.
+    """Read the cache and import packages before grader processes are forked, so that they inherit both.
 
-    Their limits are for one answer, and reading the replies of earlier runs may take longer.
+    The time limits of these processes are for one answer, and reading a large cache may take longer.
     """
     importlib.import_module("urllib.request")
     _replies(cache).find("")
 
 
 def _num_tokens(text: str) -> int:
-    """Return about how many tokens a text has."""
+    """Return the approximate number of tokens in a text."""
     return len(text) // _CHARACTERS_PER_TOKEN
 
 
 def _read(content: bytes, question: str) -> tuple[str, int, int]:
-    """Return the text of a server's reply, and the tokens of question and reply. ValueError if it is not one."""
+    """Return the text of a server's reply, and the numbers of tokens in question and reply; ValueError if malformed."""
     reply = json.loads(content)
     try:
         used, text = reply.get("usage") or {}, str(reply["choices"][0]["message"]["content"])
         counted = [(used.get("prompt_tokens"), question), (used.get("completion_tokens"), text)]
     except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"the judge's server sent what is not a completion: {str(reply)[:200]}") from error
-    # A count that cannot be one would let a limit on the cost be passed unnoticed.
+        raise ValueError(f"the judge's server did not send a completion: {str(reply)[:200]}") from error
+    # Invalid counts would bypass the limit on the cost.
     num_in, num_out = (num if type(num) is int and 0 <= num <= _MOST_TOKENS else _num_tokens(of) for num, of in counted)
     return text, num_in, num_out

@@ -1,4 +1,4 @@
-"""The grader for mathematical answers, by the package math-verify (extra `math`).
+"""The grader for mathematical answers, which uses the package math-verify (extra `math`).
 
 Parsing and simplifying may hang or use much memory on some texts, so this grader runs in a GraderPool.
 """
@@ -10,14 +10,14 @@ from scalerl.graders.answer import reads_answer
 
 @reads_answer
 def math(given: str | None, answer: str) -> bool | None:
-    r"""Return whether math-verify finds the answer equal to the reference: fractions, sets, intervals, matrices, units.
+    r"""Return whether the answer equals the reference, for fractions, sets, intervals, matrices, units and so on.
 
-    It reads the answer's \boxed{}, else its last expression or number. The reference is an expression, with or without
+    The answer's \boxed{} is read, else its last expression or number. The reference is an expression with or without
     LaTeX delimiters, a solution with delimiters, or a solution that ends in "#### expression".
     """
     from math_verify import parse, verify
 
-    # It warns that its timeouts are off. They need the main thread, and a GraderPool enforces time limits better.
+    # math-verify warns that its timeouts are off. They need the main thread, and GraderPool enforces limits anyway.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     wanted = parse(_delimited(answer), parsing_timeout=0)
     if not wanted:
@@ -29,7 +29,7 @@ _DELIMITERS = ("$", r"\(", r"\[", r"\boxed")
 
 
 def _delimited(reference: str) -> str:
-    """Return a reference in the form math-verify reads: it recognises LaTeX only between delimiters."""
+    """Return a reference in a form that math-verify can read: it recognises LaTeX only between delimiters."""
     expression = reference.rpartition("####")[2].strip()
     if not expression or any(delimiter in expression for delimiter in _DELIMITERS):
         return expression
@@ -56,6 +56,6 @@ WARM_UP = (
 
 
 def prepare(**_: object) -> None:
-    """Grade once what is above: a parser that has met these forms is up to a hundred times faster after."""
+    """Grade the examples above: after that, the parser is up to a hundred times faster on such forms."""
     for text, answer in WARM_UP:
         math(text, answer)

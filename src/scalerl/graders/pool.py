@@ -5,8 +5,8 @@ pool.check(GraderSpec(name="math"))                    # raises GraderError if i
 pool.submit(key, GraderSpec(name="math"), text, answer)
 for graded in pool.poll(): ...                         # Graded(key, value, reason), in any order
 
-A bad item affects only itself: it ends without a verdict, with a reason, and the items behind it go to another worker.
-Every grader has processes of its own.
+If grading an item fails, it gets a reason instead of a verdict, and the next items go to another worker. Every grader
+has its own processes.
 """
 
 import math
@@ -18,11 +18,11 @@ from typing import Any, Self
 
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.children import Children
-from scalerl.graders.supervisor import Limits, Reason, Reply
+from scalerl.graders.supervisor import ForkLimits, Reason, Reply
 from scalerl.graders.values import Score, read_score
 
 _TURN_S = 0.02
-"""How long one of several graders is waited for before the next."""
+"""Time to wait for one of several graders before the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +40,21 @@ class Graded:
 
     key: Hashable
     value: float | None
-    """From 0 (wrong) to 1 (right); None where there is no verdict."""
+    """From 0 (wrong) to 1 (right); None without a verdict."""
     reason: Reason | None = None
     """Why there is no verdict; None if there is one."""
     outcome: str = ""
-    """The name that the grader gave to what it saw, if any."""
+    """The outcome that the grader named, if any."""
 
 
 class GraderPool:
     """Grades items in child processes. Use a pool from one thread only."""
 
     def __init__(self, **limits: Any) -> None:
-        """`limits` are the fields of supervisor.Limits."""
-        self._limits = Limits(**limits)
+        """`limits` are fields of supervisor.ForkLimits."""
+        self._limits = ForkLimits(**limits)
         self.first_errors: dict[str, str] = {}
-        """The first exception of each grader that raised on an item."""
+        """The first exception of each grader that raised one."""
         self._graders: list[tuple[GraderSpec, Children]] = []
 
     @property
@@ -64,21 +64,21 @@ class GraderPool:
 
     @property
     def num_pending(self) -> int:
-        """Items submitted and not yet returned by poll()."""
+        """Number of submitted items that poll() has not returned yet."""
         return sum(children.num_pending for _, children in self._graders)
 
     def check(self, spec: GraderSpec) -> None:
-        """Load a grader in child processes, once; GraderError says why it cannot be used."""
+        """Load a grader in child processes, once; GraderError if it is unusable."""
         self._children(spec)
 
     def submit(self, key: Hashable, spec: GraderSpec, text: str, answer: str) -> None:
-        """Have an item graded; the result comes by poll() under its key."""
+        """Submit an item; poll() returns the result with its key."""
         self._children(spec).give(key, (text, answer))
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
-        """Return what was graded since the last call; with a timeout, wait up to that long for at least one."""
+        """Return the results since the last call; wait up to `timeout` seconds for at least one."""
         graded, deadline = [], time.monotonic() + timeout
-        # All of them, so that one that has died is noticed.
+        # Poll all graders, to notice one that has died.
         while not graded:
             busy = sum(bool(children.num_pending) for _, children in self._graders)
             for spec, children in self._graders:
@@ -90,7 +90,7 @@ class GraderPool:
         return graded
 
     def grade_all(self, spec: GraderSpec, pairs: Sequence[tuple[str, str]]) -> list[Graded]:
-        """Grade texts with their references and return the results in their order. Nothing else may be pending."""
+        """Grade texts with their references; return the results in order. Nothing else may be pending."""
         assert not self.num_pending
         for number, (text, answer) in enumerate(pairs):
             self.submit(number, spec, text, answer)
@@ -114,7 +114,7 @@ class GraderPool:
         for known, children in self._graders:
             if known == spec:
                 return children
-        name, work = f'the process of the grader "{spec.name}"', "scalerl.graders.workers:Grading"
+        name, work = f'the process of the grader "{spec.name}"', "scalerl.graders.workers:TextGrading"
         try:
             children = Children(name, work, spec.name, dict(spec.settings), limits=self._limits)
         except GraderPoolError as error:
@@ -123,7 +123,7 @@ class GraderPool:
         return children
 
     def _read(self, name: str, key: Hashable, reply: Reply) -> Graded:
-        """Return what a process replied; what is no verdict without a reason, as a grader may forge it, is a crash."""
+        """Return a process's reply; an invalid one, which a grader may forge, counts as a crash."""
         reason, score = reply.get("reason"), Score(value=None)
         with suppress(TypeError):
             score = read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", "")))

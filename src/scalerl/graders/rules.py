@@ -1,12 +1,12 @@
-"""Graders by rules, and the table of all graders. A grader says whether a completion answers a problem correctly.
+"""Graders by rules, and the table of all graders. A grader decides whether a completion answers a problem correctly.
 
-A grader is a pure function of the completion's text and the problem's reference answer. It returns True, False, or
-None when the reference itself cannot be read; a completion without a verdict is never trained on. Some return a Score,
-which names the outcome as well. Only the text after the end of thinking is read. The reward of a verdict is set by the
-recipe (reward.correct, reward.wrong).
+A grader is a pure function of the completion's text and the problem's reference answer. It returns True, False, or None
+if the reference cannot be read; completions without a verdict are never trained on. Some graders return a Score, which
+also names the outcome. Only the text after the end of thinking is read. The recipe sets the reward of a verdict
+(reward.correct, reward.wrong).
 
-Graders in POOLED may hang, crash or use much memory on some texts. They run in a GraderPool (pool.py), as do graders
-given by import path.
+Graders in POOLED may hang, crash or use much memory on some texts. They run in a GraderPool (pool.py), like graders
+with an import path.
 """
 
 import json
@@ -21,7 +21,7 @@ from scalerl.graders.answer import reads_answer
 from scalerl.graders.expressions import evaluate, last_expression
 
 _LONGEST_NUMBER = 1000
-"""In characters. Python itself refuses to read an integer of more than 4,300 digits."""
+"""Largest number of characters in a number. (Python does not read integers of more than 4,300 digits.)"""
 
 # A number that is not part of a word: 1,234.5 or .5 or 3/4. The minus of 3-4 is not a sign.
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(?:\.\d+)?(?:/[1-9]\d*)?(?!\w)")
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(
 
 @reads_answer
 def exact(given: str | None, answer: str) -> bool | None:
-    """Return whether the answer equals the reference word for word; white space may differ."""
+    """Return whether the answer equals the reference word for word, apart from white space."""
     if not answer.split():
         return None
     return given is not None and given.split() == answer.split()
@@ -45,7 +45,7 @@ def numeric(given: str | None, answer: str) -> bool | None:
 
 
 def _last_number(text: str) -> Fraction | None:
-    # Typeset text has its own minus sign. Without this, -4 would be read as 4.
+    # Typeset text uses another minus sign; without this, -4 would be read as 4.
     numbers = _NUMBER.findall(text.replace("\u2212", "-"))
     if not numbers or len(numbers[-1]) > _LONGEST_NUMBER:
         return None
@@ -54,7 +54,7 @@ def _last_number(text: str) -> Fraction | None:
     return Fraction(numerator) / Fraction(denominator or 1)
 
 
-# How a choice is given, the clearest first: in a box, after the word "answer", or as a letter that stands alone.
+# Ways to write a choice, the clearest first: in a box, after the word "answer", or as a single letter.
 _CHOICES = (
     re.compile(r"\\boxed\{[^A-Za-z\\]*(?:\\\w+\{)?[^A-Za-z]*([A-Za-z])\b"),
     re.compile(r"(?i:\banswer\b(?: is| would be)?)[\s:*(\[]*([A-Z])\b(?!['\u2019])"),
@@ -64,7 +64,7 @@ _CHOICES = (
 
 @reads_answer
 def choice(given: str | None, answer: str) -> bool | None:
-    """Return whether the answer chooses the letter of the reference: "B", "(b)", "B. Paris", "The answer is B"."""
+    """Return whether the answer chooses the reference's letter: "B", "(b)", "B. Paris", "The answer is B"."""
     wanted = _CHOICES[-1].match(answer)
     if wanted is None:
         return None
@@ -74,9 +74,9 @@ def choice(given: str | None, answer: str) -> bool | None:
 
 @reads_answer
 def countdown(given: str | None, answer: str) -> bool | None:
-    """Return whether the last expression equals the target and uses no number more often than it is given.
+    """Return whether the last expression equals the target and uses each given number at most once.
 
-    The reference is {"target": 64, "numbers": [2, 7, 25]}.
+    The reference has the form {"target": 64, "numbers": [2, 7, 25]}.
     """
     try:
         wanted = json.loads(answer)
@@ -102,10 +102,10 @@ GRADERS: Mapping[str, Callable[..., Any]] = {
 }
 
 RUN_PROGRAMS = frozenset({"code", "code_share"})
-"""Graders that run programs, with the limits and the sandbox of the recipe."""
+"""Graders that run programs, with the recipe's limits and sandbox."""
 
 WAIT = frozenset({"judge"})
-"""Graders that wait for a server: more of them work at the same time, as of those that are coroutine functions."""
+"""Graders that wait for a server: like coroutine functions, they get more workers."""
 
 POOLED = frozenset({"math"}) | WAIT | RUN_PROGRAMS
 
@@ -114,10 +114,10 @@ PREPARE: Mapping[str, Callable[..., None]] = {
     "judge": judge.prepare,
     "math": math.prepare,
 }
-"""Called once with a grader's settings before workers are forked; GraderError says why it cannot be used."""
+"""Called once with a grader's settings before workers are forked; GraderError if the grader is unusable."""
 
 
 def unknown_grader(name: str) -> str:
-    """Return the sentence for a name that is neither in the table nor an import path."""
+    """Return an error message for a name that is neither in the table nor an import path."""
     meant = f'; did you mean "{name.removesuffix(".py")}:FUNCTION"?' if name.endswith(".py") else ""
-    return f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"{meant}'
+    return f'there is no grader "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"{meant}'

@@ -1,14 +1,14 @@
-"""A process that forks others, and what runs in each fork: messages in, replies out, within limits.
+"""A supervisor process and its forks, which answer messages within limits.
 
     trainer --give, end--> supervisor --message (pickle)--> fork --reply (line of JSON)--> supervisor --> trainer
 
-The supervisor loads once what its forks do, so that replacing a hung or dead one takes a fork of a few milliseconds.
-It has one thread, so that forking is safe, and it runs while the trainer computes, so that time limits do not depend on
-how often the trainer asks.
+The supervisor loads the code of its forks once, so that replacing a hung or dead fork takes only a few milliseconds. It
+has a single thread, so that forking is safe, and it runs while the trainer computes, so that time limits do not depend
+on how often the trainer polls.
 
-A message goes to any free worker, or to the fork that has a seat of that number; a fork has one message at a time.
-Nothing in a fork is trusted: its replies are JSON of a bounded length, and it is killed with its process group when it
-ends. Whatever left that group is killed at the latest with the supervisor.
+A message goes to any free worker, or to the fork with a certain seat; a fork has one message at a time. Forks are not
+trusted: their replies are JSON of bounded length, and when a fork ends, its process group is killed. Processes that
+have left the group are killed with the supervisor at the latest.
 """
 
 import ctypes
@@ -35,19 +35,19 @@ from scalerl.errors import UserError
 from scalerl.import_path import import_function, one_line
 
 Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
-"""Why there is no verdict: unreadable reference, time limit, dead process, memory limit, exception."""
+"""Reasons for a missing verdict: unreadable reference, time limit, dead process, memory limit, exception."""
 
 Reply = dict[str, Any]
-"""What came of a message; with a Reason as "reason", and "error", if nothing did."""
+"""The reply to a message; if there is no result, it has a Reason as "reason", and an "error"."""
 
 _CHECK_S = 1.0
-"""How often to check that the trainer is alive, in case another process keeps its end of the socket open."""
+"""Seconds between checks that the trainer is alive, in case another process keeps its end of the socket open."""
 _CLOSE_S = 5.0
-"""For what the work of a seat does at its end."""
+"""Time limit for closing the work of a seat."""
 _LONGEST_ERROR = 2000
 _MOST_DESCRIPTORS = 65536
 _MOST_COMPUTING, _MOST_WAITING = 32, 64
-"""Workers, unless their number is set."""
+"""Largest number of workers if it is not set, for work that computes and for work that waits."""
 
 # Options of Linux's prctl(2).
 _DIE_WITH_PARENT = 1
@@ -55,35 +55,35 @@ _ADOPT_ORPHANS = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What forks may take; each limit applies to one message."""
+class ForkLimits:
+    """Limits of forks; each applies to one message."""
 
     num_workers: int = 0
-    """Forks that take messages for any of them; 0 means twice the number of cores, at most 32, or 64 if they wait."""
+    """Number of workers; 0 means twice the number of cores, at most 32, or 64 if the work waits for others."""
     timeout_s: float = 10.0
-    """Seconds on the wall, from when a fork is given the message."""
+    """Wall-clock seconds after a fork receives the message."""
     cpu_limit_s: float = 3.0
     """Seconds of CPU time, which do not depend on the machine's load."""
     memory_limit_mb: int = 512
-    """Above the size of a fork at its start; on Linux only."""
+    """Memory above the size of a fork at its start; on Linux only."""
     longest_reply: int = 20_000
-    """In bytes."""
+    """Largest number of bytes in a reply."""
     settings: tuple[str, str] = ("grading.timeout_s", "grading.cpu_limit_s")
-    """The settings that the limits on time come from, for messages."""
+    """The settings for the time limits, for error messages."""
 
 
-class Work(Protocol):
-    """What forks do. Made once in the supervisor; every fork has its own copy, which may keep a state."""
+class ForkWork(Protocol):
+    """The work of forks. It is created once in the supervisor; every fork has its own copy, which may have a state."""
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for others, such as a server, more than it computes."""
+        """Whether it mostly waits for others, such as a server."""
         ...
 
     def __call__(self, message: Any, /) -> Reply: ...
 
     def close(self) -> None:
-        """End what the messages to a seat have begun."""
+        """End everything that messages to a seat have started."""
         ...
 
 
@@ -92,25 +92,25 @@ class _Fork:
     pid: int
     end: Connection
     seat: int
-    """Below zero for a worker, which takes messages for any."""
+    """Number of its seat; negative for a worker, which takes any message."""
     number: int | None = None
-    """That of the message it has."""
+    """Number of its current message."""
     deadline: float = math.inf
-    """The time by which it must have replied, or ended."""
+    """Time by which it must have replied or ended."""
     received: bytes = b""
 
 
 class _Supervisor:
-    def __init__(self, trainer: Connection, limits: Limits, work: Work) -> None:
+    def __init__(self, trainer: Connection, limits: ForkLimits, work: ForkWork) -> None:
         self._trainer, self._limits, self._work = trainer, limits, work
         most = _MOST_WAITING if work.waits else min(2 * _num_cores(), _MOST_COMPUTING)
         self._most_workers = limits.num_workers or most
         self._queue: deque[tuple[int, Any]] = deque()
-        """Messages for workers that nobody has yet."""
+        """Messages that no worker has yet."""
         self._forks: dict[int, _Fork] = {}
-        """By seat."""
+        """Forks by seat."""
         self._num_workers = 0
-        """That have ever been forked."""
+        """Number of workers forked so far."""
         self._ready = selectors.DefaultSelector()
         self._ready.register(trainer, selectors.EVENT_READ)
         self._first_bytes = _data_bytes()
@@ -123,7 +123,7 @@ class _Supervisor:
                 self._hand_out()
         except EOFError:
             self._ready.unregister(self._trainer)
-            with suppress(OSError):  # The trainer may be gone.
+            with suppress(OSError):  # The trainer may have ended.
                 for seat in list(self._forks):
                     self._leave(seat)
                 while self._forks:
@@ -134,7 +134,7 @@ class _Supervisor:
             _kill_orphans()
 
     def _advance(self) -> None:
-        """Wait a moment for the trainer and the forks; take what they say, and end the forks that are late."""
+        """Wait a moment for the trainer and the forks; handle their messages, and end forks that are late."""
         wait_s = min((fork.deadline for fork in self._forks.values()), default=math.inf) - time.monotonic()
         for key, _ in self._ready.select(min(max(wait_s, 0.0), _CHECK_S)):
             if key.data is None:
@@ -148,7 +148,7 @@ class _Supervisor:
                 self._end(fork, _late(self._limits.timeout_s, "s", self._limits.settings[0]))
 
     def _take(self, number: int, seat: int | None, message: Any) -> None:
-        """Give a message to a worker or to the fork in a seat, whose number is that of its first message."""
+        """Assign a message to the workers or to the fork in a seat; its first message creates the fork."""
         if seat is None:
             self._queue.append((number, message))
         elif fork := self._fork(seat) if number == seat else self._forks.get(seat):
@@ -157,7 +157,7 @@ class _Supervisor:
             self._trainer.send(("ended", number, _DIED))
 
     def _leave(self, seat: int) -> None:
-        """Let the fork in a seat end by itself, which takes a while where its work is to be closed."""
+        """Let the fork in a seat end by itself, which may take a while if its work has to be closed."""
         if (fork := self._forks.get(seat)) is None:
             return
         if fork.number is not None:
@@ -181,30 +181,31 @@ class _Supervisor:
         fork.number, fork.deadline = number, time.monotonic() + self._limits.timeout_s
         try:
             fork.end.send((number, message))
-        except OSError:  # It has died, or does not read.
+        except OSError:  # The fork has died or does not read.
             self._end(fork)
 
     def _fork(self, seat: int) -> _Fork:
-        ours, theirs = socket.socketpair()
-        # One that is stopped must not stop the supervisor.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._limits.timeout_s) + 1, 0))
+        parent_end, child_end = socket.socketpair()
+        # A stopped fork must not block the supervisor.
+        send_limit = struct.pack("ll", int(self._limits.timeout_s) + 1, 0)
+        parent_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, send_limit)
         pid = os.fork()
         if pid == 0:
             try:
-                ours.close()
+                parent_end.close()
                 for end in [self._trainer, *(fork.end for fork in self._forks.values())]:
                     end.close()
                 _lead_group()
                 _limit_process(self._limits.memory_limit_mb)
-                _answer(theirs, self._work, self._limits.cpu_limit_s)
+                _answer(child_end, self._work, self._limits.cpu_limit_s)
                 os._exit(0)
             finally:
                 os._exit(1)
-        theirs.close()
-        # Both do this: whoever is first, the group exists before anything is to be killed.
+        child_end.close()
+        # Both processes do this, so that the group exists before anything has to be killed.
         with suppress(OSError):
             os.setpgid(pid, pid)
-        fork = self._forks[seat] = _Fork(pid=pid, end=Connection(ours.detach()), seat=seat)
+        fork = self._forks[seat] = _Fork(pid=pid, end=Connection(parent_end.detach()), seat=seat)
         self._ready.register(fork.end, selectors.EVENT_READ, fork)
         return fork
 
@@ -214,18 +215,18 @@ class _Supervisor:
         except (EOFError, OSError):
             self._end(fork)
         except Exception as error:
-            self._end(fork, {**_DIED, "error": f"its process did not keep to one reply per message: {one_line(error)}"})
+            self._end(fork, {**_DIED, "error": f"its process sent more than one reply to a message: {one_line(error)}"})
         else:
-            # What messages leave behind must not count against a later one: a fresh worker is a few milliseconds away.
+            # Memory left by earlier messages must not count against a later one. A new worker takes milliseconds.
             if reply and fork.seat < 0 and (reply.get("reason") == "memory" or self._has_grown(fork)):
                 self._end(fork)
 
     def _has_grown(self, fork: _Fork) -> bool:
-        """Return whether a fork has kept half of the memory that it may take."""
+        """Return whether a fork has kept half of its memory limit."""
         return _data_bytes(fork.pid) - self._first_bytes > self._limits.memory_limit_mb * 2**20 // 2
 
     def _pass_on(self, fork: _Fork) -> Reply | None:
-        """Send on the reply, if all of it has come, and return it."""
+        """Forward the reply if it is complete, and return it."""
         chunk = os.read(fork.end.fileno(), 1 << 20)
         fork.received += chunk
         if len(fork.received) > self._limits.longest_reply:
@@ -239,19 +240,19 @@ class _Supervisor:
             raise ValueError("to another message")
         if reply.get("reason") not in (None, *get_args(Reason)):
             raise ValueError("an unknown reason")
-        # First: a reply that cannot be sent on is one that did not come.
+        # Forward it first: a reply that cannot be forwarded counts as missing.
         self._trainer.send(("ended", number, {**reply}))
         fork.number, fork.deadline, fork.received = None, math.inf, b""
         return reply
 
     def _end(self, fork: _Fork, reply: Reply | None = None) -> None:
-        """End a fork and answer what it was given by `reply`."""
+        """End a fork and answer its message with `reply`."""
         del self._forks[fork.seat]
         status = _kill_group(fork.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             reply = _late(self._limits.cpu_limit_s, "s of CPU time", self._limits.settings[1])
-        # Between the deadline and its end it may have replied. Without a look first, whoever has left its group and
-        # holds its socket would stop the supervisor.
+        # It may have replied after the deadline. Poll first: a process that left its group and holds its socket could
+        # otherwise block the supervisor.
         with suppress(Exception):
             if fork.end.poll():
                 self._pass_on(fork)
@@ -268,18 +269,18 @@ def _late(limit_s: float, unit: str, setting: str) -> Reply:
     return {"reason": "timeout", "error": f"it took more than {limit_s:g} {unit} ({setting})"}
 
 
-def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, ...]) -> None:
-    """Run the supervisor's process; orders come over the socket `file`, from the process `parent`.
+def serve(file: int, parent: int, limits: ForkLimits, work: str, given: tuple[Any, ...]) -> None:
+    """Run the supervisor; orders arrive from the process `parent` over the socket `file`.
 
-    `work` is the import path of a class, whose arguments are `given`.
+    `work` is the import path of a class, and `given` are its arguments.
     """
     trainer = Connection(file)
-    # So that child processes of a dead fork can be reaped here.
+    # Adopt child processes of dead forks, to reap them here.
     _set_option(_ADOPT_ORPHANS, 1)
     _allow_descriptors()
     try:
         made = import_function(work)(*given)
-        # Forks share loaded memory until it is written to, as garbage collection would do.
+        # Forks share memory until it is written to, which garbage collection would do.
         gc.collect()
         gc.freeze()
         trainer.send(("ready",))
@@ -293,10 +294,10 @@ def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, .
 # In a fork ------------------------------------------------------------------------------------------------------------
 
 
-def _answer(supervisor: socket.socket, work: Work, cpu_limit_s: float) -> None:
+def _answer(supervisor: socket.socket, work: ForkWork, cpu_limit_s: float) -> None:
     """Answer messages until the supervisor closes the connection."""
     messages, own_pid = Connection(os.dup(supervisor.fileno())), os.getpid()
-    # No handler: the system ends the process, even within a computation that never returns to Python.
+    # Without a handler, the system ends the process even inside a computation that never returns to Python.
     limit = functools.partial(signal.setitimer, signal.ITIMER_PROF)
     with suppress(EOFError):
         while True:
@@ -308,7 +309,7 @@ def _answer(supervisor: socket.socket, work: Work, cpu_limit_s: float) -> None:
                 reply = failure(error)
             limit(0)
             if os.getpid() != own_pid:
-                # A copy that the work forked and that came back from it.
+                # This is a process that the work has forked and that returned from it.
                 return
             supervisor.sendall(json.dumps([number, reply], default=asdict).encode() + b"\n")
     limit(cpu_limit_s)
@@ -316,7 +317,7 @@ def _answer(supervisor: socket.socket, work: Work, cpu_limit_s: float) -> None:
 
 
 def failure(error: BaseException) -> Reply:
-    """Return the reply to a message on which an exception was raised."""
+    """Return the reply for a message that raised an exception."""
     text = one_line(error)[:_LONGEST_ERROR].encode(errors="backslashreplace").decode()
     return {"reason": "memory" if isinstance(error, MemoryError) else "error", "error": text}
 
@@ -337,9 +338,9 @@ def _kill_group(pid: int) -> int:
 
 
 def _kill_orphans() -> None:
-    """Kill all that forks have left behind, as far as the system says what that is."""
+    """Kill all remaining processes of forks, if the system can list them."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children")
-    # What a killed one had started becomes a child of this process in turn.
+    # Children of a killed process become children of this process.
     for _ in range(1000):
         pids = listed.read_text().split() if listed.exists() else []
         if not pids:
@@ -351,16 +352,16 @@ def _kill_orphans() -> None:
 
 
 def _lead_group() -> None:
-    """Lead a process group, so that all that a fork starts can be ended with it, and die with the parent."""
+    """Lead a process group, so that everything a fork starts can be killed with it, and die with the parent."""
     os.setpgid(0, 0)
     _set_option(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _limit_process(memory_limit_mb: int) -> None:
-    """Set the limits that the system enforces; memory is limited on Linux alone."""
+    """Set the limits that the system enforces; memory is limited only on Linux."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        # Not RLIMIT_AS, which also counts memory that threads and libraries reserve and never use.
+        # RLIMIT_AS would also count memory that threads and libraries reserve but never use.
         most = _data_bytes() + memory_limit_mb * 2**20
         _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
         most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
@@ -368,7 +369,7 @@ def _limit_process(memory_limit_mb: int) -> None:
 
 
 def _allow_descriptors() -> None:
-    """Raise the limit of open files, as far as this process may: each fork has a socket."""
+    """Raise the limit of open files as far as possible, because each fork has a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -377,13 +378,13 @@ def _allow_descriptors() -> None:
 
 
 def _set_option(option: int, value: int) -> None:
-    """Set an option of this process by prctl(2) on Linux; do nothing on other systems."""
+    """Set an option of this process with prctl(2) on Linux; do nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)
 
 
 def _data_bytes(pid: int | Literal["self"] = "self") -> int:
-    """Return the size of a process's data; 0 on systems other than Linux, and of one that has ended."""
+    """Return the size of a process's data; 0 if the system is not Linux or the process has ended."""
     try:
         with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
             return int(file.read().split()[5]) * resource.getpagesize()

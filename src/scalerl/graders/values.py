@@ -1,4 +1,4 @@
-"""What a grader returns, read as one number. Standard library only: processes that grade import this."""
+"""Convert a grader's return value to a number. Standard library only, because grader processes import this."""
 
 import numbers
 import re
@@ -10,16 +10,16 @@ _OUTCOME = re.compile(r"[a-z][a-z0-9_]{0,39}|")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What a grader returns to have its outcomes counted by name, as outcome/NAME in a run's rows."""
+    """A verdict with a named outcome; outcomes are counted as outcome/NAME in a run's rows."""
 
     value: bool | float | None
-    """A verdict, as a grader returns it otherwise."""
+    """The verdict, as a grader may also return it directly."""
     outcome: str = ""
-    """Such as "timeout": lower-case letters, digits and underscores, at most 40."""
+    """A name such as "timeout": at most 40 lower-case letters, digits and underscores."""
 
 
 def read_score(returned: Any) -> Score:
-    """Return a grader's verdict with its value as a number, or None where it has no verdict; see read_value."""
+    """Return a grader's verdict as a Score with a numeric value, or None without a verdict; see read_value."""
     if not isinstance(returned, Score):
         return Score(value=read_value(returned))
     if not isinstance(returned.outcome, str) or not _OUTCOME.fullmatch(returned.outcome):
@@ -31,9 +31,9 @@ def read_score(returned: Any) -> Score:
 
 
 def read_value(returned: Any) -> float | None:
-    """Return a grader's verdict as a number from 0 (wrong) to 1 (right); None where it has no verdict.
+    """Return a grader's verdict as a number from 0 (wrong) to 1 (right); None without a verdict.
 
-    True, False, numpy's bools and real numbers from 0 to 1 are values. TypeError says what else was returned.
+    True, False, numpy's bools and real numbers from 0 to 1 are allowed; TypeError for anything else.
     """
     if returned is None:
         return None
@@ -49,5 +49,5 @@ def read_value(returned: Any) -> float | None:
 
 
 def _is_numpy_bool(value: Any) -> bool:
-    # By name: a worker must not import numpy for a grader that does without. The type was called bool_ before numpy 2.
+    # Compare by name: workers must not import numpy needlessly. The type was called bool_ before numpy 2.
     return type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")

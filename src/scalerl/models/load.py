@@ -3,8 +3,8 @@
 A name is a Hugging Face folder, a hub name, a GGUF file, or a model that does not need the hub: "tiny-base" (sums),
 "tiny-code-base" (sums and small programs) and "tiny-tools-base" (sums, now and then with a calculator), which are
 embedded, and "smollm2-135m", from a package. Only safetensors and GGUF weights are read, because loading a pickle runs
-code. Nothing here depends on the model family; the one assumption (logits = hidden states x head) is checked on
-loading.
+code. Nothing here depends on the model family; the only assumption (logits = hidden states x head) is checked when a
+model is loaded.
 """
 
 import functools
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
 EMBEDDED = ("tiny-base", "tiny-code-base", "tiny-tools-base")
 ATTENTION_PATTERNS = frozenset({"full_attention", "sliding_attention"})
-"""Kinds of layers, as config.json names them, that engines and learner compute rightly."""
+"""Kinds of layers, by their names in config.json, that engines and learner support."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
-"""What belongs to a hub model besides its weights."""
+"""Files of a hub model besides its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model and what is needed to sample from it."""
+    """A model with everything needed to sample from it."""
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     stop_tokens: tuple[int, ...]
-    """A completion ends with one of these; the tokenizer's own end token first."""
+    """Tokens that end a completion; the tokenizer's end token is the first."""
     context: int
-    """Largest number of tokens of a prompt and its completion together."""
+    """Largest number of tokens in a prompt and its completion together."""
     device: torch.device
-    """What the model computes on; a learner may keep its weights in host memory."""
+    """The device that computes; a learner may keep the weights in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The layer from hidden states to logits; in a tied model, the weight is the embedding."""
+    """The layer from hidden states to logits; in a tied model, its weight is the embedding."""
 
     weight: Tensor
     bias: Tensor | None
@@ -72,16 +72,16 @@ def load_model(
     trust_remote_code: bool = False,
     bits: int = 16,
 ) -> LoadedModel:
-    """Load the model of this name (see above); `context` is the smallest context that is acceptable.
+    """Load a model by name (see above); it must have at least this `context`.
 
-    Without a `dtype`, weights are as the files have them, in bf16 or FP32. With 4 `bits`, the linear layers but the
-    head are rounded to NF4, one by one, so that the device never holds the others. Python code that comes with a model
-    runs only with `trust_remote_code`.
+    Without a `dtype`, weights have the dtype of the files, bf16 or FP32. With 4 `bits`, the linear layers except the
+    head are rounded to NF4 one by one, so that the device never holds all of them unrounded. Python code that comes
+    with a model runs only with `trust_remote_code`.
     """
     name = os.fspath(path)
     folder = model_folder(name)
     config = _config(name, folder, trust_remote_code)
-    # After the name was checked: this import takes seconds.
+    # Import this after checking the name, because it takes seconds.
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with _short_errors(name, folder):
@@ -92,7 +92,7 @@ def load_model(
             attn_implementation="sdpa",
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            # Not left out: then transformers would ask on a terminal.
+            # Always pass this; otherwise transformers would ask on the terminal.
             trust_remote_code=trust_remote_code,
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -106,9 +106,9 @@ def load_model(
 
 
 def put_on_device(model: "PreTrainedModel", device: torch.device, *, bits: int = 16) -> None:
-    """Move a model that was loaded to a device, in evaluation mode; `bits` as in load_model."""
+    """Move a loaded model to a device, in evaluation mode; for `bits` see load_model."""
     if model.dtype == torch.float16:
-        # Neither the learner nor the head's products compute in it.
+        # Neither the learner nor the head's products support this dtype.
         model.float()
     if bits == 4:
         quantise_layers(model, device)
@@ -116,7 +116,7 @@ def put_on_device(model: "PreTrainedModel", device: torch.device, *, bits: int =
 
 
 def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Any:
-    """Load only the configuration of the model of this name; a folder needs no weights for that."""
+    """Load only the configuration of a model; a folder needs no weights for this."""
     name = os.fspath(path)
     return _config(name, model_folder(name, has_weights=False), trust_remote_code)
 
@@ -131,7 +131,7 @@ def _config(name: str, folder: Path, trust_remote_code: bool) -> Any:
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """Load only the tokenizer of the model of this name."""
+    """Load only the tokenizer of a model."""
     name = os.fspath(path)
     folder = model_folder(name, has_weights=False)
     from transformers import AutoTokenizer
@@ -141,9 +141,9 @@ def load_tokenizer(path: str | os.PathLike[str], *, trust_remote_code: bool = Fa
 
 
 def model_folder(name: str, *, has_weights: bool = True) -> Path:
-    """Return the folder of the model of this name on this machine; one of the hub is downloaded first.
+    """Return the local folder of a model; a model of the hub is downloaded first.
 
-    Without `has_weights` only what belongs to a model besides them.
+    Without `has_weights`, only the other files are downloaded.
     """
     if name in EMBEDDED:
         return Path(str(files("scalerl") / "assets" / name))
@@ -162,7 +162,7 @@ def model_folder(name: str, *, has_weights: bool = True) -> Path:
 
 
 def _downloaded(name: str, patterns: list[str]) -> Path:
-    """Return the folder of a hub model: downloaded now, or if the hub cannot be reached, earlier."""
+    """Download a hub model and return its folder; if the hub cannot be reached, use an earlier download."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
@@ -180,19 +180,19 @@ def _downloaded(name: str, patterns: list[str]) -> Path:
 
 
 def name_elsewhere(path: str) -> str:
-    """Return the name of a model for a process with another working folder: local files by their absolute path.
+    """Return the name of a model for processes with another working folder; local paths become absolute.
 
-    Links are kept: where they lead may differ from node to node.
+    Links are not resolved, because their targets may differ between nodes.
     """
     local = Path(path).expanduser()
     return path if path in (*EMBEDDED, SMOLLM2) or not local.exists() else str(local.absolute())
 
 
 def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike[str]) -> Path:
-    """Write a folder that load_model, transformers and vLLM can read, completely or not at all; never overwrite one."""
+    """Write a folder for load_model, transformers and vLLM, completely or not at all; never overwrite one."""
     target = Path(folder)
     if target.exists():
-        raise ModelError(f"model {target}: already exists and is not overwritten")
+        raise ModelError(f"model {target} already exists and is not overwritten")
     with new_folder(target, failures=(SafetensorError,)) as unfinished:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
@@ -200,7 +200,7 @@ def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", f
 
 
 def hidden_states(model: "PreTrainedModel", ids: Tensor) -> Tensor:
-    """Return the head's inputs, [rows, width, hidden], after the last norm. Rows start at the left."""
+    """Return the hidden states after the last norm, [rows, width, hidden]. Rows are padded on the right."""
     return model.base_model(input_ids=ids, use_cache=False, return_dict=True).last_hidden_state
 
 
@@ -212,19 +212,17 @@ def head(model: "PreTrainedModel") -> Head:
 
 
 def _checked(folder: Path, has_weights: bool) -> Path:
-    """Return a folder that has the files of a model, or raise ModelError with the first that it lacks."""
+    """Return the folder if it has the files of a model; ModelError names the first missing file."""
 
     def has(names: tuple[str, ...]) -> bool:
         return any((folder / name).is_file() for name in names)
 
     if not has(("config.json",)):
         is_run = (folder / RECIPE).is_file()
-        hint = f"; it is a run: scalerl export {folder} --out MODEL makes a model of it" if is_run else ""
-        raise ModelError(f"model {folder}: this folder is not a model, it has no config.json{hint}")
+        hint = f"; it is a run: make a model with scalerl export {folder} --out MODEL" if is_run else ""
+        raise ModelError(f"model {folder}: this folder is not a model: it has no config.json{hint}")
     if has_weights and not has(_WEIGHTS):
-        pickled = (
-            ", only pickled weights, which are never loaded: save it again as safetensors" if has(_PICKLED) else ""
-        )
+        pickled = ", only pickled weights, which are never loaded: save them as safetensors" if has(_PICKLED) else ""
         raise ModelError(f"model {folder}: this folder has no model.safetensors{pickled}")
     if has_weights and not has(_TOKENIZER):
         raise ModelError(f"model {folder}: this folder has no tokenizer (tokenizer.json)")
@@ -240,18 +238,18 @@ def _short_errors(name: str, folder: Path) -> Iterator[None]:
         reason = f"cannot be loaded: {first_line(error)}"
         if "trust_remote_code" in str(error):
             reason = (
-                "comes with Python code of its own, which is not run: read it, and say --trust-remote-code if you "
-                "trust it (trust_remote_code=True in Python)"
+                "comes with its own Python code, which is not run: read it, and add --trust-remote-code if you trust "
+                "it (trust_remote_code=True in Python)"
             )
         elif (damaged := _damaged_file(folder)) is not None:
-            reason = f"cannot be loaded: {damaged} is cut or damaged: copy or download it again"
+            reason = f"cannot be loaded: {damaged} is truncated or damaged: copy or download it again"
         elif "Unrecognized configuration class" in reason:
             reason = "cannot be loaded: its model_type (config.json) is not that of a causal language model"
         raise ModelError(f"model {name} {reason}") from error
 
 
 def _damaged_file(folder: Path) -> str | None:
-    """Return the name of the first file of a model that cannot be read as what it is; None if all can."""
+    """Return the name of the first damaged file of a model; None if all files can be read."""
     from safetensors import safe_open
 
     for path in (*sorted(folder.glob("*.json")), *sorted(folder.glob("*.safetensors"))):
@@ -267,16 +265,16 @@ def _damaged_file(folder: Path) -> str | None:
 
 
 def _check_family(name: str, config: Any) -> None:
-    """Raise ModelError for models that would be loaded, counted or trained wrongly, before their weights are read."""
+    """Raise ModelError for unsupported model families, before weights are read."""
     text = config.get_text_config()
     if text is not config:
         raise ModelError(
-            f"model {name} is a {config.model_type} model, whose language model is one part of several (text_config): "
-            f"such models are not supported; a checkpoint of the language model alone may be"
+            f"model {name} is a {config.model_type} model, which has other parts than a language model (text_config) "
+            f"and is not supported; a checkpoint of its language model alone may be"
         )
     if other := sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION_PATTERNS):
         raise ModelError(
-            f"model {name} is a {config.model_type} model with layers of {other[0]}, which is not supported: only "
+            f"model {name} is a {config.model_type} model with layers of {other[0]}, which are not supported: only "
             f"{' and '.join(sorted(ATTENTION_PATTERNS))} are"
         )
 
@@ -296,7 +294,7 @@ def _context(name: str, config: Any, asked: int | None) -> int:
     longest = getattr(config, "max_position_embeddings", None)
     if longest is None:
         if asked is None:
-            raise ModelError(f"model {name}: its config does not say how long its context is (max_position_embeddings)")
+            raise ModelError(f"model {name}: its config does not give the context (max_position_embeddings)")
         return asked
     if asked is not None and asked > longest:
         raise ModelError(f"model {name}: its context is {longest} tokens, but {asked} are needed")
@@ -304,16 +302,16 @@ def _context(name: str, config: Any, asked: int | None) -> int:
 
 
 def _stop_tokens(name: str, tokenizer: Any, model: Any) -> tuple[int, ...]:
-    """Return the tokenizer's end token, those of the generation config, and the one that ends a turn of chat."""
+    """Return the end tokens of the tokenizer, of the generation config and of a turn of a chat."""
     if tokenizer.eos_token_id is None:
-        raise ModelError(f"model {name}: its tokenizer has no end token (eos_token), so no completion could end")
+        raise ModelError(f"model {name}: its tokenizer has no end token (eos_token), so completions could not end")
     configured = getattr(model.generation_config, "eos_token_id", None)
     others = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
     return tuple(dict.fromkeys([tokenizer.eos_token_id, *others, *turn_end(tokenizer)]))
 
 
 def turn_end(tokenizer: Any) -> list[int]:
-    """Return the special token that follows an answer in the chat template; not every tokenizer names it."""
+    """Return the special token that the chat template writes after an answer, if any."""
     from jinja2 import TemplateError
 
     if not tokenizer.chat_template:
@@ -330,16 +328,16 @@ def turn_end(tokenizer: Any) -> list[int]:
 
 @torch.no_grad()
 def _check_head(name: str, model: "PreTrainedModel") -> None:
-    """Raise ModelError if the logits are not hidden states x head, as in models that cap or scale them."""
+    """Raise ModelError if logits differ from hidden states x head, as in models that cap or scale them."""
     ids = torch.arange(min(16, model.config.vocab_size), device=model.device)[None]
     if model.get_output_embeddings() is None:
         raise ModelError(f"model {name}: it has no head over a vocabulary")
     logits = model(input_ids=ids, use_cache=False).logits.float()
     parts = head(model)
     bias = None if parts.bias is None else parts.bias.float()
-    ours = torch.nn.functional.linear(hidden_states(model, ids).float(), parts.weight.float(), bias)
+    expected = torch.nn.functional.linear(hidden_states(model, ids).float(), parts.weight.float(), bias)
     scale = max(float(logits.abs().max()), 1e-6)
-    # A bf16 head rounds its logits to two or three digits.
+    # A bf16 head rounds logits to two or three digits.
     tolerance = 1e-3 if parts.weight.dtype == torch.float32 else 0.02
-    if not torch.allclose(ours / scale, logits / scale, rtol=0, atol=tolerance):
-        raise ModelError(f"model {name}: its logits are not its hidden states times its head (a cap or a scale)")
+    if not torch.allclose(expected / scale, logits / scale, rtol=0, atol=tolerance):
+        raise ModelError(f"model {name}: its logits are not hidden states times head (they are capped or scaled)")

@@ -1,9 +1,9 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685), which are trained instead of the linear layers that they are added to.
+"""Low-rank adapters (LoRA, arXiv 2106.09685): linear layers are frozen, and the adapters added to them are trained.
 
     y = W x + alpha / rank * B A x        A random, B zero, both FP32; W frozen, in the dtype of its file or 4 bits
 
-vLLM and exports get W + alpha / rank * B A under W's own name, so they need no adapter code. The torch engine gets A
-and B by themselves: it multiplies with what the learner multiplies with, and shares W with a learner in its process.
+vLLM and exports get W + alpha / rank * B A under the name of W, so they need no adapter code. The torch engine gets A
+and B separately: it computes the same products as the learner, and shares W with a learner in its process.
 """
 
 import copy
@@ -39,25 +39,25 @@ class AdaptedLinear(nn.Module):
         nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        # Scaled where it is narrow: after B, a backward pass would write and read a scaled copy of the gradient.
+        # Scale the narrow tensor: after B, a backward pass would write and read a scaled copy of the gradient.
         return self.base_layer(inputs) + self.lora_B(self.lora_A(inputs) * self.scale)
 
     def merged(self, whole: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the weight of a linear layer with the same outputs; `whole` as in each_merged_weight."""
+        """Return the weight of a linear layer with the same output; for `whole` see each_merged_weight."""
         base, down, up = self.base_layer, whole(self.lora_A.weight), whole(self.lora_B.weight)
         frozen = base.decoded(down.dtype) if isinstance(base, Nf4Linear) else whole(base.weight)
         return frozen + (up @ down) * self.scale
 
 
 def master_dtype(settings: LoraSettings) -> torch.dtype | None:
-    """Return the dtype in which a learner loads a model: FP32 to train it; frozen weights as their files have them."""
+    """Return the dtype in which a learner loads a model: FP32 to train it, or None, that of the files, to freeze it."""
     return None if settings.rank else torch.float32
 
 
 def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
-    """Return a model with adapters, which alone have gradients; with rank 0, `model` itself.
+    """Return a model with adapters, in which only the adapters have gradients; with rank 0, return `model`.
 
-    `model` itself gets no adapters. The two share their weights, which are frozen in both.
+    `model` is not changed. Both share their weights, which are frozen in both.
     """
     if settings.rank == 0:
         return model
@@ -66,13 +66,13 @@ def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
     wrapped = copy.deepcopy(model, shared)
     for name in targets:
         layer: Any = wrapped.get_submodule(name)
-        # No dropout: log-probs in training must be those of the policy that was sampled from.
+        # No dropout: log-probs in training must be those of the policy that sampled.
         wrapped.set_submodule(name, AdaptedLinear(layer, rank=settings.rank, alpha=settings.alpha))
     return wrapped
 
 
 def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
-    """Return every weight under its name without adapters; see each_merged_weight."""
+    """Return all weights by their names without adapters; see each_merged_weight."""
     return dict(each_merged_weight(model))
 
 
@@ -80,10 +80,10 @@ def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
 def each_merged_weight(
     model: "PreTrainedModel", whole: Callable[[Tensor], Tensor] = Tensor.detach, *, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield every weight under its name without adapters: merged copies where there is one, else the model's own.
+    """Yield all weights by their names without adapters: merged copies, or the model's own without an adapter.
 
-    `whole` turns a parameter into all of its values, if this process has only a part. Merged copies are rounded to
-    `dtype`, that of the body which they go to: copies of 8B in FP32 take 26 GiB beside the model.
+    `whole` returns all values of a parameter, if this process has only a part. Merged copies are rounded to `dtype`,
+    the dtype of the engine's body: copies of 8B parameters in FP32 would take 26 GiB.
     """
     for name, module in model.named_modules():
         if isinstance(module, AdaptedLinear):
@@ -97,19 +97,19 @@ def each_merged_weight(
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Return whether a model has adapters that are not merged in."""
+    """Return whether a model has unmerged adapters."""
     return any(isinstance(module, AdaptedLinear) for module in model.modules())
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a parameter of this name belongs to an adapter."""
+    """Return whether a parameter with this name belongs to an adapter."""
     return any(part in name for part in _ADAPTER)
 
 
 def each_adapter(
     model: "PreTrainedModel", whole: Callable[[Tensor], Tensor] = Tensor.detach
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights of all adapters; `whole` as in each_merged_weight."""
+    """Yield the weights of all adapters; for `whole` see each_merged_weight."""
     for name, parameter in model.named_parameters():
         if is_adapter(name):
             yield name, whole(parameter)
@@ -129,6 +129,6 @@ def _targets(model: "PreTrainedModel", settings: LoraSettings) -> list[str]:
     kinds = {name.rpartition(".")[2] for name in layers}
     if unknown := [target for target in settings.targets if target not in kinds]:
         raise LoraError(
-            f'model.lora.targets names "{unknown[0]}", and the layers of this model are {", ".join(sorted(kinds))}'
+            f'model.lora.targets names "{unknown[0]}", but the layers of this model are {", ".join(sorted(kinds))}'
         )
     return [name for name in layers if not settings.targets or name.rpartition(".")[2] in settings.targets]

@@ -1,9 +1,9 @@
-"""Frozen linear layers in 4 bits per weight, for adapters to be trained on (QLoRA, arXiv 2305.14314).
+"""Frozen linear layers in 4 bits per weight, to train adapters on (QLoRA, arXiv 2305.14314).
 
     weight -> blocks of 64 neighbours in a row -> 16 codes of NF4 and a scale each (blocks.py), two codes in a byte
 
-A layer decodes its weight whenever it is used, in the forward and in the backward pass, so that no more than one is
-ever there in full. Copies of a layer share its codes, which never change.
+A layer decodes its weight whenever it is used, in forward and backward passes, so that only one weight exists in full
+at a time. Copies of a layer share its codes, which never change.
 """
 
 import copy
@@ -24,10 +24,10 @@ BLOCK = 64
 
 
 class Nf4Linear(nn.Module):
-    """A frozen linear layer, its weight in 4 bits."""
+    """A frozen linear layer with its weight in 4 bits."""
 
     codes: Tensor
-    """Of each block the first half of the codes in the low bits of its bytes, the second half in the high ones."""
+    """Two codes per byte: the first half of a block's codes in the low bits, the second half in the high bits."""
     scale: Tensor
 
     def __init__(self, weight: Tensor, bias: nn.Parameter | None) -> None:
@@ -44,7 +44,7 @@ class Nf4Linear(nn.Module):
         return product if self.bias is None else product + self.bias
 
     def decoded(self, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-        """Return the weight as it is multiplied with inputs of this dtype; in the memory of `out` if that is given."""
+        """Return the weight in a dtype; in the memory of `out`, if given."""
         return _decoded(self.codes, self.scale, self.in_features, dtype, out)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -55,7 +55,7 @@ class Nf4Linear(nn.Module):
 
 
 def quantise_layers(model: "PreTrainedModel", device: torch.device) -> None:
-    """Replace every linear layer but the head by one in 4 bits on a device, one by one."""
+    """Replace all linear layers except the head by layers in 4 bits on a device, one by one."""
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and module is not head:
@@ -63,7 +63,7 @@ def quantise_layers(model: "PreTrainedModel", device: torch.device) -> None:
 
 
 def num_weights(model: nn.Module) -> int:
-    """Return the number of weights, those in 4 bits included."""
+    """Return the number of weights, including those in 4 bits."""
     layers = [module for module in model.modules() if isinstance(module, Nf4Linear)]
     return sum(p.numel() for p in model.parameters()) + sum(each.in_features * each.out_features for each in layers)
 
@@ -80,7 +80,7 @@ def _decoded(codes: Tensor, scale: Tensor, width: int, dtype: torch.dtype, out: 
     return out.copy_(from_blocks(decode(halves, scale, nf4(codes.device)), width))
 
 
-# Operations of their own, so that a compiler sees no decoded weight that it could keep for the backward pass.
+# These are custom operations, so that a compiler cannot keep a decoded weight for the backward pass.
 @torch.library.custom_op("scalerl::nf4_product", mutates_args=())
 def _product(inputs: Tensor, codes: Tensor, scale: Tensor, width: int) -> Tensor:
     """Return x W^T."""

@@ -1,4 +1,4 @@
-"""Decode weights of 4 bits in one pass over memory. Imported on a CUDA device only; nf4.py has the same in torch."""
+"""Decode 4-bit weights in one pass over memory. Imported only on a CUDA device; nf4.py does the same with torch."""
 # Triton is installed only with CUDA builds of torch, and its functions are launched by subscript.
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 _BYTES = 1024
-"""Bytes of codes that a program decodes."""
+"""Bytes of codes decoded per program."""
 
 
 def decode_into(out: Tensor, codes: Tensor, scale: Tensor, table: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""The routers of a mixture of experts: record which experts an engine chose, and choose the same in the learner.
+"""The routers of a mixture of experts: record the experts that an engine chose, and replay them in the learner.
 
-Generator and learner round differently, so near ties are routed differently: another expert computes the token, and
-its log-prob differs by far more than rounding. With model.router_replay an engine returns the experts of every token
-that it computed, and the learner uses these (with its own probabilities of them, which keep their gradient).
+Generator and learner round differently, so they may route near ties differently: another expert computes the token, and
+its log-prob differs by far more than rounding. With model.router_replay, an engine returns the experts of every
+computed token, and the learner uses them (with its own probabilities of them, which keep their gradient).
 """
 
 import functools
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def routers_of(model: "PreTrainedModel") -> list[nn.Module]:
-    """Return the routers, one per layer with experts; ModelError if there are none whose choice can be replaced."""
+    """Return the routers, one per layer with experts; ModelError if their choice cannot be replaced."""
     kind = getattr(model.config, "model_type", type(model).__name__)
     routers = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
     if not routers:
@@ -27,14 +27,14 @@ def routers_of(model: "PreTrainedModel") -> list[nn.Module]:
     for router in routers:
         if not _can_replay(router):
             raise ModelError(
-                f"model.router_replay: the routers of a {kind} model do not weigh experts by the softmax of their "
-                f"logits, and only such routers are supported; set it to false"
+                f"model.router_replay: only routers that weigh experts by the softmax of their logits are supported, "
+                f"and those of a {kind} model do not; set it to false"
             )
     return routers
 
 
 def _hook(model: "PreTrainedModel", hook: Callable[..., Any]) -> int:
-    """Call the hook after every router with its columns of all experts of a token; return how many there are."""
+    """Call the hook after every router with the router's columns; return the number of columns, experts per token."""
     start = 0
     for router in routers_of(model):
         end = start + int(router.top_k)  # pyright: ignore[reportArgumentType]
@@ -50,10 +50,10 @@ class RouterRecorder:
         self._buffer: Tensor | None = None
         self._places: Tensor | None = None
         self.num_routed = _hook(model, self._record)
-        """Experts that are chosen for a token in all layers together."""
+        """Number of experts chosen for a token in all layers together."""
 
     def into(self, buffer: Tensor, places: Tensor) -> None:
-        """Write the tokens of the next pass to these rows of the buffer."""
+        """Write the experts of the next pass's tokens to these rows of the buffer."""
         self._buffer, self._places = buffer, places
 
     def _record(self, router: nn.Module, given: Any, returned: tuple[Tensor, ...], *, columns: slice) -> None:
@@ -63,22 +63,22 @@ class RouterRecorder:
 
 
 class RouterReplay:
-    """Replaces the choice of a model's routers, and counts where it would have been another."""
+    """Replaces the choices of a model's routers, and counts the choices that would have differed."""
 
     def __init__(self, model: "PreTrainedModel", device: torch.device, *, replays: bool) -> None:
-        """Without `replays` routers choose as usual, and nothing is counted."""
+        """Without `replays`, routers choose as usual, and nothing is counted."""
         self._experts: Tensor | None = None
         self._counts = torch.zeros(2, dtype=torch.float64, device=device)
-        """Choices that differed, and all of them; a choice is that of one router for one token."""
+        """Numbers of choices that differed and of all choices, per router and token."""
         if replays:
             _hook(model, self._replace)
 
     def use(self, experts: Tensor | None) -> None:
-        """Choose these in the next pass, [tokens, all layers x top_k], and when it is recomputed; None: as usual."""
+        """Use these experts, [tokens, all layers x top_k], in the next pass and its recomputation; None: as usual."""
         self._experts = experts
 
     def take_counts(self) -> Tensor:
-        """Return how many choices differed and how many there were since the last call."""
+        """Return the numbers of choices that differed and of all choices since the last call."""
         counts = self._counts.clone()
         self._counts.zero_()
         return counts
@@ -97,7 +97,7 @@ class RouterReplay:
 
 
 def _scores(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
-    """Return the weights of chosen experts, as transformers' routers compute them for their own choice."""
+    """Return the weights of given experts, computed as transformers' routers do for their own choice."""
     chosen = torch.softmax(logits, dim=-1, dtype=torch.float32).gather(-1, experts)
     if getattr(router, "norm_topk_prob", True):
         chosen = chosen / chosen.sum(dim=-1, keepdim=True)
@@ -106,7 +106,7 @@ def _scores(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _can_replay(router: Any) -> bool:
-    """Return whether the router's own choice, put back in, gives its own weights."""
+    """Return whether replaying the router's own choice gives its own weights."""
     weight = router.weight
     if weight.is_meta:
         return True

@@ -1,6 +1,6 @@
 """The shape of a model, and the FLOPs of processing tokens with it.
 
-One token that attends to c tokens (itself included), with N the parameters it is multiplied by in the body:
+For one token that attends to c tokens, including itself, and is multiplied by N parameters in the body:
 
     forward   2 N + 4 x layers x attention_width x c         plus 2 x head_params if its logits are computed
     training  3 x forward: the backward pass costs two forward passes, one for activations and one for weights
@@ -22,29 +22,29 @@ from scalerl.types import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes that the FLOPs of a token and the memory of a model depend on."""
+    """The sizes of a model that determine the FLOPs of a token and the memory of the model."""
 
     body_params: int
-    """Parameters that a token is multiplied by before the head; of experts, only those it is routed to."""
+    """Parameters by which a token is multiplied before the head; of experts, only those to which it is routed."""
     head_params: int
     layers: int
     attention_width: int
     """Heads x head size."""
     params: int = field(default=0, compare=False)
-    """All parameters, every expert counted, a tied head once."""
+    """Number of all parameters, including all experts; a tied head counts once."""
     layer_params: int = field(default=0, compare=False)
     """Parameters of the largest layer."""
     linear_rows: int = field(default=0, compare=False)
-    """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
+    """Sum of inputs + outputs over all linear layers except the head: the parameters of adapters of rank 1."""
     linear_params: int = field(default=0, compare=False)
-    """Weights of those layers."""
+    """Number of weights in these layers."""
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
         """Return the shape of any causal language model that transformers supports, without allocating weights.
 
-        The model is built on the meta device and every matrix except embeddings is counted, so no family needs its own
-        formula. Attention counts as full and causal in every layer.
+        The model is built on the meta device, and every matrix except embeddings is counted, so that no family needs
+        its own formula. Attention counts as full and causal in every layer.
         """
         import torch
         from transformers import AutoModelForCausalLM
@@ -79,7 +79,7 @@ class ModelShape:
 
 
 def head_sizes(config: Any) -> tuple[int, int]:
-    """Return the number of key-value heads of a model, and the size of each."""
+    """Return the number of key-value heads of a model and their size."""
     heads = config.num_attention_heads
     return (
         getattr(config, "num_key_value_heads", None) or heads,
@@ -90,7 +90,7 @@ def head_sizes(config: Any) -> tuple[int, int]:
 def forward_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int, *, shared: ArrayLike = 0) -> float:
     """Return the FLOPs of one pass over sequences of these lengths, with the head at `num_logits` positions.
 
-    `shared` is the number of tokens before each sequence that another one has computed; it attends to them too.
+    `shared` is the number of tokens before each sequence that another sequence has computed; it attends to them, too.
 
     A causal sequence of n tokens attends to 1 + 2 + ... + n = n (n + 1) / 2 positions, whether the tokens are processed
     at once or one by one with a cache, so the formula holds for the learner and the generator. A prompt and its
@@ -114,7 +114,7 @@ def training_flops(
 
 
 def work_flops(shape: ModelShape, before: Work, after: Work) -> float:
-    """Return the FLOPs of what an engine computed between two readings (formula at the top of this file)."""
+    """Return the FLOPs of an engine's work between two readings (formula at the top of this file)."""
     logits = after.decoded - before.decoded
     tokens, attended = after.prefilled - before.prefilled + logits, after.attended - before.attended
     body = 2.0 * shape.body_params * tokens + 4.0 * shape.layers * shape.attention_width * attended

@@ -1,4 +1,4 @@
-"""The small Llama and the character tokenizer that the SFT stage builds if no model is given."""
+"""Build the small Llama and the character tokenizer with which SFT starts a new model."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ class TinyShape:
 def build_tokenizer(texts: Iterator[str], answer: AnswerFormat) -> "PreTrainedTokenizerFast":
     """Build a tokenizer with one token per character of these texts, and one for each thinking tag.
 
-    The tags are ordinary tokens, so decoding without special tokens, as is common, keeps them.
+    The tags are ordinary tokens, so that decoding without special tokens keeps them.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -55,7 +55,7 @@ def build_tokenizer(texts: Iterator[str], answer: AnswerFormat) -> "PreTrainedTo
 
 
 def build_model(tokenizer: "PreTrainedTokenizerFast", shape: TinyShape) -> "PreTrainedModel":
-    """Build a Llama of this shape with new weights, from torch's random state."""
+    """Build a Llama of this shape with random weights, from torch's random state."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -66,7 +66,7 @@ def build_model(tokenizer: "PreTrainedTokenizerFast", shape: TinyShape) -> "PreT
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
         max_position_embeddings=shape.context,
-        # The usual 0.02 suits widths of thousands; at this width, activations would be too small.
+        # The usual 0.02 is for widths of thousands; at this width, activations would be too small.
         initializer_range=0.05,
         tie_word_embeddings=True,
         bos_token_id=cast(int, tokenizer.bos_token_id),

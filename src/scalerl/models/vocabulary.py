@@ -1,4 +1,4 @@
-"""Tokens for text that a tokenizer cannot write, or writes letter by letter.
+"""Add tokens for text that a tokenizer cannot encode, or encodes letter by letter.
 
 tokens = missing_tokens(tokenizer, texts, words=True)      # ["(", ")", "def", "return", ...]
 add_tokens(tokenizer, tokens, model)                       # new rows of the embedding, to be trained
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _LEAST_SHARE = 0.002
-"""Share of the different texts that a word must be in: a word of few texts would not be learnt."""
+"""Smallest share of the different texts that must contain a word: a rare word would not be learned."""
 
 
 def missing_tokens(
     tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, words: bool, tags: Sequence[str] = ()
 ) -> list[str]:
-    """Return the characters of the texts that the tokenizer does not know, and with `words` also frequent words.
+    """Return the characters that the tokenizer does not know and, with `words`, frequent words.
 
-    `words` are runs of two or more letters that take several tokens. The tags around thinking are left whole.
+    Words are runs of two or more letters that take several tokens. The tags around thinking are not divided.
     """
     for tag in tags:
         texts = [text.replace(tag, " ") for text in texts]
@@ -43,19 +43,19 @@ def add_tokens(
     *,
     tags: Sequence[str] = (),
 ) -> None:
-    """Add tokens to the tokenizer, and rows with new weights for them to the model, from torch's random state."""
+    """Add tokens to the tokenizer, and rows with random weights for them to the model, from torch's random state."""
     from tokenizers import AddedToken
 
     if not tokens:
         return
-    # Added tokens are matched before all others, so a new letter would cut a tag that is not one of them. A tag that is
-    # a token already keeps its number.
+    # Added tokens are matched before all others, so a new letter would divide a tag unless the tag is also added. A tag
+    # that is a token already keeps its number.
     whole = [tag for tag in tags if len(_ids(tokenizer, tag)) == 1 and _is_known(tokenizer, tag)]
-    # single_word: "it" is not taken out of "digit".
+    # single_word: "it" must not match inside "digit".
     added = [AddedToken(token, single_word=len(token) > 1, normalized=False) for token in tokens]
     tokenizer.add_tokens(cast(Any, [*(AddedToken(tag, normalized=False) for tag in whole), *added]))
     if model is not None and len(tokenizer) > cast(Any, model.get_input_embeddings()).weight.shape[0]:
-        # Not the mean of the old rows, transformers' default: all new tokens would begin as equally likely.
+        # Do not use the mean of the old rows, the default of transformers: all new tokens would be equally likely.
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
 
 

@@ -1,10 +1,10 @@
-"""An object in a Ray actor, on any node of a cluster. `ray` must be connected (run/cluster/connect.py does that).
+"""An object in a Ray actor, on any node of a cluster. `ray` must be connected (run/cluster/connect.py does this).
 
     driver: ActorLink --give (numbered commands)--> RemoteActor: a thread that serves the object
                       <--take (messages; at least one call per second returns)--
 
-A dead actor or node is an error of Ray's. A process that is stopped (SIGSTOP) gives none: its calls do not return, and
-the silence is noticed. Ray promises no order of calls that run beside each other, so commands are numbered.
+If an actor or node dies, Ray raises an error. If a process is stopped (SIGSTOP), there is no error, but its calls do
+not return, and the silence is noticed. Ray does not guarantee the order of concurrent calls, so commands are numbered.
 """
 
 import os
@@ -25,40 +25,40 @@ from scalerl.remote.peer import CLOSE_S, Lost
 from scalerl.remote.serve import ObjectServer
 
 REPORT_S = 1.0
-"""A living actor answers `take` at least this often."""
+"""Time within which a living actor answers `take`."""
 _THREADS = 4
-"""Calls that an actor serves at a time: `take` waits while `give` goes on."""
+"""Number of concurrent calls of an actor: `take` may wait while `give` runs."""
 _LISTEN_S = 0.5
-"""How long a driver waits for a message at a time."""
+"""Time for which a driver waits for a message at once."""
 _NODE_S = 3.0
-"""How long the server of a node may take to accept a connection."""
+"""Time limit for the server of a node to accept a connection."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""Codes with which Ray colours its tracebacks, for terminals."""
+"""Terminal codes with which Ray colours its tracebacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorPlace:
-    """Where an actor is."""
+    """The node, process and GPUs of an actor."""
 
     node: str
     """Ray's id of the node."""
     address: str
     pid: int
     gpus: tuple[str, ...] = ()
-    """Ray's ids of its GPUs: the node's numbers of them, or the names of parts of a GPU."""
+    """Ray's ids of its GPUs: their numbers on the node, or the names of parts of a GPU."""
     device_name: str = ""
     free_bytes: float = 0.0
-    """Free memory of its first GPU; 0 if it has none or torch sees none."""
+    """Free memory of its first GPU; 0 if it has no GPU or torch finds none."""
 
 
 def here(*, looks_at_gpu: bool = False) -> ActorPlace:
-    """Return where this actor is; with `looks_at_gpu` also what torch knows about its GPU."""
+    """Return the place of this actor; with `looks_at_gpu`, torch is asked about its GPU."""
     import ray
 
     context = ray.get_runtime_context()
     gpus = sorted(map(str, context.get_accelerator_ids().get("GPU", [])), key=by_number)
     name, free_bytes = "", 0.0
-    # On a machine with GPUs torch sees them also where Ray gave the process none.
+    # On a machine with GPUs, torch may find them even if Ray gave the process none.
     if gpus and looks_at_gpu:
         import torch
 
@@ -75,12 +75,12 @@ def here(*, looks_at_gpu: bool = False) -> ActorPlace:
 
 
 def by_number(gpu: str) -> tuple[int, str]:
-    """Sort ids of GPUs as numbers, if they are some: 10 comes after 9."""
+    """Sort ids of GPUs as numbers, if possible: 10 comes after 9."""
     return len(gpu), gpu
 
 
 class RemoteActor:
-    """A process that serves an object once it is told which."""
+    """A process that serves an object after `start`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -100,14 +100,14 @@ class RemoteActor:
             try:
                 self._server.run(make)
             except BaseException:
-                # The driver has it; the traceback is for Ray's log of this process.
+                # The driver has received the error; the traceback is for Ray's log.
                 traceback.print_exc()
 
         self.send("place", here())
         threading.Thread(target=run, name="serve", daemon=True).start()
 
     def give(self, number: int, command: tuple[Any, tuple[Any, ...]]) -> None:
-        """Queue a command. Calls are numbered from 0; one that overtook another waits for it."""
+        """Queue a command. Calls are numbered from 0; a call that arrives early waits for the ones before."""
         with self._changed:
             self._early[number] = command
             while self._next_number in self._early:
@@ -129,7 +129,7 @@ class RemoteActor:
             return self._inbox.popleft() if self._inbox else None
 
     def send(self, kind: str, value: Any) -> None:
-        # Reports are pickled here: arrays that Ray returns would keep a block of its object store from being freed.
+        # Pickle reports here: arrays returned by Ray would keep a block of its object store in use.
         value = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) if kind == "report" else value
         with self._changed:
             self._outbox.append((kind, value))
@@ -148,7 +148,7 @@ class ActorLink:
     """A link to an actor."""
 
     def __init__(self, actor: Any, make: Callable[[], Any], place: ActorPlace | None = None) -> None:
-        """Let the actor serve what `make` returns; it says where it is itself, unless that is known already."""
+        """Let the actor serve what `make` returns; the actor reports its place unless it is known already."""
         self.place = place
         self._actor, self._num_given, self._is_silent = actor, 0, False
         self._begun: Any = actor.start.remote(make)
@@ -172,7 +172,7 @@ class ActorLink:
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
         import ray
 
-        # Stored once, also if many actors get it.
+        # It is stored only once, even if many actors get it.
         return ray.put((name, arguments))
 
     def write(self, command: Any) -> None:
@@ -187,7 +187,7 @@ class ActorLink:
             self._is_silent = not ray.wait([self._report], timeout=_LISTEN_S)[0]
             if self._is_silent:
                 return []
-            # Only once it has returned, as it may be late: what is of interest is its error.
+            # Read it only after it has returned, which may be late: only an error matters.
             ray.get(ray.wait([self._begun], timeout=0)[0])
             messages = ray.get(self._report)
         except RayTaskError as error:
@@ -203,7 +203,7 @@ class ActorLink:
         import ray
         from ray.exceptions import RayError
 
-        # It may be dead already, or its node may be.
+        # The actor or its node may be dead already.
         with suppress(RayError, ValueError):
             ray.kill(self._actor)
         if self._is_silent and self.place is not None:
@@ -222,7 +222,7 @@ class ActorLink:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the line of an error of Ray's that says why: the last of a traceback, or else the first."""
+    """Return the line with the reason in an error of Ray: the last line of a traceback, or else the first line."""
     from ray.exceptions import RayActorError, RayTaskError
 
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
@@ -231,7 +231,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _is_lost(node: str) -> bool:
-    """Return whether a node is dead. Ray itself takes up to half a minute to notice a node that is silent."""
+    """Return whether a node is dead. Ray itself takes up to half a minute to notice this."""
     import ray
 
     entry = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
@@ -245,14 +245,14 @@ def _is_lost(node: str) -> bool:
 
 
 def _is_here(place: ActorPlace) -> bool:
-    """Return whether a place is on the node of this process."""
+    """Return whether a place is on this process's node."""
     import ray
 
     return place.node == ray.get_runtime_context().get_node_id()
 
 
 def end_process(place: ActorPlace) -> None:
-    """Kill an actor's process by a signal, on its node: one that is stopped obeys nothing else."""
+    """Kill an actor's process with a signal on its node: a stopped process reacts to nothing else."""
     import ray
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -267,7 +267,7 @@ def end_process(place: ActorPlace) -> None:
 
 
 def kill_actor(pid: int) -> None:
-    """Kill a process of this machine, if it is still one of Ray's."""
+    """Kill a process on this machine if it still belongs to Ray."""
     with suppress(OSError):
         if (Path("/proc") / str(pid) / "cmdline").read_bytes().startswith(b"ray::"):
             os.kill(pid, signal.SIGKILL)
@@ -289,7 +289,7 @@ def interface_of(address: str) -> str | None:
 
 
 def variables_of(place: ActorPlace, *, is_only_node: bool) -> Mapping[str, str]:
-    """Return the environment in which ranks talk over the interface of their node's address, or only over loopback."""
+    """Return the environment for ranks to communicate over the interface of their node's address, or over loopback."""
     interface = "lo" if is_only_node else interface_of(place.address)
-    # gloo would look for the address of the host's name, which is often that of the loopback interface.
+    # gloo would use the address of the host's name, which is often the loopback interface.
     return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}

@@ -1,8 +1,8 @@
-"""An object in a child process of this machine: `python -m scalerl.remote.child SOCKET`, by any interpreter.
+"""An object in a child process on this machine: `python -m scalerl.remote.child SOCKET`, with any interpreter.
 
-The child is a session of its own, so that Ctrl-C is the driver's alone and all that it starts can be ended with it. Its
-temporary files are in a folder that is removed with it. No port is opened: both ends of a socket pair are inherited.
-When the driver's end closes, the child ends at once, whatever it is doing, and cleans up by itself.
+The child leads a new session, so that only the driver gets Ctrl-C, and everything that the child starts can be ended
+with it. Its temporary files are in a folder that is removed with it. No port is opened: the child inherits one end of a
+socket pair. When the driver's end closes, the child ends at once and cleans up by itself.
 """
 
 import gc
@@ -29,7 +29,7 @@ from scalerl.remote.serve import DriverGone, ObjectServer
 from scalerl.remote.session import end_session, mapped_files, session_members
 
 BEAT_S = 0.5
-"""Time between two signs of life."""
+"""Seconds between two signs of life."""
 
 
 class ChildLink:
@@ -45,8 +45,8 @@ class ChildLink:
     ) -> None:
         """Start a process that serves what `make` returns.
 
-        `python` is another interpreter, whose environment must have this package. With `has_log` what the process
-        prints is kept for the reason of its death, and not shown.
+        `python` is another interpreter whose environment must have this package. With `has_log`, the output of the
+        process is not shown, but kept to explain its death.
         """
         first = _pickled(make)
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -59,9 +59,9 @@ class ChildLink:
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
             others = {"TORCHINDUCTOR_CACHE_DIR": _compiled(), **os.environ, **(variables or {}), "TMPDIR": folder}
             self._process = start_process(python or sys.executable, theirs, others, self._log)
-            opened.pop_all()  # what is open now is closed with the process
+            opened.pop_all()  # everything open is closed with the process
         theirs.close()
-        # Also when this object is dropped and when the interpreter ends.
+        # This also runs when the object is garbage-collected and when the interpreter exits.
         self._end: Callable[[], object] = weakref.finalize(self, _end, self._process, self._files, folder)
         if self._log is not None:
             weakref.finalize(self, self._log.close)
@@ -90,13 +90,13 @@ class ChildLink:
         except (EOFError, OSError):
             raise Lost("died", self._reason_of_end()) from None
         if message[0] == "ready":
-            # Noted now: a child that is killed, with those that it started, leaves these files and cannot be asked.
+            # Record the files now: a child that is killed leaves them and cannot be asked.
             self._files.extend(mapped_files(session_members(self.pid)))
         return [message]
 
     def kill(self) -> None:
         self._to_send.put(None)
-        with self._ending:  # whoever comes second waits until nothing is left
+        with self._ending:  # a second caller waits until everything has ended
             self._end()
 
     def _reason_of_end(self) -> str:
@@ -107,11 +107,11 @@ class ChildLink:
             return f"closed its connection{self._last_line()}"
         if code >= 0:
             return f"ended with exit code {code}{self._last_line()}"
-        hint = ", as a system does that runs out of memory" if code == -signal.SIGKILL else ""
+        hint = " (the system may have run out of memory)" if code == -signal.SIGKILL else ""
         return f"was ended by {signal.Signals(-code).name}{hint}{self._last_line()}"
 
     def _last_line(self) -> str:
-        """Return the last line that the process printed, as the end of a sentence."""
+        """Return the last line of the process's output, as the end of a sentence."""
         if self._log is None:
             return ""
         self._log.seek(0, os.SEEK_END)
@@ -125,8 +125,8 @@ def _pickled(make: Callable[[], Any]) -> bytes:
         return pickle.dumps(make)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise RecipeError(
-            f"this run starts other processes, and a function of it cannot be sent to them ({error}): put it into a "
-            f"module"
+            f"this run starts other processes, but one of its functions cannot be sent to them ({error}): put it into "
+            f"a module"
         ) from None
 
 
@@ -153,13 +153,13 @@ def _dumps(message: Any) -> bytes:
 
 
 def _write(connection: Connection, to_send: "queue.SimpleQueue[bytes | None]") -> None:
-    with suppress(OSError):  # The listener says that the child has ended.
+    with suppress(OSError):  # The listener reports that the child has ended.
         while (message := to_send.get()) is not None:
             connection.send_bytes(message)
 
 
 def _end(process: "subprocess.Popen[bytes]", files: list[str], folder: str) -> None:
-    """Kill the child and every process of its session, and remove the files that such an end leaves behind."""
+    """Kill the child and all processes of its session, and remove their files."""
     end_session(process.pid, files=files, folder=folder)
     with suppress(ProcessLookupError):
         process.kill()
@@ -167,15 +167,15 @@ def _end(process: "subprocess.Popen[bytes]", files: list[str], folder: str) -> N
 
 
 def _short(folder: str) -> str:
-    """Return a folder for temporary files with a path short enough for sockets, which may have 107 characters."""
+    """Return a folder for temporary files with a short path: paths of sockets may have at most 107 characters."""
     return folder if len(folder) <= 48 else "/tmp"
 
 
 def _compiled() -> str:
-    """Return the folder in which torch keeps compiled code: not in that of a child, which ends with it."""
+    """Return torch's folder for compiled code; it must not be in the child's temporary folder."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # A container's user need not have a name.
+    except (KeyError, OSError):  # A user in a container may have no name.
         user = f"uid_{os.getuid()}"
     return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
 
@@ -187,7 +187,7 @@ _ENDING = threading.Lock()
 
 
 def serve(connection: Connection) -> NoReturn:
-    """Serve the object that the first messages describe until the driver closes it or is gone."""
+    """Serve the object that the first messages describe until the driver closes it or ends."""
     inbox, sending = queue.SimpleQueue[bytes](), threading.Lock()
     threading.Thread(target=_read, args=(connection, inbox), daemon=True, name="driver").start()
 
@@ -215,17 +215,17 @@ def serve(connection: Connection) -> NoReturn:
     except DriverGone:
         _exit(1, orphaned=True)
     except BaseException:
-        # The driver has the reason, and ends this process. If it ended by itself, objects that work together with this
-        # one would fail for lack of it, and their failures might be noticed first.
+        # The driver has the reason and ends this process. If it ended by itself, other objects that depend on it would
+        # fail, too, and their failures might be noticed first.
         threading.Event().wait()
     _exit(0)
 
 
 def _made(inbox: "queue.SimpleQueue[bytes]") -> Any:
-    """Make the object. What it imports stays: looking for garbage there takes a seventh of the time to import vLLM."""
+    """Create the object without garbage collection, which takes a seventh of the time to import vLLM."""
     gc.disable()
     made = pickle.loads(inbox.get())()
-    # Once, or what a model's loader has left in cycles would stay, with its weights.
+    # Collect once, to free weights that a model's loader has left in reference cycles.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -247,11 +247,11 @@ def _beat(server: ObjectServer, send: Callable[[str, Any], None]) -> None:
 
 
 def _exit(code: int, *, orphaned: bool = False) -> NoReturn:
-    """End this process at once: an interpreter that has loaded torch takes a while, and with vLLM sometimes hangs.
+    """End this process at once: a normal exit takes a while after loading torch, and with vLLM it may hang.
 
-    Without a driver, which does so otherwise, end the session's other processes and remove their files before.
+    If the driver has ended, first end the session's other processes and remove their files.
     """
-    _ENDING.acquire()  # and never released: another thread must not end the process in the middle of this
+    _ENDING.acquire()  # never released: another thread must not end the process meanwhile
     if orphaned:
         end_session(os.getpid(), files=(), folder=os.environ["TMPDIR"])
     with suppress(Exception):

@@ -1,7 +1,7 @@
-"""The driver's side of an object in another process: commands to it, messages from it, and when it counts as lost.
+"""The driver's side of an object in another process: send commands, receive messages, and notice its loss.
 
-An object may take any time for a command. So its answers say nothing about whether it still runs; another thread of its
-process does, which gives a sign of life every moment, whatever the object is doing. A thread beside the driver listens.
+A command may take any time, so answers do not show whether an object still runs. Instead, another thread of its process
+gives regular signs of life, whatever the object is doing. A thread of the driver's process listens.
 """
 
 import threading
@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 RUNNING_S = 60.0
-"""Longest silence of a process that is, according to the system, not stopped: a call may hold Python's lock."""
+"""Longest silence of a process that is not stopped, according to the system: a call may hold Python's lock."""
 STARTING_S = 600.0
-"""Longest silence until an object is ready, unless it is stopped: imports may hold Python's lock for long."""
+"""Longest silence until an object is ready, unless it is stopped: imports may hold Python's lock for a long time."""
 CLOSE_S = 5.0
-"""How long an object may take to end when it is asked to."""
+"""Time limit for an object to end after it is asked to."""
 _DOUBT_S = 1.0
-"""How long silence must last after it was noticed: a driver that was stopped itself has not listened."""
+"""Time for which silence must last after it is noticed, in case the driver itself was stopped."""
 
 Kind = Literal["died", "silent", "stuck", "start"]
 
 
 class Lost(Exception):
-    """An object is lost with its process; the text says what the process did, as the end of a sentence."""
+    """An object is lost with its process; the message is the end of a sentence about the process."""
 
     def __init__(self, kind: Kind, reason: str, where: str = "") -> None:
-        """`where` the object was, as a clause after its name."""
+        """`where` is the place of the object, as a clause after its name."""
         super().__init__(reason)
         self.kind: Kind = kind
         self.where = where
@@ -37,65 +37,65 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When an object counts as lost."""
+    """Time limits after which an object counts as lost."""
 
     silent_s: float = 15.0
     """Longest time without a sign of life."""
     start_s: float = 3600.0
-    """Longest time until it is ready; it may have to download a large model first."""
+    """Longest time until it is ready; it may have to download a large model."""
     stuck_s: float = 300.0
-    """Longest time in one call, after which its device is assumed to hang."""
+    """Longest time in one call; after this, its device is assumed to hang."""
 
 
 class Link(Protocol):
-    """How commands get to a process and messages back."""
+    """Sends commands to a process and receives messages."""
 
     @property
     def where(self) -> str:
-        """Where the process is, as a clause after the object's name; empty for this machine."""
+        """The place of the process, as a clause after the object's name; empty for this machine."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """The process, if it is one of this machine."""
+        """Id of the process, if it is on this machine."""
         ...
 
     @property
     def is_placed(self) -> bool:
-        """Whether there is a process; a cluster may have no room for it yet."""
+        """Whether the process exists; a cluster may have no room for it yet."""
         ...
 
     def has_left(self) -> bool:
-        """Return whether the machine that the process was on has left the cluster."""
+        """Return whether the machine of the process has left the cluster."""
         ...
 
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return a command as it travels: the same for every link of this kind.
+        """Return a command in a form that can be sent over any link of this kind.
 
-        It is a method's name, or a function of a module that gets the object first, and the other arguments.
+        It consists of a method's name, or a function of a module whose first argument is the object, and arguments.
         """
         ...
 
     def write(self, command: Any) -> None:
-        """Send a packed command, after all earlier ones, without waiting for the process."""
+        """Send a packed command after all earlier ones, without waiting for the process."""
         ...
 
     def read(self) -> Sequence[tuple[str, Any]]:
-        """Wait for messages, or a moment, and return what has come; raise Lost if the process has died."""
+        """Wait a moment for messages and return them; raise Lost if the process has died."""
         ...
 
     def kill(self) -> None:
-        """End the process by force, also if it is stopped, with all that it started."""
+        """Kill the process, even if it is stopped, and everything that it started."""
         ...
 
 
 class Peer:
-    """An object in another process. `send` never waits, and `receive` returns what has come."""
+    """An object in another process. `send` and `receive` never wait."""
 
     def __init__(self, link: Link, *, limits: Limits, news: threading.Event) -> None:
-        """Set `news` when the object has said something."""
+        """`news` is set when a message arrives."""
         self.link, self.is_ready, self.busy_s = link, False, 0.0
-        """`busy_s`: seconds that the object's current call had taken at its last sign of life."""
+        """`busy_s` is the time that the object's current call had taken at its last sign of life."""
         self._limits, self._news = limits, news
         self._messages: deque[tuple[str, Any]] = deque()
         self._is_over = False
@@ -107,7 +107,7 @@ class Peer:
         send_all([self], name, *arguments)
 
     def receive(self) -> tuple[str, Any] | None:
-        """Return the next message, None if there is none yet; raise what the object raised, or Lost, at every call."""
+        """Return the next message or None; if the object raised an error or is lost, raise it at every call."""
         if not self._messages:
             self._check_life()
             return None
@@ -117,7 +117,7 @@ class Peer:
         return self._messages.popleft()
 
     def check(self) -> None:
-        """Raise what the object raised, or Lost; leave other messages for `receive`."""
+        """Raise the object's error, or Lost; leave other messages for `receive`."""
         if not self._messages:
             self._check_life()
         elif self._messages[-1][0] == "error":
@@ -141,7 +141,7 @@ class Peer:
                     self._messages.append((kind, value))
                     self._news.set()
         except Exception as error:  # Besides Lost: a message of another version of this package, for example.
-            loss = error if isinstance(error, Lost) else Lost("died", f"sent what cannot be read: {error!r}")
+            loss = error if isinstance(error, Lost) else Lost("died", f"sent an unreadable message: {error!r}")
             loss.where = self.link.where
             self._messages.append(("error", loss))
             if not self._is_over:
@@ -152,7 +152,7 @@ class Peer:
         """Raise Lost if a limit is exceeded."""
         now, limits = time.monotonic(), self._limits
         if not self.link.is_placed:
-            # Without a process it has nothing to say: limits count from when it has one.
+            # Limits count from the start of the process.
             self._started_at = self._heard_at = now
             return
         if not self.is_ready and now - self._started_at > limits.start_s:
@@ -178,14 +178,14 @@ class Peer:
 
 
 def send_all(peers: Sequence[Peer], name: Any, *arguments: Any) -> None:
-    """Send the same command to all, packed once."""
+    """Send the same command to all peers; it is packed only once."""
     command = peers[0].link.packed(name, arguments) if peers else None
     for peer in peers:
         peer.link.write(command)
 
 
 def close_all(peers: Sequence[Peer]) -> None:
-    """Ask all to end, wait a moment for those that do, and end the others by force."""
+    """Ask all peers to end, wait a moment, and kill those that have not ended."""
     send_all(peers, "close")
     waiting, deadline = list(peers), time.monotonic() + CLOSE_S
     while waiting and time.monotonic() < deadline:
@@ -206,7 +206,7 @@ def _has_closed(peer: Peer) -> bool:
 
 
 def is_stopped(pid: int) -> bool | None:
-    """Return whether a process of this machine is stopped (SIGSTOP); None where the system has no /proc."""
+    """Return whether a process on this machine is stopped (SIGSTOP); None if the system has no /proc."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return None

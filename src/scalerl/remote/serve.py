@@ -1,4 +1,4 @@
-"""The loop in the other process: obey commands in order and answer each, and work between them."""
+"""The loop in the other process: execute commands in order, answer each, and work between them."""
 
 import functools
 import pickle
@@ -11,7 +11,7 @@ from scalerl.errors import RunFailure, UserError
 
 
 class RemoteFailure(RunFailure):
-    """An object failed in a way that nobody expected; the text is the type and first line of the error."""
+    """An object raised an unexpected error; the message is the error's type and first lines."""
 
 
 Received = tuple[Any, tuple[Any, ...]]
@@ -19,11 +19,11 @@ Received = tuple[Any, tuple[Any, ...]]
 
 
 class DriverGone(Exception):
-    """The driver has ended: there is nobody left to answer."""
+    """The driver has ended, so no answer is needed."""
 
 
 class ObjectServer:
-    """Makes an object and serves it. `busy_s` may be read by another thread, which gives the signs of life."""
+    """Creates an object and serves it. Another thread may read `busy_s`, for the signs of life."""
 
     def __init__(self, receive: Callable[[bool], Received | None], send: Callable[..., None]) -> None:
         """`receive(wait)` returns a command, or None if there is none; `send(kind, value)` sends a message."""
@@ -32,16 +32,17 @@ class ObjectServer:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the current call of the object has taken so far; 0 while it waits for a command."""
+        """Seconds of the object's current call so far; 0 while it waits for a command."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def run(self, make: Callable[[], Any]) -> None:
-        """Serve until the command "close". Whatever is raised is sent first, then raised.
+        """Serve until the command "close". Errors are sent to the driver, then raised.
 
-        A command is the name of a method, or a function of a module that gets the object first. The kinds of messages
-        are "ready" (with the object's facts), "done" (with the result of a command), "closed", "report" and "error". An
-        object with a method `advance` also works by itself: it is called with `send` while it returns true.
+        A command is the name of a method, or a function of a module whose first argument is the object. The kinds of
+        messages are "ready" (with the object's facts), "done" (with the result of a command), "closed", "report" and
+        "error". An object with a method `advance` also works between commands: `advance(send)` is called while it
+        returns true.
         """
         try:
             self._since = time.monotonic()
@@ -74,7 +75,8 @@ class ObjectServer:
 
 
 def _sendable(error: BaseException) -> Exception:
-    """Return the error itself if the driver can receive and expects it, or else one with its text and traceback."""
+    """Return the error if the driver can receive and expects it, or else a RemoteFailure with its text and
+    traceback."""
     if isinstance(error, UserError | RunFailure):
         try:
             pickle.loads(pickle.dumps(error))

@@ -1,9 +1,9 @@
-"""The processes of a vLLM child, which are a session, and the files they would leave behind. Needs /proc.
+"""End the processes of a child, which form a session, and remove the files that they leave. Needs /proc.
 
-Python's resource tracker, one of these processes, removes named semaphores and blocks of shared memory once all
-processes that could use them have ended. It is therefore killed last, and only if it does not end by itself. Files that
-vLLM maps without registering them are read from the memory maps of its processes. Everything else that they write is in
-a temporary folder of their own.
+Python's resource tracker, one of these processes, removes named semaphores and blocks of shared memory when all
+processes that could use them have ended. Therefore it is killed last, and only if it does not end by itself. Files that
+vLLM maps without registering them are found in the memory maps of its processes. All other files are in the session's
+temporary folder.
 """
 
 import os
@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 SHARED = "/dev/shm/"
-KILL_S = 5.0  # how long killed processes, and then the resource tracker, may take to end
+KILL_S = 5.0  # time limit for killed processes, and then for the resource tracker, to end
 _TRACKER = "multiprocessing.resource_tracker"
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the processes of a session, without those that have ended and only wait to be collected."""
+    """Return the processes of a session, without zombies."""
     members = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):
@@ -31,7 +31,7 @@ def session_members(leader: int) -> list[int]:
 
 
 def mapped_files(processes: Iterable[int]) -> set[str]:
-    """Return the files of shared memory that processes have mapped: queues and buffers between vLLM's workers."""
+    """Return the files of shared memory that processes have mapped, such as queues between vLLM's workers."""
     files = set()
     for number in processes:
         with suppress(OSError):
@@ -43,14 +43,14 @@ def mapped_files(processes: Iterable[int]) -> set[str]:
 
 
 def end_session(leader: int, *, files: Collection[str], folder: str) -> None:
-    """Kill the processes of a session, except this one, and remove what they leave: `files`, mapped ones, `folder`."""
+    """Kill the processes of a session except this one, and remove `files`, mapped files and `folder`."""
     files = {*files, *mapped_files(session_members(leader))}
     _kill(leader, lambda number: not _is_tracker(number))
-    # The tracker of this very process works once this process has ended.
+    # This process's own tracker works after this process has ended.
     if leader != os.getpid() and not _wait(leader):
         _kill(leader, lambda number: True)
-    # What others have mapped too is not the session's: CUDA keeps in such files the events with which it shares the
-    # driver's memory, and without them no later child could map it.
+    # Keep files that other processes have also mapped: CUDA stores events in them for sharing the driver's memory, and
+    # without these no later child could map it.
     others = _all_processes() - ({os.getpid()} if leader == os.getpid() else set())
     for name in files - mapped_files(others) if files else ():
         with suppress(OSError):
@@ -59,7 +59,7 @@ def end_session(leader: int, *, files: Collection[str], folder: str) -> None:
 
 
 def _kill(leader: int, chosen: Callable[[int], bool]) -> None:
-    """Kill the chosen processes of a session, and those that they start meanwhile, until none is left."""
+    """Kill the chosen processes of a session, and those that they start meanwhile, until none are left."""
     deadline = time.monotonic() + KILL_S
     while time.monotonic() < deadline:
         members = [number for number in session_members(leader) if number != os.getpid() and chosen(number)]
@@ -72,7 +72,7 @@ def _kill(leader: int, chosen: Callable[[int], bool]) -> None:
 
 
 def _wait(leader: int) -> bool:
-    """Wait until no process of a session is left, and return whether that is so."""
+    """Wait until no processes of a session are left; return whether that was reached in time."""
     deadline = time.monotonic() + KILL_S
     while session_members(leader):
         if time.monotonic() > deadline:

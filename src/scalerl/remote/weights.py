@@ -1,10 +1,10 @@
-"""Weights on their way from a learner to engines in other processes: a parcel travels, and its tensors stay.
+"""Send weights from a learner to engines in other processes: a small parcel is sent, and its tensors stay in place.
 
-    InMemory   tensors in a block of shared memory of this machine, without a file that could stay behind
-    OnGpu      handles of the learner's own GPU memory, which others read (CUDA IPC); they must do so before it goes on
+    InMemory   tensors in a block of this machine's shared memory, without a file that could be left behind
+    OnGpu      handles of the learner's GPU memory (CUDA IPC); others must read it before the learner continues
     InStore    references to buckets of bytes in Ray's object store, for any node
 
-A parcel is a mapping, so that the loop can pass it on as weights; its tensors are opened where they are used.
+A parcel is a mapping, so that the loop can pass it on as weights; its tensors are opened when they are used.
 """
 
 import fcntl
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 BUCKET_BYTES = 64 * 2**20
 _ALIGNED = 64
-"""Tensors start at multiples of this, so that a view of any dtype is aligned."""
+"""Tensors start at multiples of this, so that views of any dtype are aligned."""
 
 
-class Gone(Exception):
-    """The weights of a parcel have been freed, because newer ones are on their way."""
+class WeightsFreed(Exception):
+    """The weights of a parcel have been freed, because a newer parcel follows."""
 
 
 class Unmapped(Exception):
-    """Memory of the learner's GPU cannot be shared with another process; the same weights must travel another way."""
+    """The learner's GPU memory cannot be shared with another process; the weights must be sent as a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpan:
-    """Where a tensor is in a block of bytes."""
+    """The position of a tensor in a block of bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,27 +47,27 @@ class TensorSpan:
 
 
 class Parcel(Mapping[str, Any]):
-    """Weights that can be pickled and opened in another process. Opened tensors must not be written to."""
+    """Weights that can be pickled and opened in another process. Opened tensors must not be modified."""
 
     is_borrowed = False
-    """Whether the learner changes the memory itself in its next step."""
+    """Whether the tensors are the learner's own memory, which changes in its next step."""
     _opened: "dict[str, Tensor] | None" = None
 
     @abstractmethod
     def open(self) -> "dict[str, Tensor]":
-        """Return the tensors; Gone if the learner has freed them for newer ones, Unmapped if they cannot be reached."""
+        """Return the tensors; WeightsFreed if the learner has freed them, Unmapped if they cannot be mapped."""
 
     @contextmanager
     def held(self) -> "Iterator[Parcel]":
-        """Yield the same weights, which stay within this context and which other processes can open; or raise Gone."""
+        """Keep the weights during this context, so that other processes can open them; WeightsFreed if too late."""
         yield self
 
     def wait_for_copies(self) -> None:
-        """Return when what this process does with opened tensors is done, also what it has left to a device."""
+        """Wait until this process and its devices have finished reading opened tensors."""
 
     @abstractmethod
     def names(self) -> Iterable[str]:
-        """Return the names without opening anything."""
+        """Return the names of the tensors without opening them."""
 
     def __getitem__(self, name: str) -> Any:
         return self._tensors()[name]
@@ -91,10 +91,10 @@ class Parcel(Mapping[str, Any]):
 
 
 class InMemory(Parcel):
-    """Tensors in one block of memory that another process holds. Whoever reads it keeps it from being written to."""
+    """Tensors in a block of memory of another process. While somebody reads the block, it is not overwritten."""
 
     def __init__(self, path: str, mark: bytes, num_bytes: int, spans: Mapping[str, TensorSpan]) -> None:
-        """`mark` is at the beginning of the block as long as these tensors are in it."""
+        """The block begins with `mark` as long as it contains these tensors."""
         self._path, self._mark, self._num_bytes, self._spans = path, mark, num_bytes, spans
 
     def names(self) -> Iterable[str]:
@@ -105,22 +105,22 @@ class InMemory(Parcel):
         try:
             file = os.open(self._path, os.O_RDWR)
         except OSError:
-            raise Gone from None
+            raise WeightsFreed from None
         try:
             try:
-                # Held until this file, and every mapping made of it, is closed.
+                # The lock is held until this file and all mappings of it are closed.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 is_here = os.pread(file, len(self._mark), 0) == self._mark
-            except OSError:  # It is being written to, or the number is that of another file by now.
+            except OSError:  # It is being overwritten, or the path belongs to another file by now.
                 is_here = False
             if not is_here:
-                raise Gone
+                raise WeightsFreed
             yield InMemory(f"/proc/{os.getpid()}/fd/{file}", self._mark, self._num_bytes, self._spans)
         finally:
             os.close(file)
 
     def open(self) -> "dict[str, Tensor]":
-        """Map the block, which then stays as it is until the tensors are dropped."""
+        """Map the block, which is then not overwritten until the tensors are dropped."""
         import torch
 
         with self.held() as own:
@@ -130,23 +130,23 @@ class InMemory(Parcel):
 
 
 class SharedMemory:
-    """Copies weights into memory that other processes of this machine can map.
+    """Copies weights into memory that other processes on this machine can map.
 
-    A block that nobody reads is written again, since new memory takes longer than the copy; so there are rarely two.
+    Unused blocks are overwritten, because allocating memory takes longer than the copy; so there are rarely two.
     """
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, Tensor]] = []
-        """Files without a name, each mapped once to be written to: mapped anew, each page would be looked up again."""
+        """Unnamed files, each mapped once for writing: a new mapping would have to look up every page again."""
 
     @property
     def num_blocks(self) -> int:
         return len(self._blocks)
 
     def publish(self, named: "Iterable[tuple[str, Tensor]]") -> InMemory:
-        """Copy tensors one by one, so that whoever gathers them never holds more than one.
+        """Copy tensors one by one, so that only one gathered tensor exists at a time.
 
-        Parcels of earlier weights are gone from now on, unless they are being read.
+        Earlier parcels become invalid, unless they are being read.
         """
         (file, block), mark = self._unread(), uuid.uuid4().bytes
         spans, end = {}, _ALIGNED
@@ -158,13 +158,13 @@ class SharedMemory:
         return InMemory(f"/proc/{os.getpid()}/fd/{file}", mark, end, spans)
 
     def close(self) -> None:
-        """Free the memory; processes that have mapped it keep it."""
+        """Free the memory; it remains for processes that have mapped it."""
         for file, _ in self._blocks:
             os.close(file)
         self._blocks = []
 
     def _unread(self) -> "tuple[int, Tensor]":
-        """Return a block that nobody reads, locked."""
+        """Return an unused block, locked."""
         import torch
 
         for file, block in self._blocks:
@@ -172,7 +172,7 @@ class SharedMemory:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return file, block
         file = os.memfd_create("scalerl-weights")
-        # As long as this machine's memory; it takes what is written to it.
+        # The file is as large as this machine's memory, but takes only what is written to it.
         os.ftruncate(file, os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._blocks.append((file, torch.frombuffer(mmap.mmap(file, 0), dtype=torch.uint8)))
@@ -180,17 +180,17 @@ class SharedMemory:
 
 
 def _room(tensor: "Tensor") -> int:
-    """Return the bytes that a tensor takes in a block, rounded up."""
+    """Return the bytes of a tensor in a block, rounded up."""
     return -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
 
 
 def _write(block: "Tensor", offset: int, tensor: "Tensor") -> int:
-    """Copy a tensor to a place in a block of bytes; return the bytes it takes there."""
+    """Copy a tensor to a position in a block of bytes; return the bytes that it takes."""
     import torch
 
     if num_bytes := tensor.numel() * tensor.element_size():
-        # reshape(-1) first: a scalar cannot be viewed as bytes. Not numpy(), which would keep FSDP from freeing the
-        # memory of a gathered weight.
+        # reshape(-1): a scalar cannot be viewed as bytes. numpy() would prevent FSDP from freeing the memory
+        # of a gathered weight.
         raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         block[offset : offset + num_bytes].copy_(raw)
     return _room(tensor)
@@ -208,7 +208,7 @@ def _views(data: "Tensor", spans: Mapping[str, TensorSpan]) -> "dict[str, Tensor
         dtype = getattr(torch, span.dtype)
         num_bytes = int(np.prod(span.shape)) * dtype.itemsize
         part = data[span.offset : span.offset + num_bytes]
-        # A part without elements has no stride to be viewed with.
+        # An empty part cannot be viewed with another dtype.
         tensors[name] = (part.view(dtype) if num_bytes else part.to(dtype)).reshape(span.shape)
     return tensors
 
@@ -217,21 +217,21 @@ def _views(data: "Tensor", spans: Mapping[str, TensorSpan]) -> "dict[str, Tensor
 
 
 class OnGpu(Parcel):
-    """Handles of tensors on a GPU of this machine. Nothing is copied; whoever opens it copies what it needs."""
+    """Handles of tensors on a GPU of this machine. Nothing is copied until another process opens it."""
 
     is_borrowed = True
 
     def __init__(self, weights: "Mapping[str, Tensor]") -> None:
-        """Unmapped if CUDA makes no handles of this memory."""
+        """Raise Unmapped if CUDA cannot make handles of this memory."""
         import torch
         from torch.multiprocessing.reductions import reduce_tensor
 
         with _or_unmapped():
             self._handles = tuple((name, reduce_tensor(weight.detach())[1]) for name, weight in weights.items())
         device = next(iter(weights.values())).device
-        # The step that made these weights must be complete before another process reads them.
+        # The step that computes these weights must be complete before another process reads them.
         torch.cuda.synchronize(device)
-        # Its number may be another one in another process.
+        # Use the UUID: the device's number may differ between processes.
         self._uuid = str(torch.cuda.get_device_properties(device).uuid)
 
     def names(self) -> Iterable[str]:
@@ -245,22 +245,22 @@ class OnGpu(Parcel):
     def wait_for_copies(self) -> None:
         import torch
 
-        # A copy between GPUs is awaited by the stream of the one that is copied to.
+        # The stream of the target GPU waits for a copy between GPUs.
         torch.cuda.synchronize()
 
 
 def map_tensor(handle: tuple[Any, ...], number: int) -> "Tensor":
-    """Return the tensor of another process's GPU memory, on the device that has this number here."""
+    """Return a tensor in another process's GPU memory; `number` is the number of its device in this process."""
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-    # The seventh argument is the number of the device in the process that sent the handle.
+    # The seventh argument is the device's number in the process that sent the handle.
     arguments: list[Any] = [*handle[:6], number, *handle[7:]]
     return rebuild_cuda_tensor(*arguments)
 
 
 @contextmanager
 def _or_unmapped() -> Iterator[None]:
-    """Turn what torch raises where memory cannot be shared into Unmapped, with its first line."""
+    """Turn torch's errors about memory that cannot be shared into Unmapped, with their first line."""
     try:
         yield
     except RuntimeError as error:
@@ -274,8 +274,8 @@ def _device_number(uuid: str) -> int:
         if str(torch.cuda.get_device_properties(number).uuid) == uuid:
             return number
     raise RuntimeError(
-        f"the learner's GPU {uuid} is not visible to a generator, which reads the weights from its memory: "
-        f"let CUDA_VISIBLE_DEVICES have it"
+        f"the learner's GPU {uuid} is not visible to a generator, which reads weights from its memory: add it to "
+        f"CUDA_VISIBLE_DEVICES"
     )
 
 
@@ -310,7 +310,7 @@ def store(named: "Iterable[tuple[str, Tensor]]") -> InStore:
 def pack(
     named: "Iterable[tuple[str, Tensor]]", *, bucket_bytes: int = BUCKET_BYTES
 ) -> Iterator[tuple[dict[str, TensorSpan], NDArray[np.uint8]]]:
-    """Yield buckets of at most `bucket_bytes`; a larger tensor gets a bucket of its own."""
+    """Yield buckets of at most `bucket_bytes`; a larger tensor gets its own bucket."""
     import torch
 
     spans: dict[str, TensorSpan] = {}
@@ -332,7 +332,7 @@ def unpack(spans: Mapping[str, TensorSpan], data: NDArray[np.uint8]) -> "dict[st
     import torch
 
     with warnings.catch_warnings():
-        # The memory of an object store is read-only; an engine only copies from it.
+        # The memory of the object store is read-only, but engines only copy from it.
         warnings.simplefilter("ignore")
         return _views(torch.from_numpy(data), spans)
 
@@ -341,9 +341,9 @@ def unpack(spans: Mapping[str, TensorSpan], data: NDArray[np.uint8]) -> "dict[st
 
 
 class Publisher:
-    """Makes parcels of weights for processes of this machine, or `on_ray` of any node. A parcel is passed on.
+    """Makes parcels of weights for processes on this machine or, `on_ray`, on any node. A parcel is returned unchanged.
 
-    `borrow` returns a parcel of weights that stay where they are, or None where they cannot.
+    `borrow` returns a parcel of weights that are not copied, or None if that is impossible.
     """
 
     def __init__(
@@ -362,18 +362,18 @@ class Publisher:
         return store(weights.items()) if self._on_ray else self._shared.publish(weights.items())
 
     def stop_borrowing(self, reason: str) -> None:
-        """Copy weights from now on, since other processes cannot reach them where they are."""
+        """Copy weights from now on, because other processes cannot map the learner's memory."""
         if self._borrow is not None:
             self._borrow = None
             warnings.warn(
-                f"the learner's GPU memory cannot be shared with another process ({reason}): weights travel through "
+                f"the learner's GPU memory cannot be shared with another process ({reason}): weights are sent through "
                 f"host memory from now on, which takes longer",
                 stacklevel=2,
             )
 
 
 def publisher(*, on_ray: bool = False, borrows: bool = False) -> Publisher:
-    """Return what makes parcels; with `borrows`, weights on a GPU stay in the memory of whoever calls."""
+    """Return a Publisher; with `borrows`, weights on a GPU are not copied."""
     return Publisher(on_ray=on_ray, borrow=_on_gpu if borrows and not on_ray else None)
 
 

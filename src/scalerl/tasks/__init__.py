@@ -1,1 +1,1 @@
-"""Tasks: their problems, prompts and demonstrations, and which problem is asked next."""
+"""Tasks: their problems, prompts and demonstrations, and the curriculum that chooses the next problem."""

@@ -3,7 +3,7 @@
 Pure functions of a random stream: an expression, its steps, and three kinds of demonstrations: correct steps, steps
 with errors, or a guess. The last two imitate real demonstrations, which contain mistakes and shortcuts. A model trained
 on the mixture knows the good method but uses it too rarely, which RL can improve. A fourth kind is a conversation with
-the calculator of environments/tools.py: "?37+58" is answered by "95;".
+the calculator of environments/tools.py, which answers "?37+58" with "95;".
 """
 
 import functools
@@ -21,7 +21,7 @@ _CALLS = {
     "plain": ("?%s", "%s;"),
     "chat": ('<tool_call>\n{"name": "calculator", "arguments": {"expression": "%s"}}\n</tool_call>', "%s"),
 }
-"""How a call of the calculator is written, and what it is answered by."""
+"""The format of a call of the calculator, and of its result."""
 
 _SLIPS = (-10, -1, 1, 10)
 _GUESS_RANGE = 9
@@ -42,9 +42,10 @@ def arithmetic(
 ) -> Draw:
     """Sums with written-out reasoning, graded exactly.
 
-    The last five settings affect only the demonstrations: a share of tool_share call a calculator for each step, in the
-    format of environments/tools.py ("plain") or of chat models ("chat"); of the others, guess_share + guess_growth x
-    (terms - min_terms) are guesses. A written step, or an operand of a call, is wrong with probability slip_rate.
+    The last five settings affect only demonstrations. A share of tool_share calls a calculator for each step, in the
+    format of environments/tools.py ("plain") or of chat models ("chat"). A share of guess_share + guess_growth x
+    (terms - min_terms) of the others are guesses. A written step, or an operand of a call, is wrong with probability
+    slip_rate.
     """
     check_ranges(min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
     check_ranges(tool_share=(tool_share, 0, 1), slip_rate=(slip_rate, 0, 1), guess_share=(guess_share, 0, 1))
@@ -75,8 +76,8 @@ def arithmetic(
     return retried(attempt, min_terms, max_terms, rare)
 
 
-class Step(NamedTuple):
-    """One operation carried out: "37+58=95"."""
+class Operation(NamedTuple):
+    """One operation with its result: "37+58=95"."""
 
     left: int
     operation: str
@@ -84,7 +85,7 @@ class Step(NamedTuple):
     result: int
 
     @classmethod
-    def of(cls, left: int, operation: str, right: int) -> "Step":
+    def of(cls, left: int, operation: str, right: int) -> "Operation":
         return cls(left, operation, right, OPERATIONS[operation](left, right))
 
     def __str__(self) -> str:
@@ -104,7 +105,7 @@ class Expression:
 
 
 def try_expression(stream: random.Random, num_terms: int, *, max_number: int, operations: str) -> Expression | None:
-    """Draw numbers from 1 to `max_number`, one digit after a *; None if an intermediate result is negative."""
+    """Draw numbers from 1 to `max_number`, of one digit after a *; None if an intermediate result is negative."""
     chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
     largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
     drawn = Expression(numbers=tuple(stream.randint(1, number) for number in largest), operations=chosen)
@@ -112,16 +113,16 @@ def try_expression(stream: random.Random, num_terms: int, *, max_number: int, op
     return drawn if "-" not in chosen or all(step.result >= 0 for step in solve(drawn)) else None
 
 
-def solve(expression: Expression, slip: Callable[[Step], Step] = lambda step: step) -> list[Step]:
+def solve(expression: Expression, slip: Callable[[Operation], Operation] = lambda step: step) -> list[Operation]:
     """Return the steps that reduce an expression to a number: products first, then from left to right.
 
     `slip` may change a step; later steps use its result.
     """
     numbers, operations = list(expression.numbers), list(expression.operations)
-    steps: list[Step] = []
+    steps: list[Operation] = []
     while operations:
         place = operations.index("*") if "*" in operations else 0
-        steps.append(slip(Step.of(numbers[place], operations.pop(place), numbers[place + 1])))
+        steps.append(slip(Operation.of(numbers[place], operations.pop(place), numbers[place + 1])))
         numbers[place : place + 2] = [steps[-1].result]
     return steps
 
@@ -129,13 +130,13 @@ def solve(expression: Expression, slip: Callable[[Step], Step] = lambda step: st
 def demonstrate(
     expression: Expression, stream: random.Random, *, guess_share: float = 0.0, slip_rate: float = 0.0
 ) -> str:
-    """Return a completion to imitate: a guess near the value, or the steps, each wrong with probability slip_rate."""
+    """Return a completion to imitate: a guess near the value, or steps that are wrong with probability slip_rate."""
     right = solve(expression)
     if stream.random() < guess_share:
         guess = max(0, right[-1].result + stream.randint(-_GUESS_RANGE, _GUESS_RANGE))
         return f"{THINKING_START}{THINKING_END}{guess}"
 
-    def slip(step: Step) -> Step:
+    def slip(step: Operation) -> Operation:
         return step._replace(result=step.result + stream.choice(_SLIPS)) if stream.random() < slip_rate else step
 
     slipped = solve(expression, slip)
@@ -146,19 +147,19 @@ def demonstrate(
 def calls(
     expression: Expression, stream: random.Random, *, slip_rate: float = 0.0, tool_format: str = "plain"
 ) -> tuple[str, ...]:
-    """Return a conversation to imitate: a call for each step, its result, and at the end the last result.
+    """Return a conversation to imitate: a call and its result for each step, and finally the last result.
 
-    With probability slip_rate a call has a wrong second operand.
+    With probability slip_rate, the second operand of a call is wrong.
     """
 
-    def slip(step: Step) -> Step:
+    def slip(step: Operation) -> Operation:
         if stream.random() >= slip_rate:
             return step
-        return Step.of(step.left, step.operation, max(step.right + stream.choice(_SLIPS), 0))
+        return Operation.of(step.left, step.operation, max(step.right + stream.choice(_SLIPS), 0))
 
     steps, (call, answer) = solve(expression, slip), _CALLS[tool_format]
-    said = [text for step in steps for text in (call % str(step).partition("=")[0], answer % step.result)]
-    return (*said, str(steps[-1].result))
+    turns = [text for step in steps for text in (call % str(step).partition("=")[0], answer % step.result)]
+    return (*turns, str(steps[-1].result))
 
 
 def _problem(expression: Expression) -> Problem:

@@ -1,4 +1,4 @@
-"""From the tables of a recipe to tasks."""
+"""Build tasks from the tables of a recipe."""
 
 import dataclasses
 import functools
@@ -12,22 +12,22 @@ from scalerl.tasks.problems import FROM_ROWS, TASKS
 from scalerl.tasks.task import Task, named, with_settings
 
 MAIN = "main"
-"""Name of a run's only task, and of its evaluation set."""
+"""Name of the only task of a run, and of its evaluation set."""
 
 
 def build_tasks(
     only: TaskSettings, several: Mapping[str, TaskSettings], evaluation: EvaluationSettings
 ) -> dict[str, Task]:
-    """Return the tasks of [tasks.NAME] by name; without any, that of [task] under the name main."""
+    """Return the tasks of [tasks.NAME] by name; if there are none, the task of [task] by the name main."""
     if several:
         return {name: named(build_task(part, evaluation), name) for name, part in several.items()}
     return {MAIN: build_task(only, evaluation)}
 
 
 def build_task(part: TaskSettings, evaluation: EvaluationSettings, *, whole: bool = False) -> Task:
-    """Return the task that a table of the recipe describes; a further evaluation set has a size of its own.
+    """Return the task of a table in the recipe; a further evaluation set may set its own size.
 
-    With `whole`, nothing of a task's rows is left for training but what it keeps apart itself.
+    With `whole`, no rows are withheld for evaluation, except those that the task itself keeps apart.
     """
     if not part.name:
         raise RecipeError("task.name is not set, so there is nothing to train on: add --set task=FILE.jsonl or a name")
@@ -41,6 +41,6 @@ def build_task(part: TaskSettings, evaluation: EvaluationSettings, *, whole: boo
 
 
 def build_whole_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
-    """Return a task with nothing withheld; only what it keeps apart itself is for evaluations."""
+    """Return a task that withholds only the rows that it keeps apart itself."""
     task = build_task(part, evaluation, whole=True)
     return task if task.training else dataclasses.replace(task, training=task.evaluation, evaluation=())

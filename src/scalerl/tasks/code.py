@@ -1,4 +1,4 @@
-"""Code problems from a file or a data set, graded by running the program. Which fields a row has says its format.
+"""Code problems from a file or a data set, graded by running programs. The fields of a row determine its format.
 
 | format | fields |
 |---|---|
@@ -24,7 +24,7 @@ from scalerl.graders.sandbox.job import Reference, RunLimits
 from scalerl.graders.sandbox.names import bound_by, free_names
 from scalerl.graders.sandbox.program_side import parses
 from scalerl.tasks.files import Entry, entries_task
-from scalerl.tasks.rows import Row, Source
+from scalerl.tasks.rows import Row, RowSource
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -37,10 +37,10 @@ _WRITE_SCRIPT = (
     "and ```."
 )
 
-# Faults that an error lists by name.
+# Largest number of faults that an error lists.
 _MOST_LISTED = 5
 
-# A reference solution is trusted to end; a busy machine may be slow.
+# Reference solutions are assumed to end, but a busy machine may be slow.
 _PATIENT = RunLimits(timeout_s=60.0, cpu_limit_s=30.0)
 
 
@@ -57,11 +57,11 @@ def code(
     evaluation_split: str = "",
     check_references: bool = False,
 ) -> Task:
-    """Return programming problems with unit tests, of which `num_evaluation` are withheld for evaluation.
+    """Return programming problems with unit tests; `num_evaluation` of them are withheld for evaluation.
 
     With `check_references`, every reference solution must pass its own tests.
     """
-    sets = Source(path, evaluation_path, dataset, subset, split, evaluation_split).read("code")
+    sets = RowSource(path, evaluation_path, dataset, subset, split, evaluation_split).read("code")
     problems = [[(row, *read_problem(row)) for row in rows or ()] for rows in sets]
     if check_references:
         check_solutions([(problem, reference) for read in problems for _, problem, reference in read])
@@ -70,7 +70,7 @@ def code(
 
 
 def check_solutions(problems: Sequence[tuple[Problem, Reference]]) -> None:
-    """Raise TaskError where a reference solution is missing or fails its own tests, naming the first few."""
+    """Raise TaskError if reference solutions are missing or fail their own tests; the error names the first few."""
     faults: list[str] = []
     for problem, reference in problems:
         if not reference.solution.strip():
@@ -93,7 +93,7 @@ def _entry(row: Row, problem: Problem, reference: Reference) -> Entry:
 
 
 def read_problem(row: Row) -> tuple[Problem, Reference]:
-    """Return the problem in a row, in any known format, and its tests; TaskError if it has none that can be used."""
+    """Return the problem in a row of any known format, and its tests; TaskError if there are no usable tests."""
     values = row.values
     if "test_list" in values:
         prompt, reference = _mbpp(row)
@@ -103,8 +103,8 @@ def read_problem(row: Row) -> tuple[Problem, Reference]:
         prompt, reference = _cases(row)
     else:
         raise row.fault(
-            f"not a code problem of a known format: it has {', '.join(map(str, values)) or 'no fields'}; known are "
-            f"HumanEval (prompt, test, entry_point), MBPP (text, test_list), and stdin with stdout (input_output, "
+            f"not a code problem in a known format: it has {', '.join(map(str, values)) or 'no fields'}; known formats "
+            f"are HumanEval (prompt, test, entry_point), MBPP (text, test_list), and stdin with stdout (input_output, "
             f"tests, or public_test_cases)"
         )
     if not reference.num_tests:
@@ -119,17 +119,17 @@ def _human_eval(row: Row) -> tuple[str, Reference]:
     prompt, test, entry_point = map(row.text, ("prompt", "test", "entry_point"))
     if not re.search(r"\bcheck\b", test):
         raise row.fault('the field "test" must define check(candidate), as HumanEval\'s do')
-    # A prompt that ends inside a function becomes Python that can be read; one in words does not.
+    # A prompt that ends inside a function becomes valid Python with a body; a prompt in words does not.
     bodies = [f"{prompt.rstrip()}\n{indent}pass" for indent in (" ", "  ", "    ", "\t", "        ")]
     setup = next((source for source in (prompt, *bodies) if parses(source)), "")
     reference = Reference(
         asserts=(f"{test}\n\ncheck({entry_point})\n",),
-        # The prompt's other functions are the tests' to use; as the program wrote them, they could say anything.
+        # Tests use the prompt's version of other functions; the program's version could do anything.
         setup=setup,
-        # A prompt in words is not continued by the program.
+        # A program does not continue a prompt in words.
         prefix=prompt if setup else "",
         entry_point=entry_point,
-        names=_asked_names((test,), setup, prompt + (solution := str(row.values.get("canonical_solution") or ""))),
+        names=_required_names((test,), setup, prompt + (solution := str(row.values.get("canonical_solution") or ""))),
         solution=solution,
     )
     return prompt, reference
@@ -141,19 +141,19 @@ def _mbpp(row: Row) -> tuple[str, Reference]:
     solution = str(row.values.get("code") or "")
     setup = "\n".join([_imports(solution), str(row.values.get("test_setup_code") or ""), *imports])
     prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{asserts[0] if asserts else ''}"
-    names = _asked_names(asserts, setup, solution)
+    names = _required_names(asserts, setup, solution)
     return prompt, Reference(asserts=asserts, setup=setup, names=names, solution=solution)
 
 
 def _imports(solution: str) -> str:
-    """Return the imports of a solution as code for the tests, which may use them: not as a program has them."""
+    """Return the imports of a solution as code for the tests, which may use them."""
     imports = [node for node in _statements(solution) if isinstance(node, ast.Import | ast.ImportFrom)]
     usable = [ast.unparse(node) for node in imports if getattr(node, "module", "") != "__future__"]
     return "\n".join(f"try: {line}\nexcept ImportError: pass" for line in usable)
 
 
-def _asked_names(tests: Sequence[str], setup: str, solution: str) -> tuple[str, ...]:
-    """Return the names that a solution defines for the tests, which neither define nor import them."""
+def _required_names(tests: Sequence[str], setup: str, solution: str) -> tuple[str, ...]:
+    """Return the names that tests use, that they neither define nor import, and that the solution defines."""
     if not all(map(parses, (setup, *tests))):
         return ()
     defined = {name for node in _statements(solution) for name in _bound(node)}
@@ -161,7 +161,7 @@ def _asked_names(tests: Sequence[str], setup: str, solution: str) -> tuple[str, 
 
 
 def _bound(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement binds around it, not those within a function or class."""
+    """Return the names that a statement binds, except those inside a function or class."""
     is_scope = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     return [name for node in ([statement] if is_scope else ast.walk(statement)) for name in bound_by(node)]
 
@@ -183,7 +183,7 @@ def _cases(row: Row) -> tuple[str, Reference]:
 
 
 def _read_cases(row: Row) -> tuple[list[tuple[Any, Any]], str]:
-    """Return pairs of input and output, and the function they are for where it is not stdin and stdout."""
+    """Return pairs of input and output, and the name of the function; it is empty for stdin and stdout."""
     if "public_test_cases" in row.values:
         listed = [*_parsed(row, "public_test_cases"), *_parsed(row, "private_test_cases")]
         metadata = _parsed(row, "metadata") or {}
@@ -201,7 +201,7 @@ def _read_cases(row: Row) -> tuple[list[tuple[Any, Any]], str]:
 
 
 def _parsed(row: Row, name: str) -> Any:
-    """Return a field that is JSON, or JSON compressed and in base64 as LiveCodeBench hides its private cases."""
+    """Return a field with JSON, or with compressed JSON in base64, as in LiveCodeBench's private cases."""
     value = row.values.get(name)
     if not isinstance(value, str):
         return value if value is not None else []
@@ -210,7 +210,7 @@ def _parsed(row: Row, name: str) -> Any:
     except ValueError:
         pass
     try:
-        # Never unpickled, as its own reader does: the bytes after the pickle's head are the JSON text.
+        # Never unpickle it, as LiveCodeBench does: the bytes after the pickle's head are the JSON text.
         packed = zlib.decompress(base64.b64decode(value, validate=True))
         match = re.search(rb"\[.*\]", packed, re.DOTALL)
         return json.loads(match[0]) if match else []
@@ -222,14 +222,14 @@ def _pairs(row: Row, cases: Any) -> list[tuple[Any, Any]]:
     if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
         raise row.fault("its test cases must be objects with input and output")
     for number, case in enumerate(cases, start=1):
-        # A function may return None.
+        # The output of a function may be None.
         if case.get("input") is None or "output" not in case:
             raise row.fault(f"test case {number} must have an input and an output")
     return [(case["input"], case["output"]) for case in cases]
 
 
 def _arguments(row: Row, given: Any) -> list[Any]:
-    """Return the arguments of a call: a list of them, or one JSON value on each line."""
+    """Return the arguments of a call: a list, or one JSON value per line."""
     if isinstance(given, list):
         return given
     try:
@@ -240,7 +240,7 @@ def _arguments(row: Row, given: Any) -> list[Any]:
 
 def _value(out: Any) -> Any:
     if isinstance(out, list) and len(out) == 1:
-        # APPS and DeepCoder put the one return value into a list.
+        # APPS and DeepCoder put the return value into a list.
         return out[0]
     try:
         return json.loads(out) if isinstance(out, str) else out
@@ -266,7 +266,7 @@ def _question(row: Row) -> str:
     for name in _QUESTIONS:
         if isinstance(row.values.get(name), str) and row.values[name].strip():
             return row.values[name]
-    raise row.fault(f"it has no question: none of the fields {', '.join(_QUESTIONS)} holds text")
+    raise row.fault(f"it has no question: none of the fields {', '.join(_QUESTIONS)} contains text")
 
 
 def _list(row: Row, name: str) -> list[str]:

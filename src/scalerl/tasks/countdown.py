@@ -1,7 +1,7 @@
 """Countdown: make a target from given numbers. "Make 64 from 2, 7, 25", "<think>25+7=32;32*2=64</think>(25+7)*2".
 
-Every target is generated from its numbers, so each problem has an answer. Many expressions may be correct, so the
-grader evaluates the given one.
+Targets are generated from the numbers, so every problem has an answer. Many expressions may be correct, so the grader
+evaluates the model's.
 """
 
 import json
@@ -26,8 +26,8 @@ def countdown(
 ) -> Draw:
     """Reach a target up to `max_target` with numbers up to `max_number`, each used at most once.
 
-    More numbers, more operations and larger targets are harder. Demonstrations show the steps by which the problem was
-    generated.
+    More numbers, more operations and larger targets are harder. Demonstrations show the steps that generated the
+    problem.
     """
     check_ranges(min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
     check_ranges(max_numbers=(max_numbers, min_numbers))
@@ -52,7 +52,7 @@ def countdown(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """A problem and the steps by which it was generated."""
+    """A problem and the steps that generated it."""
 
     numbers: tuple[int, ...]
     target: int
@@ -62,7 +62,7 @@ class Solved:
 
 
 def _combine(stream: random.Random, numbers: list[int], operations: str) -> Solved | None:
-    """Combine numbers until one is left, all of them positive and whole; None if that is not possible."""
+    """Combine numbers until one is left; None if the results cannot all be positive and whole."""
     # Each value with its expression and that expression's precedence.
     remaining = [(number, str(number), 3) for number in numbers]
     steps: list[str] = []

@@ -1,10 +1,10 @@
-"""Decide which problem is asked next, and record that every group is trained on exactly once.
+"""Choose the next problem, and ensure that every group is trained on exactly once.
 
     next() -> issued -> graded(...) -> trained(...)
 
 A group is in flight until it is graded, and untrained until a step has used it. After a restore, groups in flight are
-issued again first, under the same keys; the trainer keeps groups that are graded but untrained (it has their tokens).
-Plain Python without a clock: results depend only on the seed and the order of the calls.
+issued again first, with the same keys; the trainer keeps groups that are graded but untrained, with their tokens.
+Plain Python without a clock: results depend only on the seed and the order of calls.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from scalerl.types import derive_seed, group_key
 
 
 class PassRecord(NamedTuple):
-    """How often a problem was solved, over completions with a verdict, before any filter."""
+    """How often a problem was solved, counted over completions with a verdict, before any filter."""
 
     latest_correct: int = 0
     latest_graded: int = 0
@@ -25,7 +25,7 @@ class PassRecord(NamedTuple):
     total_graded: int = 0
 
     def with_group(self, num_correct: int, num_graded: int) -> "PassRecord":
-        """Return the record with a group added; a group without any verdict changes nothing."""
+        """Return the record with a group added; a group without verdicts changes nothing."""
         if num_graded == 0:
             return self
         return PassRecord(
@@ -37,7 +37,7 @@ class PassRecord(NamedTuple):
 
 
 class Issued(NamedTuple):
-    """A problem to ask now; `key` names the group of its completions."""
+    """A problem to sample now; `key` is the name of the group of its completions."""
 
     epoch: int
     problem_id: str
@@ -48,13 +48,13 @@ class Issued(NamedTuple):
 
 
 History = Literal["latest", "cumulative"]
-"""Whether a pass rate is that of a problem's last group or of all its groups; the paper leaves it open."""
+"""Whether a pass rate is that of a problem's last group or of all its groups; the paper does not say."""
 LeftOut = Callable[[PassRecord], float]
-"""The share of later epochs in which a problem with this record is not asked; True for all, and then it is solved."""
+"""Returns the share of later epochs that leave a problem out, by its record; True for all: the problem is solved."""
 
 
 def _pass_rate(record: PassRecord, history: History) -> float | None:
-    """Return a problem's pass rate; None before its first verdict."""
+    """Return the pass rate of a problem; None before its first verdict."""
     latest = history == "latest"
     num_correct = record.latest_correct if latest else record.total_correct
     num_graded = record.latest_graded if latest else record.total_graded
@@ -62,7 +62,7 @@ def _pass_rate(record: PassRecord, history: History) -> float | None:
 
 
 def no_positive_resampling(record: PassRecord, /, *, threshold: float, history: History) -> bool:
-    """A problem is solved, and no longer asked, at a pass rate >= threshold (0.9 in arXiv 2510.13786, section 4)."""
+    """Leave a problem out once its pass rate is >= threshold (0.9 in arXiv 2510.13786, section 4)."""
     rate = _pass_rate(record, history)
     return rate is not None and rate >= threshold
 
@@ -70,9 +70,9 @@ def no_positive_resampling(record: PassRecord, /, *, threshold: float, history: 
 def pools(
     record: PassRecord, /, *, easy: float, hard: float, easy_frac: float, hard_frac: float, history: History
 ) -> float:
-    """Easy and hard problems are asked in a part of the epochs, the others in all: each pool has a rate of its own.
+    """Use easy and hard problems in a share of the epochs, and all others in every epoch.
 
-    Easy is a pass rate >= easy, hard one <= hard. Which epochs these are is drawn for each problem.
+    Easy means a pass rate >= easy, hard a pass rate <= hard. The epochs are drawn for each problem.
     """
     rate = _pass_rate(record, history)
     if rate is None or hard < rate < easy:
@@ -81,18 +81,18 @@ def pools(
 
 
 def uniform(record: PassRecord, /) -> bool:
-    """No problem counts as solved: every problem is asked in every epoch."""
+    """Use every problem in every epoch; no problem counts as solved."""
     return False
 
 
 class _Epochs:
-    """The problems of one task: every remaining one once per epoch, in an order drawn from (seed, epoch)."""
+    """The problems of one task: each remaining problem once per epoch, in an order drawn from (seed, epoch)."""
 
     def __init__(self, problem_ids: Sequence[str], seed: int, left_out: Callable[[str], float]) -> None:
-        """`left_out` says in which share of the epochs a problem is not asked."""
+        """`left_out` returns the share of the epochs that leave a problem out."""
         if not problem_ids:
             raise ValueError("a curriculum needs at least one problem")
-        # Sorted: the order of an epoch must not depend on the order of a file.
+        # Sort them: the order of an epoch must not depend on the order of a file.
         self.problem_ids, self.seed, self._left_out = sorted(problem_ids), seed, left_out
         self.solved: set[str] = set()
         self.epoch = 0
@@ -107,17 +107,17 @@ class _Epochs:
         while not self.pending and not self.exhausted:
             self.epoch += 1
             self.pending = self._shuffled()
-        # Pending is stored in reverse, so that removing its first problem is cheap.
+        # Pending problems are stored in reverse, so that removing the first is cheap.
         for place in range(len(self.pending) - 1, -1, -1):
             if self.pending[place] not in busy:
                 return Issued(problem_id=self.pending.pop(place), epoch=self.epoch)
         return None
 
     def graded(self, issued: Issued) -> None:
-        """Follow the new record of a problem."""
+        """Update the epoch after the record of a problem has changed."""
         if self._left_out(issued.problem_id) >= 1:
             self.solved.add(issued.problem_id)
-        # The next epoch may have begun before this grade, with the problem pending in it.
+        # The next epoch may have begun before this grade, and include the problem.
         if issued.epoch < self.epoch and self._is_left_out(issued.problem_id) and issued.problem_id in self.pending:
             self.pending.remove(issued.problem_id)
 
@@ -127,19 +127,17 @@ class _Epochs:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["problems"] != self._digest():
-            raise ValueError(
-                "the checkpoint was made with other problems than these; resume with the same task settings"
-            )
+            raise ValueError("the checkpoint was made with other problems; resume with the same task settings")
         self.epoch, self.pending, self.solved = state["epoch"], list(state["pending"]), set(state["solved"])
 
     def _shuffled(self) -> list[str]:
-        # Shuffled before solved problems are removed, so that two runs differ only by what they solved.
+        # Shuffle before solved problems are removed, so that runs differ only in the problems that they solved.
         order = list(self.problem_ids)
         random.Random(derive_seed("epoch order", self.seed, self.epoch)).shuffle(order)
         return [problem_id for problem_id in reversed(order) if not self._is_left_out(problem_id)]
 
     def _is_left_out(self, problem_id: str) -> bool:
-        """Return whether a problem is not asked in this epoch."""
+        """Return whether this epoch leaves a problem out."""
         share = 1.0 if problem_id in self.solved else self._left_out(problem_id)
         if not 0 < share < 1:
             return share >= 1
@@ -153,11 +151,11 @@ class Curriculum:
     """Issues every remaining problem of a task exactly once per epoch, and tasks in the ratio of their weights.
 
     The next epoch begins as soon as the last problem of this one is issued, but a problem waits in it until its
-    previous group is graded, since only then it is known whether the problem is solved.
+    previous group is graded: only then is it known whether the problem is solved.
 
-    The task furthest behind its share is asked next, so the ratio holds at every point and not only in the long run.
-    If that task must wait for a grade, all wait, since asking another would change the ratio; the task has groups in
-    flight, so the wait ends. An exhausted task drops out, and the others continue in their ratio.
+    The next task is the one furthest behind its share, so that the ratio holds at every point and not only in the long
+    run. If this task must wait for a grade, all tasks wait, because another one would change the ratio. The wait ends,
+    because the task has groups in flight. An exhausted task drops out, and the others continue in their ratio.
     """
 
     def __init__(
@@ -168,7 +166,7 @@ class Curriculum:
         left_out: LeftOut,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        """Several tasks have their problems and weights by name; only the ratios of the weights matter."""
+        """With several tasks, problems and weights are given by name; only the ratios of weights matter."""
         tasks = problem_ids if isinstance(problem_ids, Mapping) else {"": problem_ids}
         weights = weights or dict.fromkeys(tasks, 1.0)
         if not tasks or tasks.keys() != weights.keys() or min(weights.values()) <= 0:
@@ -180,9 +178,9 @@ class Curriculum:
 
         def of_problem(problem_id: str) -> float:
             record = self._records.get(problem_id)
-            return 0.0 if record is None else float(left_out(record))  # its first epoch asks it
+            return 0.0 if record is None else float(left_out(record))  # no problem is left out of its first epoch
 
-        # Sorted: the order of problems must not depend on the order of a file.
+        # Sort them: the order of problems must not depend on the order of a file.
         self._tasks = {
             name: _Epochs(tasks[name], derive_seed("task of a mixture", seed, name) if name else seed, of_problem)
             for name in sorted(tasks)
@@ -192,7 +190,7 @@ class Curriculum:
         if len(listed) > len(self._task_of):
             raise ValueError(f"two problems have the id {Counter(listed).most_common(1)[0][0]!r}; ids must be unique")
         self._weights, self._seed = dict(weights), seed
-        # Those issued again after a resume count once.
+        # Problems issued again after a resume count once.
         self._num_issued = dict.fromkeys(self._tasks, 0)
         self._in_flight: dict[str, Issued] = {}
         self._busy: set[str] = set()
@@ -200,13 +198,13 @@ class Curriculum:
         self._reissue: dict[str, Issued] = {}
 
     def next(self) -> Issued | None:
-        """Return the next problem to ask. None means to wait for a grade, or to stop if `exhausted`."""
+        """Return the next problem. None means to wait for a grade, or to stop if `exhausted`."""
         if self._reissue:
             return self._reissue.pop(next(iter(self._reissue)))
         remaining = [name for name, task in self._tasks.items() if not task.exhausted]
         if not remaining:
             return None
-        # Half a problem ahead, so that the first task depends on the weights, not on the names.
+        # Start half a problem ahead, so that the first task depends on weights, not on names.
         name = min(remaining, key=lambda name: (self._num_issued[name] + 0.5) / self._weights[name])
         issued = self._tasks[name].next(self._busy)
         if issued is not None:
@@ -216,9 +214,9 @@ class Curriculum:
         return issued
 
     def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int | None = None) -> None:
-        """Record a group's verdicts; call it at grading, before any filter.
+        """Record the verdicts of a group; call this when it is graded, before any filter.
 
-        With `num_asked`, the number of completions of the group, a group with verdicts on fewer than half of them is
+        With `num_asked`, the number of completions in the group, a group with verdicts on fewer than half of them is
         not recorded: one correct verdict of 16 must not make a problem solved. Without it, every group with a verdict
         counts.
         """
@@ -237,38 +235,38 @@ class Curriculum:
         self._task_of[issued.problem_id].graded(issued)
 
     def trained(self, key: str) -> None:
-        """Record that a step used this group, even if a filter dropped all of it."""
+        """Record that a step used this group, even if filters dropped all of it."""
         if key not in self._untrained:
             raise ValueError(f"group {key!r} is trained but not waiting: it was never graded, or was already trained")
         del self._untrained[key]
 
     @property
     def exhausted(self) -> bool:
-        """Whether no problem is left to ask, now or later; the run then ends as done, "data exhausted"."""
+        """Whether no problems are left, now or later; the run then ends with "data exhausted"."""
         return all(task.exhausted for task in self._tasks.values())
 
     @property
     def in_flight(self) -> tuple[Issued, ...]:
-        """Groups issued and not graded yet, oldest first."""
+        """Groups that are issued but not graded yet, oldest first."""
         return tuple(self._in_flight.values())
 
     @property
     def untrained(self) -> tuple[Issued, ...]:
-        """Groups graded and not used by a step yet, in the order of grading."""
+        """Groups that are graded but not used by a step yet, in the order of grading."""
         return tuple(self._untrained.values())
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Columns of a step's row: the share of problems that will not be asked again.
+        """Return columns of a step's row: the share of problems that are solved.
 
-        Of several tasks, the largest, and that of each with its name at the end.
+        With several tasks, there is one column per task, and the largest share.
         """
         fracs = {name: len(task.solved) / len(task.problem_ids) for name, task in self._tasks.items()}
         by_task = {f"curriculum/solved_frac/{name}": frac for name, frac in fracs.items() if name}
         return {"curriculum/solved_frac": max(fracs.values()), **by_task}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a resumed run needs, in JSON types."""
+        """Return everything that a resumed run needs, in JSON types."""
         return {
             "seed": self._seed,
             "tasks": {name: task.state_dict() for name, task in self._tasks.items()},
@@ -287,7 +285,7 @@ class Curriculum:
         left_out: LeftOut,
         weights: Mapping[str, float] | None = None,
     ) -> Self:
-        """Return a curriculum in the given state; groups in flight are issued again first."""
+        """Return a curriculum in a given state; groups in flight are issued again first."""
         made = cls(problem_ids, seed=state["seed"], left_out=left_out, weights=weights)
         if state["tasks"].keys() != made._tasks.keys():
             raise ValueError(

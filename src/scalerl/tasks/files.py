@@ -1,4 +1,4 @@
-"""Tasks from a user's own problems: in a file, in a Hugging Face data set, or returned by a function."""
+"""Tasks from a user's problems: in a file, in a Hugging Face data set, or returned by a function."""
 
 import dataclasses
 import functools
@@ -11,23 +11,24 @@ from itertools import islice
 from typing import Any
 
 from scalerl.errors import TaskError
-from scalerl.tasks.rows import Row, Source, numbered, shown
+from scalerl.tasks.rows import Row, RowSource, numbered, shown
 from scalerl.tasks.task import Demonstration, Task, without
 from scalerl.types import Problem, derive_seed
 
 DEFAULT_EVALUATION = 1000
-"""Problems of an evaluation set that a task generates, where a recipe does not set how many."""
+"""Number of problems in an evaluation set of a generated task, if the recipe does not set it."""
 
 MOST_ROWS = 5_000_000
-"""More rows than any set of problems has; a function that yields more is assumed never to end."""
+"""More rows than any set of problems has; a function that yields more is assumed to be endless."""
 
 _SYNONYMS = {
     "prompt": ("question", "problem", "query"),
     "answer": ("target", "label", "reference", "ground_truth"),
 }
-"""What fields are also called, by the names that are taken if none are set.
+"""Other names of fields, by their default names.
 
-Not what often holds a part of a problem (instruction, input) or more than its answer (solution, output).
+Names of fields that often contain a part of a problem (instruction, input) or more than its answer (solution, output)
+are not included.
 """
 
 
@@ -49,10 +50,10 @@ def _problems(
     demonstration_field: str = "",
     answer_pattern: str = "",
 ) -> Task:
-    """Problems of a file, or of a Hugging Face data set; `num_evaluation` of them, or of a second one, are withheld.
+    """Problems from a file or a Hugging Face data set; `num_evaluation` of them, or of a second one, are withheld.
 
-    `name` is the task's in a recipe. `answer_pattern` extracts the answer from a longer reference, e.g. "#### (.+)" for
-    GSM8K.
+    `name` is the name of the task. `answer_pattern` extracts the answer from a longer reference, for example
+    "#### (.+)" for GSM8K.
     """
     fields = Fields(
         prompt=prompt_field,
@@ -61,7 +62,7 @@ def _problems(
         demonstration=demonstration_field,
         answer_pattern=answer_pattern,
     )
-    rows, held = Source(path, evaluation_path, dataset, subset, split, evaluation_split).read(name)
+    rows, held = RowSource(path, evaluation_path, dataset, subset, split, evaluation_split).read(name)
     return _rows_task(name, num_evaluation, evaluation_seed, rows, held, fields)
 
 
@@ -85,11 +86,11 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int |
     try:
         num = DEFAULT_EVALUATION if num_evaluation is None else num_evaluation
         result = function(num, evaluation_seed) if num_arguments else function()
-        # A generator runs only now, so its errors appear here.
+        # A generator runs only now, so its errors are raised here.
         values = result if isinstance(result, Task) else _listed(name, result)
     except TaskError:
         raise
-    # A script that was meant to be run by itself may call sys.exit.
+    # A module that is meant to be run as a script may call sys.exit.
     except (Exception, SystemExit) as error:
         raise TaskError(f'"{name}" raised {type(error).__name__}: {" ".join(str(error).split())}') from error
     if isinstance(values, Task):
@@ -109,28 +110,28 @@ def _listed(name: str, result: Any) -> list[Any]:
         )
     rows = list(islice(result, MOST_ROWS + 1))
     if len(rows) > MOST_ROWS:
-        raise TaskError(f'"{name}" returned more than {MOST_ROWS} rows: does it ever end?')
+        raise TaskError(f'"{name}" returned more than {MOST_ROWS} rows: it may be endless')
     return rows
 
 
 Entry = tuple[Row, Problem, str]
-"""A row, its problem and a completion to imitate; empty if there is none."""
+"""A row, its problem and a completion to imitate, which may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """The names of a row's fields."""
+    """The names of the fields in rows."""
 
     prompt: str = "prompt"
     answer: str = "answer"
-    """Empty if rows have no reference, as demonstrations may; then no grader has a verdict."""
+    """Empty if rows have no reference, which is allowed for demonstrations; graders then have no verdict."""
     id: str = "id"
     demonstration: str = ""
-    """Field with a completion to imitate; empty if rows have none."""
+    """The field with a completion to imitate; empty if there is none."""
     answer_pattern: str = ""
-    """A regular expression whose one group is the answer within a longer reference; the last match counts."""
+    """A regular expression with one group, the answer in a longer reference; the last match counts."""
     settable: bool = True
-    """Whether the user can set the field names, so that errors may mention the settings."""
+    """Whether the user can set these names; errors then mention the settings."""
 
     def __post_init__(self) -> None:
         try:
@@ -143,17 +144,17 @@ class Fields:
                 f"write (...) around it, and (?:...) around anything else"
             )
 
-    def found_in(self, row: Row) -> "Fields":
-        """Return the fields with a default name that the row lacks replaced by the one synonym that it has."""
+    def present_in(self, row: Row) -> "Fields":
+        """Return the fields with each default name that the row lacks replaced by its only synonym in the row."""
 
-        def found(name: str) -> str:
+        def name_in_row(name: str) -> str:
             others = [other for other in _SYNONYMS.get(name, ()) if other in row.values]
             return others[0] if name not in row.values and len(others) == 1 else name
 
-        return dataclasses.replace(self, prompt=found(self.prompt), answer=found(self.answer))
+        return dataclasses.replace(self, prompt=name_in_row(self.prompt), answer=name_in_row(self.answer))
 
     def read(self, row: Row, task: str) -> Entry:
-        """Return the problem of a row, with a completion if there is a field for it."""
+        """Return the problem of a row, and the completion if there is a field for it."""
         problem_id = row.place.replace(" ", "-") if row.values.get(self.id) is None else self._text(row, "id")
         chat = row.turns(self.prompt)
         is_shown = self.demonstration == self.prompt and chat[-1:] and chat[-1][0] == "assistant"
@@ -174,7 +175,7 @@ class Fields:
         matches = re.findall(self.answer_pattern, reference)
         if not matches or not matches[-1].strip():
             pattern = f'answer_pattern "{self.answer_pattern}"'
-            raise row.fault(f"no answer in the reference: {pattern} finds none in {shown(reference)}")
+            raise row.fault(f"no answer in the reference: {pattern} does not match {shown(reference)}")
         return matches[-1].strip()
 
     def _completion(self, row: Row) -> str:
@@ -191,7 +192,7 @@ class Fields:
 
 
 def _text_of(turns: Sequence[tuple[str, str]]) -> str:
-    """Return a chat as one text: a single user turn as it is, so that it equals the same problem without a chat."""
+    """Return a chat as one text; a single user turn is unchanged, so that it equals the same problem without a chat."""
     if len(turns) == 1 and turns[0][0] == "user":
         return turns[0][1]
     return "\n\n".join(f"{role}: {content}" for role, content in turns)
@@ -200,8 +201,8 @@ def _text_of(turns: Sequence[tuple[str, str]]) -> str:
 def _rows_task(
     name: str, num: int | None, seed: int, rows: Sequence[Row], held: Sequence[Row] | None, given: Fields
 ) -> Task:
-    """Build a task from rows, graded by `exact`. A row without the id field gets its number as id."""
-    fields = given.found_in(rows[0])
+    """Build a task from rows, graded by `exact`. The id of a row without an id field is its number."""
+    fields = given.present_in(rows[0])
     entries, apart = ([fields.read(row, name) for row in each] for each in (rows, held or ()))
     task = entries_task(name, num, seed, entries, apart, grader="exact")
     if fields == given:
@@ -213,9 +214,9 @@ def _rows_task(
 def entries_task(
     name: str, num: int | None, seed: int, entries: Sequence[Entry], held: Sequence[Entry], *, grader: str
 ) -> Task:
-    """Build a task from entries, of which `num` are withheld for evaluation, or that many of `held`, if there are any.
+    """Build a task from entries; `num` of them, or of `held` if there are any, are withheld for evaluation.
 
-    With None all of them are, in their order: a set that is only evaluated on.
+    None means all of them, in order, for a set that is only evaluated on.
     """
     completions = _completions(entries)
     problems = [problem for _, problem, _ in entries]
@@ -225,15 +226,15 @@ def entries_task(
         pool = [dataclasses.replace(problem, id=f"evaluation/{problem.id}") for _, problem, _ in held]
     if num is not None and num > len(pool):
         raise TaskError(
-            f"{where} holds {len(pool)} problem{'s' * (len(pool) != 1)}, but {num} are to be evaluated on: lower "
-            f"evaluation.num_prompts, or add problems"
+            f"{where} has {len(pool)} problem{'s' * (len(pool) != 1)}, but evaluation.num_prompts is {num}: lower it, "
+            f"or add problems"
         )
     withheld = pool if num is None else random.Random(derive_seed("withheld problems", seed)).sample(pool, num)
     training = without(problems, withheld)
     if not training and num is not None:
         equal = "" if len(withheld) >= len(problems) else f" or equal to one of the {len(withheld)} that are"
         raise TaskError(
-            f"{entries[0][0].where}: all its {len(problems)} problems are withheld for evaluation{equal}, none are "
+            f"{entries[0][0].where}: all its {len(problems)} problems are withheld for evaluation{equal}, so none are "
             f"left to train on: add different problems, or lower evaluation.num_prompts"
         )
     label = "code demonstrations" if grader == "code" else "file demonstrations"
@@ -252,7 +253,7 @@ def entries_task(
 
 
 def _completions(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the completions by the id of their problem, which must differ."""
+    """Return the completions by the id of their problem; ids must be unique."""
     places: dict[str, str] = {}
     for row, problem, _ in entries:
         if problem.id in places:

@@ -1,6 +1,6 @@
-"""Any data set of reasoning-gym by its name; reasoning-gym itself generates the problems and scores the answers.
+"""Any data set of reasoning-gym, by name; reasoning-gym generates the problems and scores the answers.
 
-Scoring needs the whole entry, so it is the problem's reference answer.
+Scoring needs a whole entry, so the entry is the reference answer of its problem.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 GRADER = f"{__name__}:grade"
 
 _MOST_MISSES = 200
-"""Few, because some entries take a second to generate."""
+"""A small number, because some entries take a second to generate."""
 
 _SIZE = 10**9
-"""The size of a data set in reasoning-gym limits its index; entries are generated on demand."""
+"""Size of a data set in reasoning-gym: it limits the index, and entries are generated on demand."""
 
 
 def gym(
@@ -41,7 +41,7 @@ def gym(
     threshold: float = 1.0,
     **difficulty: Any,
 ) -> Task:
-    """A reasoning-gym data set. A score of at least `threshold` is correct; further settings are the data set's own.
+    """A data set of reasoning-gym. A score of at least `threshold` is correct; other settings are the data set's.
 
     Evaluation problems are drawn first, and no training problem equals one of them in content.
     """
@@ -60,7 +60,7 @@ def gym(
     with faults_of("gym"):
         check_ranges(num_problems=(num_problems, 1))
         if not 0 < threshold <= 1:
-            raise TaskError(f"threshold is {threshold:g} but scores reach from 0 to 1: set it above 0 and up to 1")
+            raise TaskError(f"threshold is {threshold:g} but must be above 0 and at most 1, like scores")
         _check_settings(dataset, difficulty)
         evaluation = drawn("evaluation", evaluation_seed, num_evaluation, ())
         training = drawn("training", seed, num_problems, evaluation)
@@ -69,7 +69,7 @@ def gym(
 
 @reads_answer
 def grade(given: str | None, answer: str) -> bool | None:
-    """Return whether the data set's own score of the answer reaches the threshold; <answer> tags are removed first."""
+    """Return whether the data set's score of the answer, without <answer> tags, reaches the threshold."""
     try:
         reference = decode(json.loads(answer), {}.__getitem__)
         threshold, entry = reference["threshold"], reference["entry"]
@@ -81,7 +81,7 @@ def grade(given: str | None, answer: str) -> bool | None:
     _, tag, tagged = given.rpartition("<answer>")
     try:
         score = source.score_answer(tagged.partition("</answer>")[0].strip() if tag else given, entry)
-    # Some scorers raise on answers that they cannot parse; such an answer is wrong.
+    # Some scorers raise an error for an answer that they cannot parse; such an answer is wrong.
     except Exception:
         return False
     return bool(score >= threshold)
@@ -107,9 +107,9 @@ def _source(dataset: str, difficulty: Mapping[str, Any], *, seed: int) -> "Proce
 
     try:
         return create_dataset(dataset, seed=seed, size=_SIZE, **difficulty)
-    # It checks settings by assertions, and wrong types raise anything.
+    # It checks settings with assertions, and wrong types may raise any error.
     except Exception as error:
-        raise TaskError(f'"{dataset}" refuses these settings: {error or type(error).__name__}') from error
+        raise TaskError(f'"{dataset}" rejects these settings: {error or type(error).__name__}') from error
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,8 +1,8 @@
-"""Length control: how long a completion may get, and how its length changes its reward.
+"""Length control: how long a completion may become, and how its length changes its reward.
 
 Each control takes `encode` (text to token ids, without special tokens) and the text that ends thinking, and returns a
 LengthControl: a plan for a request, drawn from that request's seed, and an adjustment of the reward.
-Source: arXiv 2510.13786, section 4.
+RowSource: arXiv 2510.13786, section 4.
 """
 
 import functools
@@ -21,7 +21,7 @@ class LengthControl:
     """The two effects of a length control: `plan` for the generator, `adjust` for the reward."""
 
     max_tokens: int
-    """No plan allows more tokens than this."""
+    """Largest number of tokens that any plan allows."""
     plan: Callable[[int], LengthPlan]
     """A request's seed -> its length plan."""
     adjust: Callable[[int, bool], float]
@@ -29,7 +29,7 @@ class LengthControl:
 
 
 def recognising(control: LengthControl, ending: Ending) -> LengthControl:
-    """Return the control with plans that recognise the end of thinking however it is spelled."""
+    """Return the control with plans that recognise the end of thinking in any spelling."""
 
     @functools.cache
     def with_ending(plan: LengthPlan) -> LengthPlan:
@@ -57,7 +57,7 @@ def interruption(
     if not thinking_end or thinking_end not in marker:
         raise RecipeError(
             f"length.marker is {json.dumps(marker)} but must hold the text that ends thinking, task.thinking_end = "
-            f"{json.dumps(thinking_end)}; otherwise thinking would go on after it"
+            f"{json.dumps(thinking_end)}; otherwise thinking would continue after it"
         )
     if len(marker_tokens) >= answer_budget:
         raise ValueError(
@@ -72,7 +72,7 @@ def interruption(
         )
 
     def plan(seed: int) -> LengthPlan:
-        # The modulo's bias is below 1e-12 for any budget, since the seed has 63 bits.
+        # The bias of the modulo is below 1e-12 for any budget, because the seed has 63 bits.
         return with_budget(thinking_min + derive_seed("thinking budget", seed) % (thinking_max - thinking_min + 1))
 
     return LengthControl(max_tokens=thinking_max + answer_budget, plan=plan, adjust=_no_adjustment)
@@ -93,7 +93,7 @@ def penalty(encode: Encode, thinking_end: str, /, *, max_length: int, cache: int
 
 
 def unlimited(encode: Encode, thinking_end: str, /, *, max_length: int) -> LengthControl:
-    """No control except a maximal length."""
+    """Limit only the length."""
     return LengthControl(max_tokens=max_length, plan=_same_plan(max_length), adjust=_no_adjustment)
 
 

@@ -1,4 +1,4 @@
-"""The table of tasks by their names in a recipe. task.py defines what a task is; each kind has its own module."""
+"""The table of tasks by their names in recipes. task.py defines tasks; each kind has its own module."""
 
 from collections.abc import Callable, Mapping
 
@@ -23,4 +23,4 @@ TASKS: Mapping[str, Callable[..., Task]] = {
 }
 
 FROM_ROWS = frozenset({"code", "file", "hub"})
-"""Tasks whose problems are rows: given None as their number, they evaluate on all of them."""
+"""Tasks whose problems are rows: if the number of evaluation problems is None, they use all rows."""

@@ -1,7 +1,7 @@
-"""Tasks whose problems are generated: how they are split into training and evaluation, and when to stop drawing.
+"""Tasks with generated problems: split them into training and evaluation, and decide when to stop drawing.
 
-One problem in sixteen, chosen by its content, is never trained on and never demonstrated. A base model that was taught
-with one seed therefore has not seen the evaluation problems of any other seed.
+One problem in sixteen, chosen by its content, is never trained on or demonstrated. So a base model that was trained
+with one seed has not seen the evaluation problems of any other seed.
 """
 
 import functools
@@ -28,17 +28,17 @@ OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
 _WITHHELD_ONE_IN = 16
 
 _MOST_MISSES = 5000
-"""Draws in a row without a new problem after which there are assumed to be no more."""
+"""Number of consecutive draws without a new problem after which no more are expected."""
 
 _LEAST, _TRIED = 10, 500
-"""A size counts as impossible if fewer attempts than the first number succeed among the second."""
+"""A size counts as impossible if fewer than the first number of attempts succeed among the second number."""
 
 _BLOCK = 2000
-"""Draws over which the rate of new problems is measured."""
+"""Number of draws over which the rate of new problems is measured."""
 
 
 class Drawn(NamedTuple):
-    """A problem, and what draws a completion to imitate, or a conversation: the model and the environment in turn."""
+    """A problem, and a function that draws a completion or conversation to imitate (model and environment in turn)."""
 
     problem: Problem
     demonstrate: Callable[[random.Random], str | tuple[str, ...]]
@@ -48,9 +48,9 @@ Draw = Callable[[random.Random], Drawn]
 
 
 def generated(*, grader: str, num_problems: int, remedy: str) -> Callable[[Callable[..., Draw]], Callable[..., Task]]:
-    """Make a task of a function from settings to a draw; `remedy` is what an error tells the user to change.
+    """Turn a function from settings to a draw into a task; `remedy` is advice for errors.
 
-    The task has two settings more: `num_problems` for training, with this default, and the `seed` they are drawn from.
+    The task has two more settings: `num_problems` for training, with this default, and the `seed` of the draws.
     """
 
     def decorated(function: Callable[..., Draw]) -> Callable[..., Task]:
@@ -79,7 +79,7 @@ def generated(*, grader: str, num_problems: int, remedy: str) -> Callable[[Calla
 
 @contextmanager
 def faults_of(name: str) -> Iterator[None]:
-    """Begin what is wrong with a task's settings with its name."""
+    """Begin errors about a task's settings with the name of the task."""
     try:
         yield
     except TaskError as error:
@@ -91,9 +91,9 @@ def _demonstrations(draw: Draw, name: str, num: int, seed: int) -> list[Demonstr
     result: list[Demonstration] = []
     while len(result) < num:
         problem, demonstrate = draw(stream)
-        said = demonstrate(stream)
+        turns = demonstrate(stream)
         if not is_withheld(problem):
-            result.append(Demonstration.of(problem, said))
+            result.append(Demonstration.of(problem, turns))
     return result
 
 
@@ -107,10 +107,10 @@ def _drawn_problems(draw: Draw, name: str, purpose: str, seed: int, num: int, re
 def distinct(
     draw: Callable[[], Problem], num: int, *, wanted: Callable[[Problem], bool], most_misses: int = _MOST_MISSES
 ) -> tuple[Problem, ...]:
-    """Return `num` wanted problems that differ in content, or fewer if more cannot be drawn in reasonable time.
+    """Return `num` wanted problems that differ in content, or fewer if drawing more would take too long.
 
-    Drawing uniformly from S >= num problems needs at most about S further draws at the current rate of new ones; with
-    too few problems the number grows without bound. A forecast far beyond num therefore ends the search early.
+    Drawing uniformly from S >= num problems needs at most about S more draws at the current rate of new ones; with too
+    few problems, the number grows without bound. So the search ends early if a forecast is far beyond num.
     """
     problems: dict[str, Problem] = {}
     misses = draws = new_in_block = 0
@@ -134,11 +134,11 @@ def distinct(
 
 
 def enough(problems: tuple[Problem, ...], num: int, *, purpose: str, remedy: str) -> tuple[Problem, ...]:
-    """Return the problems; TaskError if they are fewer than were asked for."""
+    """Return the problems; TaskError if they are fewer than requested."""
     if len(problems) < num:
         raise TaskError(
-            f"{num} different problems for {purpose} were asked for, but these settings give hardly more than "
-            f"{len(problems)}: {remedy}, or ask for fewer"
+            f"{num} different problems for {purpose} are needed, but these settings give hardly more than "
+            f"{len(problems)}: {remedy}, or use fewer"
         )
     return problems
 
@@ -146,9 +146,9 @@ def enough(problems: tuple[Problem, ...], num: int, *, purpose: str, remedy: str
 def retried(
     attempt: Callable[[random.Random, int], Drawn | None], least: int, most: int, rare: Callable[[int], str]
 ) -> Draw:
-    """Return a draw that attempts a problem of a size from `least` to `most` until there is one.
+    """Return a draw that attempts problems of a random size from `least` to `most` until one succeeds.
 
-    Where hardly any attempt at a size gives something, drawing thousands would take forever: TaskError says `rare`.
+    If hardly any attempt at a size succeeds, drawing would take too long: raise TaskError with the text of `rare`.
     """
     for size in range(least, most + 1):
         stream = random.Random(0)
@@ -166,12 +166,12 @@ def retried(
 
 
 def is_withheld(problem: Problem) -> bool:
-    """Return whether a problem is reserved for evaluation, under every seed."""
+    """Return whether a problem is reserved for evaluation, for any seed."""
     return int(problem.content_hash, 16) % _WITHHELD_ONE_IN == 0
 
 
 def check_ranges(**settings: tuple[float, ...]) -> None:
-    """Raise TaskError if a setting, given as (value, least) or (value, least, most), is outside of its range."""
+    """Raise TaskError if a setting, given as (value, least) or (value, least, most), is out of range."""
     for setting, (value, least, *most) in settings.items():
         if not least <= value <= max(most, default=math.inf):
             bounds = f"in [{least}, {most[0]}]" if most else f"at least {least}"
@@ -179,6 +179,6 @@ def check_ranges(**settings: tuple[float, ...]) -> None:
 
 
 def check_chosen(setting: str, value: str, chosen: Iterable[str], choices: Iterable[str]) -> None:
-    """Raise TaskError unless some of the choices were made, and nothing else."""
+    """Raise TaskError unless `chosen` has at least one item and all are choices."""
     if not set(chosen) or set(chosen) - set(choices):
         raise TaskError(f'{setting} is "{value}" but must be one or more of {", ".join(choices)}')

@@ -1,7 +1,7 @@
-"""Small functions to be written: "f(x): square it, then add 3. f(4) = 19".
+"""Problems that ask for a small function: "f(x): square it, then add 3. f(4) = 19".
 
-Each problem is a few steps over a number, a list of numbers or a word, described in words with one example. The program
-is run on inputs that the prompt does not show, so repeating the example does not pass.
+Each problem describes, in words and with one example, a few steps on a number, a list of numbers or a word. The program
+is tested with inputs that the prompt does not show, so that repeating the example does not pass.
 """
 
 import functools
@@ -17,69 +17,69 @@ from scalerl.types import Problem, derive_seed
 _LETTERS = "abcde"
 
 
-class Step(NamedTuple):
-    """One kind of step; {k} is a number and {c}, {d} are letters, drawn anew for each problem."""
+class ProgramStep(NamedTuple):
+    """A kind of step; {k} is a number and {c}, {d} are letters, which are drawn for each problem."""
 
     words: str
     code: str
-    """An expression of the argument's name, {v}."""
+    """An expression with the argument's name, {v}."""
     becomes: str = ""
-    """The kind of value that it makes, where that is another."""
+    """The kind of the result, if it differs from the argument's."""
 
 
 NUMBERS = (
-    Step("add {k}", "{v}+{k}"),
-    Step("subtract {k}", "{v}-{k}"),
-    Step("multiply by {k}", "{v}*{k}"),
-    Step("take the remainder by {k}", "{v}%{k}"),
-    Step("divide by {k} and round down", "{v}//{k}"),
-    Step("square it", "{v}*{v}"),
-    Step("negate it", "-{v}"),
-    Step("take the larger of it and {k}", "max({v},{k})"),
-    Step("take the smaller of it and {k}", "min({v},{k})"),
-    Step("drop the sign", "abs({v})"),
+    ProgramStep("add {k}", "{v}+{k}"),
+    ProgramStep("subtract {k}", "{v}-{k}"),
+    ProgramStep("multiply by {k}", "{v}*{k}"),
+    ProgramStep("take the remainder by {k}", "{v}%{k}"),
+    ProgramStep("divide by {k} and round down", "{v}//{k}"),
+    ProgramStep("square it", "{v}*{v}"),
+    ProgramStep("negate it", "-{v}"),
+    ProgramStep("take the larger of it and {k}", "max({v},{k})"),
+    ProgramStep("take the smaller of it and {k}", "min({v},{k})"),
+    ProgramStep("drop the sign", "abs({v})"),
 )
 LISTS = (
-    Step("reverse it", "{v}[::-1]"),
-    Step("sort it", "sorted({v})"),
-    Step("add {k} to each", "[i+{k} for i in {v}]"),
-    Step("multiply each by {k}", "[i*{k} for i in {v}]"),
-    Step("keep those above {k}", "[i for i in {v} if i>{k}]"),
-    Step("keep the even ones", "[i for i in {v} if i%2==0]"),
-    Step("keep the first {k}", "{v}[:{k}]"),
-    Step("leave out the first {k}", "{v}[{k}:]"),
-    Step("sum it", "sum({v})", "numbers"),
-    Step("count it", "len({v})", "numbers"),
+    ProgramStep("reverse it", "{v}[::-1]"),
+    ProgramStep("sort it", "sorted({v})"),
+    ProgramStep("add {k} to each", "[i+{k} for i in {v}]"),
+    ProgramStep("multiply each by {k}", "[i*{k} for i in {v}]"),
+    ProgramStep("keep those above {k}", "[i for i in {v} if i>{k}]"),
+    ProgramStep("keep the even ones", "[i for i in {v} if i%2==0]"),
+    ProgramStep("keep the first {k}", "{v}[:{k}]"),
+    ProgramStep("leave out the first {k}", "{v}[{k}:]"),
+    ProgramStep("sum it", "sum({v})", "numbers"),
+    ProgramStep("count it", "len({v})", "numbers"),
 )
 STRINGS = (
-    Step("reverse it", "{v}[::-1]"),
-    Step("write it {k} times", "{v}*{k}"),
-    Step("keep the first {k}", "{v}[:{k}]"),
-    Step("leave out the first {k}", "{v}[{k}:]"),
-    Step("put {c} before it", "'{c}'+{v}"),
-    Step("put {c} after it", "{v}+'{c}'"),
-    Step("replace {c} by {d}", "{v}.replace('{c}','{d}')"),
-    Step("sort its letters", "''.join(sorted({v}))"),
-    Step("count the {c}", "{v}.count('{c}')", "numbers"),
-    Step("count it", "len({v})", "numbers"),
+    ProgramStep("reverse it", "{v}[::-1]"),
+    ProgramStep("write it {k} times", "{v}*{k}"),
+    ProgramStep("keep the first {k}", "{v}[:{k}]"),
+    ProgramStep("leave out the first {k}", "{v}[{k}:]"),
+    ProgramStep("put {c} before it", "'{c}'+{v}"),
+    ProgramStep("put {c} after it", "{v}+'{c}'"),
+    ProgramStep("replace {c} by {d}", "{v}.replace('{c}','{d}')"),
+    ProgramStep("sort its letters", "''.join(sorted({v}))"),
+    ProgramStep("count the {c}", "{v}.count('{c}')", "numbers"),
+    ProgramStep("count it", "len({v})", "numbers"),
 )
-STEPS: Mapping[str, Sequence[Step]] = {"numbers": NUMBERS, "lists": LISTS, "strings": STRINGS}
+STEPS: Mapping[str, Sequence[ProgramStep]] = {"numbers": NUMBERS, "lists": LISTS, "strings": STRINGS}
 
 
 @functools.cache
 def _function(code: str) -> Callable[[Any], Any]:
-    """Return an expression of the tables above, filled in, as a function of v."""
+    """Return an expression of the tables above, with values filled in, as a function of v."""
     return eval(f"lambda v: {code}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specified:
-    """A function to be written: its steps with what was drawn for each, and inputs to show and to test it with."""
+    """A function to be written: its steps with drawn values, and inputs for the example and the tests."""
 
     kind: str
-    steps: tuple[tuple[Step, int, str, str], ...]
+    steps: tuple[tuple[ProgramStep, int, str, str], ...]
     inputs: tuple[Any, ...]
-    """The first is shown in the prompt, the others are withheld."""
+    """The first input is shown in the prompt, the others are withheld."""
 
     def value(self, argument: Any) -> Any:
         for step, k, c, d in self.steps:
@@ -99,8 +99,8 @@ def programs(
 ) -> Draw:
     """Return small functions to be written in Python; more steps are harder.
 
-    `show_example = false` leaves the example out of prompts, which halves their length. `slip_rate` is the share of
-    steps that a demonstration gets wrong, so that a base model has something left to learn.
+    `show_example = false` omits the example from prompts, which halves their length. `slip_rate` is the share of wrong
+    steps in demonstrations, so that a base model has something left to learn.
     """
     chosen = kinds.split()
     check_ranges(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), num_tests=(num_tests, 2))
@@ -118,17 +118,17 @@ def specified(stream: random.Random, kind: str, num_steps: int, num_tests: int) 
     """Return a function of this many steps whose value depends on its argument."""
     while True:
         current = kind
-        steps: list[tuple[Step, int, str, str]] = []
+        steps: list[tuple[ProgramStep, int, str, str]] = []
         for _ in range(num_steps):
             step = stream.choice(STEPS[current])
             c, d = stream.sample(_LETTERS, 2)
             steps.append((step, stream.randint(2, 9), c, d))
             current = step.becomes or current
-        # Inputs follow from the steps: the same function with another example would be the same problem.
+        # Inputs follow from the steps, because the same function with another example would be the same problem.
         inputs = random.Random(derive_seed("programs inputs", kind, _described(steps)))
         made = Specified(kind=kind, steps=tuple(steps), inputs=_inputs(inputs, kind, num_tests + 1))
         values = [repr(made.value(argument)) for argument in made.inputs]
-        # Neither a constant nor the argument itself may pass, nor may a number grow beyond what fits the prompt.
+        # A constant or the argument itself must not pass, and numbers must not become too long for the prompt.
         unchanged = all(made.value(argument) == argument for argument in made.inputs)
         if len(set(values)) > 1 and not unchanged and max(map(len, values)) <= 40:
             return made
@@ -155,7 +155,7 @@ def _problem(made: Specified, show_example: bool) -> Problem:
     return Problem(id=f"{name}: {_described(made.steps)}", prompt=prompt, answer=reference.to_text(), task="programs")
 
 
-def _described(steps: Sequence[tuple[Step, int, str, str]]) -> str:
+def _described(steps: Sequence[tuple[ProgramStep, int, str, str]]) -> str:
     return ", then ".join(step.words.format(k=k, c=c, d=d) for step, k, c, d in steps)
 
 

@@ -1,6 +1,6 @@
-"""Format a problem as the model's prompt: a template around it, and the chat template of the model's tokenizer.
+"""Format a problem as a prompt, with the task's template and the chat template of the model's tokenizer.
 
-Only prompts are formatted. Whether two problems are equal, and so withheld from training, depends on the bare problem.
+Only prompts are formatted: whether two problems are equal, and so withheld from training, depends on their bare text.
 """
 
 import re
@@ -15,9 +15,9 @@ Message = dict[str, str]
 """One turn of a chat: role and content."""
 
 ChatTemplate = Callable[[Sequence[Message]], str]
-"""Turns -> one text that ends where the model's answer begins."""
+"""Turns -> one text, which ends where the model's answer begins."""
 
-# A name in braces on its own is a placeholder; after a letter, _, ^ or } it is LaTeX, as in \boxed{x}.
+# A name in braces is a placeholder, but after a letter, _, ^ or } it is LaTeX, as in \boxed{x}.
 _FIELD = re.compile(r"(?<![\w\\^}])\{([A-Za-z_]\w*)\}")
 
 
@@ -28,11 +28,11 @@ class PromptFormat:
     template: str = PLACE
     """Text with {prompt} in place of the problem."""
     chat: bool = False
-    """Whether the text is the user's turn of a chat, formatted by the tokenizer's chat template."""
+    """Whether the text is the user's turn in a chat, formatted by the tokenizer's chat template."""
     system: str = ""
     """The system prompt of the chat; empty for none."""
     tools: str = ""
-    """The tools that the chat offers, as a list of JSON schemas; empty for none."""
+    """The offered tools, as a JSON list of schemas; empty for none."""
 
     def __post_init__(self) -> None:
         if PLACE not in self.template:
@@ -49,9 +49,9 @@ class PromptFormat:
 
 
 def render(prompt: str | Sequence[Message], around: PromptFormat, chat_template: ChatTemplate | None = None) -> str:
-    """Return the prompt's text; `chat_template` is None if the tokenizer has none.
+    """Return the text of a prompt; `chat_template` is None if the tokenizer has none.
 
-    Of a chat of several turns, the template goes around the last one, and its own system turn takes precedence.
+    In a chat of several turns, the template is applied to the last one, and a system turn of the chat takes precedence.
     """
     if not around.chat:
         if not isinstance(prompt, str):
@@ -68,10 +68,10 @@ def render(prompt: str | Sequence[Message], around: PromptFormat, chat_template:
         turns = [{"role": "system", "content": around.system}, *turns]
     try:
         return chat_template(turns)
-    # The template is a program that comes with the model; some reject a system prompt.
+    # A chat template is a program that comes with the model; some reject a system prompt.
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise PromptError(f"the model's chat template refuses {_roles(turns)}: {reason}") from error
+        raise PromptError(f"the model's chat template rejects {_roles(turns)}: {reason}") from error
 
 
 def _roles(turns: Sequence[Message]) -> str:

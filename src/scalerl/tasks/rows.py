@@ -1,6 +1,6 @@
-"""Rows of data and where they come from: a file or a Hugging Face data set. Errors name the row's place.
+"""Read rows of data from a file or a Hugging Face data set. Errors name the place of the row.
 
-A row is a mapping, from a line of a file, a row of a table or a value that a function returned.
+A row is a mapping: a line of a file, a row of a table or a value that a function returned.
 """
 
 import gzip
@@ -29,12 +29,12 @@ _COMPRESSED = ".gz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row and where it comes from."""
+    """A row and its origin."""
 
     where: str
     """The file, data set or function."""
     unit: str
-    """What a row is called there: "line" or "row"."""
+    """The word for a row there: "line" or "row"."""
     number: int
     values: Mapping[str, Any]
 
@@ -43,11 +43,11 @@ class Row:
         return f"{self.unit} {self.number}"
 
     def fault(self, what: str) -> TaskError:
-        """Return the error that says what is wrong with the row."""
+        """Return an error about the row."""
         return TaskError(f"{self.where}, {self.place}: {what}")
 
     def text(self, field: str, hint: str = "") -> str:
-        """Return a field that holds text or a number; `hint` ends the sentence if it is missing."""
+        """Return a field with text or a number; if it is missing, `hint` is added to the error."""
         if field not in self.values:
             has = ", ".join(map(str, self.values)) or "no fields"
             raise self.fault(f'the field "{field}" is missing; it has {has}{hint}')
@@ -56,7 +56,7 @@ class Row:
         return str(value)
 
     def turns(self, field: str) -> Turns:
-        """Return a field that holds a list of messages, {"role": ..., "content": ...}; () for anything else."""
+        """Return a field with a list of messages, {"role": ..., "content": ...}; () for anything else."""
         messages = self.values.get(field)
         if not _is_list(messages):
             return ()
@@ -71,7 +71,7 @@ class Row:
             if role not in ROLES or not (isinstance(content, str) and _is_text(content)):
                 raise self.fault(
                     f'message {number} in the field "{field}" must have a "role" ({", ".join(ROLES)}) and text as its '
-                    f'"content", and it is {shown(message)}'
+                    f'"content", but it is {shown(message)}'
                 )
             turns.append((role, content))
         return tuple(turns)
@@ -82,9 +82,9 @@ def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is text or a number; not for lists, null, booleans or NaN (null in some tables)."""
+    """Return whether a value is text or a number, and not a list, null, boolean or NaN (null in some tables)."""
     if isinstance(value, str):
-        # A lone surrogate, which JSON can spell as \ud800, is not a character; no tokenizer accepts it.
+        # A lone surrogate, which JSON can write as \ud800, is not a character; no tokenizer accepts it.
         return bool(value.strip()) and not _LONE_SURROGATE.search(value)
     if isinstance(value, numbers.Integral):
         return not isinstance(value, bool)
@@ -97,18 +97,18 @@ def shown(value: Any) -> str:
 
 
 def numbered(where: str, unit: str, values: Iterable[tuple[int, Any]]) -> Sequence[Row]:
-    """Return rows from (number, value) pairs; raise TaskError unless there is one and each value is a mapping."""
+    """Return rows from (number, value) pairs; TaskError if there are none or a value is not a mapping."""
     rows = [Row(where=where, unit=unit, number=number, values=value) for number, value in values]
     for row in rows:
         if not isinstance(row.values, Mapping):
-            raise row.fault(f"an object with fields is needed, not {type(row.values).__name__}")
+            raise row.fault(f"it must be an object with fields, not {type(row.values).__name__}")
     if not rows:
-        raise TaskError(f"{where} holds no problems: it is empty")
+        raise TaskError(f"{where} has no problems: it is empty")
     return rows
 
 
-class Source(NamedTuple):
-    """Where the rows of a task are: in a file, or in a data set by its name on the hub or the folder that has it."""
+class RowSource(NamedTuple):
+    """The place of a task's rows: a file, or a data set on the hub or in a folder."""
 
     path: str = ""
     evaluation_path: str = ""
@@ -118,13 +118,13 @@ class Source(NamedTuple):
     evaluation_split: str = ""
 
     def read(self, task: str) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Return the rows, and those to evaluate on where they are apart."""
+        """Return the rows, and the rows for evaluation if they are separate."""
         if bool(self.path) == bool(self.dataset):
-            raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub), and not both")
+            raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub)")
         source, other = ("path", "dataset") if self.path else ("dataset", "path")
         for name in ("subset", "split", "evaluation_split") if self.path else ("evaluation_path",):
             if getattr(self, name) != self._field_defaults[name]:
-                raise TaskError(f"{task}: {name} is set, but it belongs to {other}, and the problems are of {source}")
+                raise TaskError(f"{task}: {name} is set, but it belongs to {other}; the problems come from {source}")
         if self.path:
             return _read_file(Path(self.path)), _read_file(Path(self.evaluation_path)) if self.evaluation_path else None
         held = self._load(self.evaluation_split) if self.evaluation_split else None
@@ -140,14 +140,14 @@ class Source(NamedTuple):
         try:
             with hide_hub_warnings():
                 loaded = datasets.load_dataset(self.dataset, self.subset or None, split=split)
-        # No network, unknown name or split, a broken file: each has its own kind of error, and the user must see all.
+        # No network, unknown names and broken files raise different errors, and the user must see all of them.
         except Exception as error:
             raise TaskError(f"{where}, cannot be loaded: {first_line(error)}") from error
         return numbered(where, "row", enumerate(loaded, start=1))
 
 
 def _read_file(path: Path) -> Sequence[Row]:
-    """Read the rows of a file, in the format of its suffix; of text, also compressed (.jsonl.gz)."""
+    """Read the rows of a file in the format of its suffix; text may be compressed (.jsonl.gz)."""
     suffix = path.with_suffix("").suffix if path.suffix == _COMPRESSED else path.suffix
     if suffix not in _READERS or (path.suffix == _COMPRESSED and _READERS[suffix] is not _read_json):
         read = ", ".join(_READERS)
@@ -163,25 +163,25 @@ def _read_file(path: Path) -> Sequence[Row]:
 
 
 def _read_json(path: Path) -> Sequence[Row]:
-    # With or without the byte-order mark that some editors and spreadsheets write.
+    # Accept the byte-order mark that some editors and spreadsheets write.
     open_file = gzip.open if path.suffix == _COMPRESSED else open
     with open_file(path, "rt", encoding="utf-8-sig") as opened:
         text = opened.read()
     if path.suffix == ".json" and text.lstrip().startswith("["):
         return numbered(str(path), "entry", enumerate(_from_json(path, 1, text), start=1))
-    # Not splitlines: that also splits at characters which JSON allows inside a string.
+    # Do not use splitlines, which also splits at characters that JSON allows inside strings.
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     return numbered(str(path), "line", [(number, _from_json(path, number, line)) for number, line in lines])
 
 
 def _from_json(path: Path, line: int, text: str) -> Any:
-    """Return the value of a text that begins in this line."""
+    """Return the value of a JSON text that begins in line `line`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {line + error.lineno - 1}, column {error.colno}"
         raise TaskError(f"{path}, {place}: not valid JSON: {error.msg}") from None
-    # A number with thousands of digits, or very deeply nested brackets.
+    # For example a number with thousands of digits, or very deep nesting.
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path}, line {line}: not valid JSON: {first_line(error)}") from None
 
@@ -209,7 +209,7 @@ _READERS: Mapping[str, Callable[[Path], Sequence[Row]]] = {
 
 @contextmanager
 def hide_hub_warnings() -> Iterator[None]:
-    """Hide the warnings that the hub's client logs for each failed attempt; the final error is enough."""
+    """Hide the warnings that the hub's client logs for failed attempts; the final error is enough."""
     from huggingface_hub.utils import logging
 
     before = logging.get_verbosity()

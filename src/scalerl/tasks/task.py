@@ -1,8 +1,7 @@
 """A task: problems for training, problems withheld for evaluation, and demonstrations for a base model.
 
-A recipe names a function (num_evaluation, evaluation_seed, /, *, settings) -> Task and gives its settings. Settings
-that every task has are applied by `with_settings`. No training problem or demonstration equals an evaluation problem in
-content.
+A recipe names a function (num_evaluation, evaluation_seed, /, *, settings) -> Task and its settings. `with_settings`
+applies the settings that all tasks have. No training problem or demonstration equals an evaluation problem in content.
 """
 
 import dataclasses
@@ -27,17 +26,17 @@ class Demonstration:
 
     problem: Problem
     completion: str
-    """In a conversation, its last turn."""
+    """The completion, or the last turn of a conversation."""
     earlier: tuple[str, ...] = ()
-    """What was said before it in a conversation: the model and the environment in turn, the model first. What the
-    environment says is context and is not imitated."""
+    """Earlier turns of a conversation, of the model and the environment in turn, the model first. Turns of the
+    environment are context and not imitated."""
 
     @classmethod
-    def of(cls, problem: Problem, said: str | tuple[str, ...]) -> "Demonstration":
-        """Return the demonstration of a completion, or of a conversation: the model and the environment in turn."""
-        turns = (said,) if isinstance(said, str) else said
+    def of(cls, problem: Problem, turns: str | tuple[str, ...]) -> "Demonstration":
+        """Return a demonstration of a completion, or of a conversation (model and environment in turn)."""
+        turns = (turns,) if isinstance(turns, str) else turns
         if len(turns) % 2 == 0:
-            raise TaskError(f"a conversation about {problem.id} ends with the environment: the model has the last turn")
+            raise TaskError(f"a conversation about {problem.id} ends with the environment, but must end with the model")
         return cls(problem=problem, completion=turns[-1], earlier=turns[:-1])
 
 
@@ -53,17 +52,17 @@ class Task:
     training: tuple[Problem, ...]
     evaluation: tuple[Problem, ...]
     grader: str
-    """A name in GRADERS, or an import path; not used where there are `graders`."""
+    """A name in GRADERS or an import path; unused if there are `graders`."""
     graders: Mapping[str, GraderSettings] = field(default_factory=dict)
-    """Several graders with weights instead of one, by the name of their column in rows."""
+    """Several graders with weights instead of one, by the name of their columns."""
     answer: AnswerFormat = field(default_factory=AnswerFormat)
     prompt: PromptFormat = field(default_factory=PromptFormat)
     demonstrations: Demonstrate | None = None
-    """None if there is nothing to imitate."""
+    """Returns demonstrations; None if there are none."""
     environment: EnvironmentSettings = NO_ENVIRONMENT
-    """What answers the model's turns; without a name, one completion is the answer."""
+    """The environment that answers the model's turns; without a name, a single completion is the answer."""
     notice: str = ""
-    """What a user should know of how the problems were read."""
+    """A message for the user about how the problems were read."""
 
     def __post_init__(self) -> None:
         for name in [used.name for used in self.graders.values()] or [self.grader]:
@@ -79,7 +78,7 @@ class Task:
 
 
 def without(problems: Iterable[Problem], withheld: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return the problems that differ in content from all withheld ones."""
+    """Return the problems that differ in content from all withheld problems."""
     hashes = {problem.content_hash for problem in withheld}
     return tuple(problem for problem in problems if problem.content_hash not in hashes)
 
@@ -115,17 +114,17 @@ def with_settings(
 
 
 def shared_answer(tasks: Mapping[str, Task]) -> AnswerFormat:
-    """Return the tags around thinking, of which the tasks of a model have one pair."""
+    """Return the tags around thinking, which all tasks of a model share."""
     answers = {task.answer for task in tasks.values()}
     if len(answers) > 1:
         raise TaskError(
-            f"the tasks {', '.join(tasks)} have different thinking_start or thinking_end: a model has one pair of tags"
+            f"the tasks {', '.join(tasks)} have different thinking_start or thinking_end, but a model has one pair"
         )
     return answers.pop()
 
 
 def named(task: Task, name: str) -> Task:
-    """Return the task as one of several: its problems carry the name, and their ids begin with it."""
+    """Return the task as one of several: its problems have the name, and their ids begin with it."""
 
     def renamed(problem: Problem) -> Problem:
         return dataclasses.replace(problem, id=f"{name}/{problem.id}", task=name)

@@ -1,7 +1,7 @@
 """Word problems of one to four steps in plain English, with the steps written out as demonstrations.
 
-A story begins with a number of things, each further sentence changes it by one operation, and a question ends it. The
-sentences are in the tables below. All values are positive whole numbers.
+A story begins with a number of things, every further sentence changes it by one operation, and a question ends it. The
+tables below contain the sentences. All values are positive whole numbers.
 """
 
 import random
@@ -16,7 +16,7 @@ from scalerl.types import Problem
 _TIMES = {2: "twice", 3: "three times", 4: "four times"}
 
 
-class Turn(NamedTuple):
+class Sentence(NamedTuple):
     """A sentence that changes the number of things by one operation."""
 
     text: str
@@ -24,9 +24,9 @@ class Turn(NamedTuple):
     explained: str
     """The words after the equation in a demonstration."""
     question: str = ""
-    """The question after it; empty for "how many are there now"."""
+    """The final question; empty for "how many are there now"."""
     numbers: tuple[int, ...] = ()
-    """Allowed values of the other number; empty for any up to max_number."""
+    """Allowed values of the other number; empty for all up to max_number."""
 
 
 _NAMES = "Ada,Ben,Carla,David,Emma,Farid,Grace,Hugo,Ines,Jonas,Kira,Liam,Mia,Noor,Oscar,Paula".split(",")  # noqa: SIM905
@@ -45,28 +45,30 @@ _PRODUCTS = (
 )
 _OF_RIVAL = "How many {things} does {rival} have?"
 _EVENTS = (
-    Turn("{name} buys {number} more.", "+", "with those bought"),
-    Turn("A neighbour gives {name} {number} more {things}.", "+", "with the present"),
-    Turn("Later {name} finds another {number} under the bed.", "+", "with those found"),
-    Turn("{name} gives {number} of them to {other}.", "-", "are left"),
-    Turn("On the way home {name} loses {number} {things}.", "-", "are not lost"),
-    Turn("At the market {name} sells {number} of them.", "-", "are not sold"),
-    Turn("A month later {name} has {times} as many.", "*", "a month later", numbers=tuple(_TIMES)),
-    Turn("{name} gives half of the {things} to {other}.", "/", "is the other half", numbers=(2,)),
+    Sentence("{name} buys {number} more.", "+", "with those bought"),
+    Sentence("A neighbour gives {name} {number} more {things}.", "+", "with the present"),
+    Sentence("Later {name} finds another {number} under the bed.", "+", "with those found"),
+    Sentence("{name} gives {number} of them to {other}.", "-", "are left"),
+    Sentence("On the way home {name} loses {number} {things}.", "-", "are not lost"),
+    Sentence("At the market {name} sells {number} of them.", "-", "are not sold"),
+    Sentence("A month later {name} has {times} as many.", "*", "a month later", numbers=tuple(_TIMES)),
+    Sentence("{name} gives half of the {things} to {other}.", "/", "is the other half", numbers=(2,)),
 )
 _CLOSINGS = (
-    Turn("{rival} has {number} {things}.", "+", "together", "How many {things} do {name} and {rival} have together?"),
-    Turn("{rival} has {number} more {things} than {name}.", "+", "is what the other has", _OF_RIVAL),
-    Turn("{rival} has {number} fewer {things} than {name}.", "-", "is what the other has", _OF_RIVAL),
-    Turn("{rival} has {times} as many {things} as {name}.", "*", "is what the other has", _OF_RIVAL, tuple(_TIMES)),
-    Turn(
+    Sentence(
+        "{rival} has {number} {things}.", "+", "together", "How many {things} do {name} and {rival} have together?"
+    ),
+    Sentence("{rival} has {number} more {things} than {name}.", "+", "is what the other has", _OF_RIVAL),
+    Sentence("{rival} has {number} fewer {things} than {name}.", "-", "is what the other has", _OF_RIVAL),
+    Sentence("{rival} has {times} as many {things} as {name}.", "*", "is what the other has", _OF_RIVAL, tuple(_TIMES)),
+    Sentence(
         "{name} sells every one of the {things} for {number} dollars.",
         "*",
         "dollars in all",
         "How many dollars does {name} get?",
         tuple(range(2, 10)),
     ),
-    Turn(
+    Sentence(
         "{name} shares all of the {things} equally among {number} {people}.",
         "/",
         "for each",
@@ -77,7 +79,7 @@ _CLOSINGS = (
 
 @generated(grader="numeric", num_problems=10_000, remedy="raise max_number or max_steps")
 def words(*, min_steps: int = 1, max_steps: int = 4, max_number: int = 20) -> Draw:
-    """Word problems graded by their number; more steps and larger numbers are harder."""
+    """Word problems graded by their numbers; more steps and larger numbers are harder."""
     check_ranges(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), max_number=(max_number, 5))
 
     def draw(stream: random.Random) -> Drawn:
@@ -100,7 +102,7 @@ class Story:
 
 
 def draw_story(stream: random.Random, *, num_steps: int, max_number: int) -> Story:
-    """Draw a story that takes this many operations to solve."""
+    """Draw a story that needs `num_steps` operations to solve."""
     name, other, rival = stream.sample(_NAMES, 3)
     scene = {
         "name": name,
@@ -132,14 +134,14 @@ def draw_story(stream: random.Random, *, num_steps: int, max_number: int) -> Sto
     return Story(text=" ".join(sentences), steps=tuple(steps), value=value)
 
 
-def _draw_turn(stream: random.Random, turns: Sequence[Turn], value: int, max_number: int) -> tuple[Turn, int]:
-    """Draw a turn that this value allows, and its number. Additions are always allowed."""
+def _draw_turn(stream: random.Random, turns: Sequence[Sentence], value: int, max_number: int) -> tuple[Sentence, int]:
+    """Draw a turn that is possible for this value, and its number. Additions are always possible."""
     allowed = [(turn, numbers) for turn in turns if (numbers := _numbers(turn, value, max_number))]
     turn, numbers = stream.choice(allowed)
     return turn, stream.choice(numbers)
 
 
-def _numbers(turn: Turn, value: int, max_number: int) -> list[int]:
+def _numbers(turn: Sentence, value: int, max_number: int) -> list[int]:
     allowed = {
         "+": lambda number: True,
         "-": lambda number: number < value,

@@ -232,7 +232,7 @@ def test_sandbox_that_dies_before_its_program_began_is_no_verdict(monkeypatch: p
 
     monkeypatch.setattr("scalerl.graders.sandbox.box.send", fail)
     began = pytest.warns(UserWarning, match="ended before its program began")
-    with began, pytest.raises(SandboxError, match="no program could be begun in 3 sandboxes"):
+    with began, pytest.raises(SandboxError, match="a program could not be started in 3 sandboxes"):
         runner.run(right, tests, LIMITS)
 
 

@@ -16,7 +16,7 @@ from until import wait_until
 from scalerl.errors import EngineError, RecipeError
 from scalerl.remote import peer as peer_module
 from scalerl.remote.peer import Limits
-from scalerl.remote.weights import Gone, Parcel
+from scalerl.remote.weights import Parcel, WeightsFreed
 from scalerl.rollout.fleet import fleet as fleet_module
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
@@ -414,7 +414,7 @@ class Travelling(Parcel):
     def open(self) -> dict[str, Any]:
         assert self.arrives.wait(300.0)
         if self.is_gone:
-            raise Gone
+            raise WeightsFreed
         return {"a": 1}
 
 

@@ -1,13 +1,13 @@
-"""One running sandbox, seen from outside: start it, have jobs run in it, and end it.
+"""A running sandbox from outside: start it, run jobs in it, and end it.
 
-A sandbox is a bare interpreter in namespaces and a root of its own, made by bubblewrap. The root is read-only and holds
-the interpreter, the standard library, the shared libraries of both and four devices. Process 1 keeps the capabilities
-to make mounts, to change its user and to end programs; programs have none. Where the trainer is root, programs run as
-the user `nobody`, who owns nothing. Elsewhere only the trainer's own user can be mapped into the sandbox, so what he
-owns must be read-only in it.
+A sandbox is a bare interpreter with its own namespaces and root folder, made by bubblewrap. The root is read-only and
+contains the interpreter, the standard library, the shared libraries of both and four devices. Process 1 keeps the
+capabilities to make mounts, to change its user and to end programs; programs have none. If the trainer is root,
+programs run as the user `nobody`, who owns nothing. Otherwise, only the trainer's user can be mapped into the sandbox,
+so that files of this user must be read-only in it.
 
-A job is one fork of the sandbox's first process, with descriptors of its own, until it ends or is ended. A job may be a
-program with its tests, or anything that goes on serving its descriptors for as long as they are open.
+A job is a fork of the sandbox's process 1 with its own descriptors. It may be a program with its tests, or code that
+serves its descriptors for as long as they are open.
 """
 
 import functools
@@ -32,14 +32,14 @@ _HARNESS = "/harness"
 _INSIDE = ("names", "values", "wire", "seccomp", "confine", "program_side", "test_side", "zygote")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
-# -P -s -S: only the standard library can be imported. -B: nothing is written. Not -I: that ignores the hash seed.
+# -P -s -S: only the standard library can be imported. -B: nothing is written. -I would ignore the hash seed.
 _BOOT = (
     "import os, sys; sys.path.insert(0, os.environ['HARNESS'])\n"
     "from scalerl.graders.sandbox.zygote import main; main(*sys.argv[1:])"
 )
 _PYTHON = ("-P", "-s", "-S", "-B", "-X", "utf8", "-c", _BOOT)
 
-# Modules of the standard library that bring shared libraries with them.
+# Modules of the standard library that load shared libraries.
 _MODULES = ["zlib", "bz2", "lzma", "ctypes", "hashlib", "ssl", "sqlite3", "decimal", "uuid", "pyexpat", "_elementtree"]
 _PROBE = f"""
 import ctypes, importlib, json, os, sys, sysconfig
@@ -63,18 +63,18 @@ _END_TIMEOUT_S = 20.0
 
 
 class BoxDied(RuntimeError):
-    """The sandbox itself ended, or does not answer."""
+    """The sandbox itself has ended or does not answer."""
 
 
 class NotBegun(BoxDied):
-    """A job could not be started: no one else's code has run."""
+    """A job could not be started, so none of its code has run."""
 
 
 class Box:
     """A sandbox with a warm interpreter. Runs one job at a time."""
 
     def __init__(self) -> None:
-        """Start it. SandboxError says why that cannot be done."""
+        """Start the sandbox; SandboxError if that fails."""
         self._process, self._control = launch()
         self._job: socket.socket | None = None
         self._stop = weakref.finalize(self, _stop, self._process, self._control, os.getpid())
@@ -99,27 +99,27 @@ class Box:
         return self._process.pid
 
     def close(self) -> None:
-        """End the sandbox and all that runs in it."""
+        """End the sandbox and everything that runs in it."""
         if self._job is not None:
             self._job.close()
         self._stop()
 
     def start(self, job: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        """Start a job with descriptors of its own; the one before must have ended. `begun` must follow.
+        """Start a job with its own descriptors; the previous job must have ended. Call `begun` next.
 
-        The job goes to the fork alone: the process that it is forked from would keep it in its memory.
+        Only the fork receives the job: process 1 would keep it in memory.
         """
-        self._job, theirs = socket.socketpair()
+        self._job, child_end = socket.socketpair()
         self._job.settimeout(_START_TIMEOUT_S)
         try:
-            with theirs:
-                socket.send_fds(self._control, [b"R"], [theirs.fileno(), *descriptors])
+            with child_end:
+                socket.send_fds(self._control, [b"R"], [child_end.fileno(), *descriptors])
             send(self._job, job, most=sys.maxsize)
         except OSError as error:
             raise NotBegun(str(error)) from error
 
     def begun(self) -> None:
-        """Wait until the fork has given up its rights and runs the job. NotBegun if it ended before."""
+        """Wait until the fork has given up its rights and runs the job; NotBegun if it has ended before."""
         assert self._job is not None
         try:
             begun = self._job.recv(1)
@@ -129,7 +129,7 @@ class Box:
             raise NotBegun("its process ended")
 
     def result(self, timeout_s: float) -> Any:
-        """Return the message that the job sends within this time, or None."""
+        """Return the message that the job sends within `timeout_s`, or None."""
         assert self._job is not None
         try:
             self._job.settimeout(max(timeout_s, 1e-3))
@@ -138,14 +138,14 @@ class Box:
             return None
 
     def order_end(self) -> None:
-        """Have the job killed, and all that it started, unless it has ended by itself; `ended` must follow."""
+        """Order that the job and everything it started be killed, unless it has ended by itself. Call `ended` next."""
         try:
             self._control.send(b"E")
         except OSError as error:
             raise BoxDied(str(error)) from error
 
     def ended(self, timeout_s: float = _END_TIMEOUT_S) -> Mapping[str, Any] | None:
-        """Return the wait status of the job and what it used, once nothing is left of it; None if it goes on."""
+        """Return the job's wait status and resource use once nothing is left of it; None if it is still running."""
         if self._job is not None:
             self._job.close()
         self._control.settimeout(max(timeout_s, 1e-3))
@@ -159,7 +159,7 @@ class Box:
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
     control.close()
-    # A fork holds a copy of the box, but the processes are not its own.
+    # A fork has a copy of this object, but does not own the processes.
     if os.getpid() != owner:
         return
     if process.stderr is not None:
@@ -171,18 +171,18 @@ def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) 
         process.wait()
 
 
-# How it is started ----------------------------------------------------------------------------------------------------
+# Start ----------------------------------------------------------------------------------------------------------------
 
 
 def launch() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a first process, and return it with the socket for its orders; SandboxError if that cannot be done."""
-    ours, theirs = socket.socketpair()
-    inside = [os.path.realpath(sys.executable), *_PYTHON, str(theirs.fileno()), _FOLDER, str(_NOBODY), *_DEVICES]
-    with theirs:
+    """Start process 1, and return it with the socket for its orders; SandboxError if that fails."""
+    parent_end, child_end = socket.socketpair()
+    inside = [os.path.realpath(sys.executable), *_PYTHON, str(child_end.fileno()), _FOLDER, str(_NOBODY), *_DEVICES]
+    with child_end:
         try:
-            return _bubblewrapped(inside, theirs.fileno()), ours
+            return _bubblewrapped(inside, child_end.fileno()), parent_end
         except BaseException as error:
-            ours.close()
+            parent_end.close()
             if isinstance(error, OSError):
                 raise SandboxError(f"the sandbox cannot be started: {error}") from error
             raise
@@ -195,21 +195,21 @@ def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
         user = ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--"]
         return subprocess.Popen[bytes]([*line, *user, *inside], pass_fds=[control], **quiet)
     go_on, blocked = os.pipe()
-    told, tells = os.pipe()
-    with os.fdopen(blocked, "wb") as gate, os.fdopen(told, "rb", buffering=0) as news:
+    status_read, status_write = os.pipe()
+    with os.fdopen(blocked, "wb") as gate, os.fdopen(status_read, "rb", buffering=0) as status_pipe:
         try:
-            line += ["--userns-block-fd", str(go_on), "--info-fd", str(tells)]
+            line += ["--userns-block-fd", str(go_on), "--info-fd", str(status_write)]
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
                 line += ["--cap-add", capability]
-            process = subprocess.Popen[bytes]([*line, "--", *inside], pass_fds=[control, go_on, tells], **quiet)
+            process = subprocess.Popen[bytes]([*line, "--", *inside], pass_fds=[control, go_on, status_write], **quiet)
         finally:
             os.close(go_on)
-            os.close(tells)
-        said = b""
-        while b"}" not in said and (more := news.read(4096)):
-            said += more
-        if b"}" in said:
-            folder = Path("/proc", str(json.loads(said)["child-pid"]))
+            os.close(status_write)
+        status = b""
+        while b"}" not in status and (more := status_pipe.read(4096)):
+            status += more
+        if b"}" in status:
+            folder = Path("/proc", str(json.loads(status)["child-pid"]))
             for name in ("uid_map", "gid_map"):
                 (folder / name).write_text(f"0 0 1\n{_NOBODY} {_NOBODY} 1\n")
             gate.write(b"x")
@@ -217,17 +217,17 @@ def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
 
 
 def _bubblewrap() -> list[str]:
-    """Return the command line of bubblewrap, without the user that programs run as."""
+    """Return the command line of bubblewrap, without the user of programs."""
     program = shutil.which("bwrap")
     if program is None:
         raise SandboxError(
-            "programs are run by bubblewrap, which needs Linux, and no bwrap is on the PATH: install it (Debian and "
+            "programs are run by bubblewrap, which needs Linux, but bwrap is not on the PATH: install it (Debian and "
             "Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
         )
     line = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     line += ["--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"]
     line += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
-    # PYTHONHASHSEED: a verdict must not depend on the order of a set.
+    # PYTHONHASHSEED: verdicts must not depend on the order of sets.
     line += ["--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--setenv", "HARNESS", _HARNESS]
     line += _interpreter()
     source = Path(__file__).parent
@@ -240,17 +240,17 @@ def _bubblewrap() -> list[str]:
 
 @functools.cache
 def _interpreter() -> tuple[str, ...]:
-    """Return the mounts of the interpreter that runs this process, without its virtual environment and packages."""
+    """Return the mounts of this process's interpreter, without its virtual environment and packages."""
     executable = os.path.realpath(sys.executable)
     try:
         probe = [executable, "-I", "-S", "-c", _PROBE]
         answer = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
         libraries, folders = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise SandboxError(f"{executable} cannot be asked which files it needs: {error}") from error
+        raise SandboxError(f"{executable} does not report the files that it needs: {error}") from error
     paths = [*folders, executable, *(path for path in libraries if not path.startswith(tuple(folders)))]
     mounts = []
-    # Folders that bubblewrap makes without being told to may be closed to other users.
+    # Other users may not be able to enter folders that bubblewrap creates implicitly.
     for folder in sorted({str(parent) for path in paths for parent in Path(path).parents}):
         mounts += ["--dir", folder]
     for path in paths:
@@ -262,7 +262,7 @@ def _interpreter() -> tuple[str, ...]:
 
 
 def _may_map_users() -> bool:
-    """Return whether programs can run as `nobody`: this is root, with the capabilities for it, and Python is public."""
+    """Return whether programs can run as `nobody`: this is root with the capabilities for it, and Python is public."""
     if os.geteuid() != 0 or not all(os.stat(path).st_mode & 4 for path in (sys.executable, os.__file__)):
         return False
     status = Path("/proc/self/status").read_text()

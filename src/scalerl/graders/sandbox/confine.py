@@ -1,7 +1,7 @@
-"""What a process in a sandbox gives up before it runs someone else's code, and what is cleared away after it.
+"""Confine a process in a sandbox before it runs a program, and clean up afterwards.
 
-It gives up its user, capabilities, resources and system calls, and finds an empty temporary folder. Process 1 of its
-sandbox has made the mounts for that.
+The process gives up its user, capabilities, resources and system calls, and gets an empty temporary folder, which
+process 1 of the sandbox has mounted.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ _FILTER_MODE = 2
 
 # mount(2)
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXECUTION, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096
-_KEPT = _NO_SUID | _NO_EXECUTION | 1024 | 2048  # flags of a mount that a user namespace may not take off again
+_LOCKED_FLAGS = _NO_SUID | _NO_EXECUTION | 1024 | 2048  # flags of a mount that a user namespace may not remove
 _DETACH = 2
 
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _FOLDER_MB, _FOLDER_FILES = 16, 1024
 
-# Of one process. Processes and threads are counted where a filter of system calls does not forbid new processes anyway.
+# Limits of one process. Processes and threads matter only if no filter of system calls forbids new processes.
 _FILE_MB, _OPEN_FILES, _PROCESSES = 16, 64, 64
 
 
@@ -41,22 +41,22 @@ class _Filter(ctypes.Structure):
 
 
 class Confined:
-    """Programs within bubblewrap; this is process 1."""
+    """Programs inside bubblewrap; this process is process 1."""
 
     def __init__(self, folder: str, user: int, devices: Sequence[str]) -> None:
-        """`user` is whom programs run as in `folder`. Devices can be written to, but not have their mode changed."""
+        """Programs run as `user` in `folder`. They can write to devices, but not change the mode of these."""
         assert os.getpid() == 1
         self._folder, self._user, instructions = folder, user, deny_filter()
         self._filter = _Filter(len(instructions) // 8, instructions)
-        # Other processes of the same user must not read this one's memory or take its descriptors.
+        # Other processes of the same user must not read this process's memory or take its descriptors.
         _call("prctl", _SET_DUMPABLE, 0, 0, 0, 0)
         for path in devices:
-            flags = _REMOUNT | _BIND | _READ_ONLY | os.statvfs(path).f_flag & _KEPT
+            flags = _REMOUNT | _BIND | _READ_ONLY | os.statvfs(path).f_flag & _LOCKED_FLAGS
             _call("mount", None, path.encode(), None, flags, None)
         self._mount_folder()
 
     def enter(self, limits: Mapping[str, Any]) -> None:
-        """Give up every right for good."""
+        """Give up all rights permanently."""
         if os.getuid() != self._user:
             os.setgroups([])
             os.setresgid(self._user, self._user, self._user)
@@ -65,17 +65,17 @@ class Confined:
         _call("capset", head, none)
         os.chdir(self._folder)
         _limit_resources(limits)
-        # Bubblewrap has given up new privileges, which is a condition.
+        # This requires that bubblewrap has disabled new privileges.
         _call("prctl", _SET_SECCOMP, _FILTER_MODE, ctypes.byref(self._filter), 0, 0)
 
     def kill(self) -> None:
-        """Kill the program and all that it started."""
+        """Kill the program and everything that it started."""
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
 
     def clear(self) -> None:
-        """Reap all that was killed, and take an empty folder in place of the one that was used."""
-        # All orphans of the namespace are children of process 1: once there are none, nothing is left.
+        """Reap all killed processes, and replace the temporary folder by an empty one."""
+        # All orphans in the namespace are children of process 1: if it has no children, nothing is left.
         with suppress(ChildProcessError):
             while True:
                 os.wait()
@@ -95,21 +95,21 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _limit_resources(limits: Mapping[str, Any]) -> None:
-    """Set the limits that the kernel enforces on each process, hard, so that they cannot be raised again."""
+    """Set hard limits for each process, which it cannot raise again."""
     cpu_s = max(1, math.ceil(limits["cpu_limit_s"]))
     wanted = {
         "AS": limits["memory_limit_mb"] * 2**20,
         "FSIZE": _FILE_MB * 2**20,
         "NOFILE": _OPEN_FILES,
         "CORE": 0,
-        # Memory of the kernel: signals and timers under way, queues of messages, locked pages.
+        # Memory of the kernel: pending signals and timers, message queues, locked pages.
         "SIGPENDING": 256,
         "MSGQUEUE": 0,
         "MEMLOCK": 0,
-        # Counted over all processes of the user in this user namespace.
+        # This counts all processes of the user in this user namespace.
         "NPROC": _PROCESSES,
     }
-    # At the soft limit the program gets SIGXCPU, which says why it ended; at the hard one, if it ignores that, SIGKILL.
+    # At the soft limit the program gets SIGXCPU, which tells why it ended; if it ignores that, SIGKILL at the hard one.
     _limit("CPU", cpu_s, cpu_s + 1)
     for name, most in wanted.items():
         _limit(name, most, most)

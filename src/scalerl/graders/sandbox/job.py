@@ -1,4 +1,4 @@
-"""What a runner is given and gives back: tests for a program, limits, and how it went."""
+"""The values that a runner takes and returns: tests of a program, limits, and the outcome."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,69 +8,69 @@ from typing import Any, Literal, get_args
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """What one program may take with all of its tests; confine.py has the limits that nobody sets."""
+    """Limits of one program with all of its tests; confine.py has the fixed limits."""
 
     timeout_s: float = 6.0
-    """Seconds on the wall, from its start to the last test's end."""
+    """Wall-clock seconds from the start of the program to the end of the last test."""
     cpu_limit_s: float = 4.0
-    """Seconds of computing of one process; the kernel counts whole seconds."""
+    """CPU seconds of one process; the kernel counts whole seconds."""
     memory_limit_mb: int = 512
-    """Address space of one process, with the interpreter's own 50 MB."""
+    """Address space of one process, including 50 MB for the interpreter."""
 
 
 Kind = Literal["passed", "failed", "timeout", "cpu", "memory", "crash", "output", "no_program", "bad_tests"]
-"""passed: every check was met. failed: the program ran, and some were not. timeout, cpu, memory, output: it went beyond
-that limit. crash: its process ended before all tests did. no_program: the answer holds none. bad_tests: the tests
-themselves cannot be used, so there is no verdict."""
+"""passed: all checks succeeded. failed: the program ran, but some checks failed. timeout, cpu, memory, output: it
+exceeded this limit. crash: its process ended before the tests. no_program: the answer contains no program. bad_tests:
+the tests are unusable, so there is no verdict."""
 
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STOPPED: tuple[Kind, ...] = ("timeout", "cpu", "memory", "output", "crash")
-"""Programs that the sandbox ended, or that ended before their tests did."""
+"""Outcomes of programs that the sandbox ended, or that ended before their tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a program did."""
+    """The outcome of running a program."""
 
     kind: Kind
     num_passed: int = 0
     num_checks: int = 0
     detail: str = ""
-    """For people: an exception's name, what is wrong with the tests."""
+    """Details for people: the name of an exception, or what is wrong with the tests."""
 
     @property
     def correct(self) -> bool | None:
-        """True where every check was met, None where the tests cannot be used."""
+        """True if all checks succeeded; None if the tests are unusable."""
         return None if self.kind == "bad_tests" else self.kind == "passed"
 
     @property
     def share(self) -> float:
-        """The share of checks met, 1 only where the program is correct."""
+        """The share of checks that succeeded; 1 only if the program is correct."""
         return self.num_passed / self.num_checks if self.num_checks else 0.0
 
 
 class BadTests(ValueError):
-    """Tests cannot be used; one sentence says why."""
+    """Tests are unusable; the message says why in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What a code problem's `answer` holds: tests of either kind, and what else is needed to run a program."""
+    """The content of a code problem's `answer`: tests of either kind, and what is needed to run a program."""
 
     asserts: tuple[str, ...] = ()
-    """Pieces of Python that call what the program defines, and raise where it is wrong."""
+    """Pieces of Python that call functions of the program, and raise an error if it is wrong."""
     setup: str = ""
-    """Code that the asserts need. It runs on their side: a program cannot replace what it defines."""
+    """Code that the asserts need. It runs in their process, so a program cannot replace its definitions."""
     streams: tuple[tuple[str, str], ...] = ()
-    """Texts for the program's stdin, each with what it must write to stdout."""
+    """Pairs of a text for stdin and the text that the program must write to stdout."""
     prefix: str = ""
-    """Code that stands before the program, such as a prompt that ends inside a function; see program_side.assemble."""
+    """Code before the program, such as a prompt that ends inside a function; see program_side.assemble."""
     entry_point: str = ""
-    """The function that is asked for, where its name is known."""
+    """Name of the function to be written, if it is known."""
     names: tuple[str, ...] = ()
-    """What else the program is asked to define. Any other name that tests use and do not define is a fault of theirs;
-    where neither this nor the entry point is known, it is the program's."""
+    """Other names that the program must define. If tests use any other undefined name, the tests are at fault; if
+    neither these nor the entry point are known, the program is."""
     solution: str = field(default="", compare=False)
 
     @property
@@ -79,7 +79,7 @@ class Reference:
 
     @classmethod
     def of_calls(cls, function: str, cases: Iterable[tuple[Sequence[Any], Any]], *, solution: str = "") -> "Reference":
-        """Return the tests that a function returns certain values for certain arguments; all as JSON values."""
+        """Return tests that a function returns the given values for the given arguments, all as JSON values."""
         asserts = tuple(
             f"assert _as_json(candidate(*_loads({json.dumps(given)!r}))) == _loads({json.dumps(value)!r})"
             for given, value in cases
@@ -87,12 +87,12 @@ class Reference:
         return cls(asserts=asserts, setup=_AS_JSON, entry_point=function, solution=solution)
 
     def to_text(self) -> str:
-        """Return the reference as the text of a problem's answer; the solution is left out."""
+        """Return the reference, without its solution, as the text of a problem's answer."""
         return json.dumps({name: value for name, value in asdict(self).items() if name != "solution"})
 
     @staticmethod
     def from_text(text: str) -> "Reference":
-        """Return the reference that `to_text` wrote. BadTests where the text is something else."""
+        """Return the reference from a text of `to_text`; BadTests if the text is anything else."""
         try:
             values = json.loads(text)
             asserts, names = (tuple(map(str, values.pop(name, ()))) for name in ("asserts", "names"))
@@ -111,7 +111,7 @@ from json import loads as _loads
 
 
 def _as_json(value):
-    # What is written in JSON has no tuples.
+    # JSON has no tuples.
     if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
     return {key: _as_json(item) for key, item in value.items()} if isinstance(value, dict) else value

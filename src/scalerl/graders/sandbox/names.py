@@ -1,13 +1,13 @@
-"""Names in Python source: those that code binds, and those that it uses without binding them. Scopes do not matter."""
+"""Find the names that Python code binds, and those that it uses without binding them, ignoring scopes."""
 
 import ast
 import builtins
 
 
 def free_names(*sources: str) -> set[str]:
-    """Return the names that pieces of code use and that neither they nor Python define.
+    """Return the names that pieces of code use but that neither they nor Python define.
 
-    Of code that imports all names of a module none are known, so there are none.
+    If the code has a star import, the names are unknown, and none are returned.
     """
     trees = [node for source in sources for node in ast.walk(ast.parse(source))]
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in trees):
@@ -17,7 +17,7 @@ def free_names(*sources: str) -> set[str]:
 
 
 def bound_by(node: ast.AST) -> list[str]:
-    """Return the names that one node of a syntax tree binds."""
+    """Return the names that a node of a syntax tree binds."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
             return [name]

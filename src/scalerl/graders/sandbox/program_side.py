@@ -1,7 +1,7 @@
 """Code that runs in the sandboxed process of a program: assemble it, run it, and serve calls to its functions.
 
-The program can change everything in its process, so nothing here is trusted once it has started: this side only returns
-values, and the tests compare them in another process.
+The program can change everything in its process, so nothing here is trusted after it has started: this side only
+returns values, and the tests compare them in another process.
 """
 
 import ast
@@ -15,17 +15,17 @@ from typing import Any
 from scalerl.graders.sandbox.values import Pointer, decode, encode
 from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
 
-# Lines that are cut off the end of a continuation, at most, until the rest is Python.
+# Largest number of lines to drop from the end of a continuation until the rest is valid Python.
 _MOST_CUTS = 400
 _LONGEST_MESSAGE = 300
 
 
 def assemble(prefix: str, code: str, entry_point: str) -> str:
-    """Return the program to run: `code`, joined with the prefix that the problem gives, if any.
+    """Return the program to run: `code`, joined with the problem's prefix, if any.
 
-    A prefix is a prompt that ends inside a function. Code that defines the entry point itself follows the prefix on a
-    new line, or replaces it if the two do not parse together. Other code continues the function; lines at its end are
-    dropped until the whole parses.
+    A prefix is a prompt that ends inside a function. Code that defines the entry point follows the prefix on a new
+    line, or replaces it if the two do not parse together. Other code continues the function; lines are dropped from its
+    end until everything parses.
     """
     if not prefix:
         return code
@@ -41,7 +41,7 @@ def assemble(prefix: str, code: str, entry_point: str) -> str:
 
 
 def parses(code: str) -> bool:
-    """Return whether this is Python."""
+    """Return whether a text is valid Python."""
     try:
         compile(code, "<program>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -65,7 +65,7 @@ def _run(job: Any, name: str) -> dict[str, Any]:
     module.__dict__["__builtins__"] = builtins
     sys.modules[name] = module
     sys.argv = [""]
-    # As the module `site` has them, which was not imported.
+    # Define them as the module `site` does, which was not imported.
     builtins.exit = builtins.quit = sys.exit
     exec(compile(source, "<program>", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
@@ -83,7 +83,7 @@ def run_script(job: Any, descriptors: list[int]) -> None:
 
 
 def answer_calls(job: Any, descriptors: list[int]) -> None:
-    """Run the program, then serve calls to its functions, which arrive on the descriptor, until it is closed."""
+    """Run the program, then answer calls to its functions, which arrive on the descriptor, until this is closed."""
     channel = socket.socket(fileno=descriptors[0])
     try:
         names = _run(job, "program")
@@ -100,7 +100,7 @@ def answer_calls(job: Any, descriptors: list[int]) -> None:
 
 
 class _Objects:
-    """The program's objects that the tests refer to: by name, or by the number under which they were sent."""
+    """The program's objects to which tests refer: by name, or by the number with which they were sent."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names
@@ -108,14 +108,14 @@ class _Objects:
         self._numbers: dict[int, int] = {}
 
     def refer(self, value: Any) -> int:
-        """Return the number of an object: the same whenever it is the same object."""
+        """Return the number of an object, which is always the same for the same object."""
         number = self._numbers.setdefault(id(value), len(self._sent))
         if number == len(self._sent):
             self._sent.append(value)
         return number
 
     def resolve(self, reference: Pointer) -> Any:
-        """Return an object. A name that is not global is looked up as a method of the program's class `Solution`."""
+        """Return an object. If a name is not global, it is looked up in the program's class `Solution`."""
         if isinstance(reference, int):
             return self._sent[reference]
         if isinstance(reference, list):
@@ -129,7 +129,7 @@ class _Objects:
 
 
 def _answer(channel: socket.socket, call: Any, objects: _Objects) -> None:
-    """Get an attribute of an object or call it, and send the value or the error."""
+    """Get an attribute of an object, or call it, and send the value or the error."""
     try:
         target = objects.resolve(call["target"])
         if "attribute" in call:
@@ -138,7 +138,7 @@ def _answer(channel: socket.socket, call: Any, objects: _Objects) -> None:
             arguments = decode(call["arguments"], objects.resolve)
             value = target(*arguments, **decode(call["keywords"], objects.resolve))
             reply = {"value": encode(value, objects.refer)}
-            # Functions that work in place: the caller's lists must change as well.
+            # A function may change its arguments in place: send them back, too.
             after = ["tuple", [encode(argument, objects.refer) for argument in arguments]] if call["mutable"] else None
             if after is not None and after != call["arguments"]:
                 reply["arguments"] = after
@@ -151,7 +151,7 @@ def _answer(channel: socket.socket, call: Any, objects: _Objects) -> None:
 
 
 def _described(error: BaseException) -> list[str]:
-    """Return the name of the nearest built-in class of an exception, which the tests may expect, and its message."""
+    """Return the nearest built-in class of an exception, which tests may expect, and its message."""
     try:
         name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
         return [name, str(error)[:_LONGEST_MESSAGE]]

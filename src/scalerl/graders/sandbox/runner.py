@@ -1,4 +1,4 @@
-"""Run programs against their tests, each in its own sandbox; the one place that decides how a program did.
+"""Run programs against their tests, each in its own sandbox, and decide the outcome.
 
 runner = Runner()
 runner.run("def f(x): return x", Reference(asserts=("assert f(1) == 1",)), RunLimits())      # -> Outcome
@@ -24,7 +24,7 @@ from scalerl.graders.sandbox.job import Kind, Outcome, Reference, RunLimits
 _LONGEST_NUMBER = 100
 _MOST_STARTS = 3
 _MOST_OUTPUT = 2**20
-"""Bytes that a program may write to stdout in one case."""
+"""Largest number of bytes that a program may write to stdout in one case."""
 
 
 class Runner:
@@ -35,14 +35,14 @@ class Runner:
         self._boxes: tuple[Box, ...] = ()
 
     def start(self) -> None:
-        """Have everything ready for a first program. SandboxError says why that cannot be done."""
+        """Prepare everything for the first program; SandboxError if that fails."""
         if os.getpid() != self._owner:
-            # A fork has a copy of the runner, but the sandboxes are its parent's.
+            # A fork has a copy of the runner, but its sandboxes belong to the parent.
             self._boxes, self._owner = (), os.getpid()
         self._boxes = self._boxes or (Box(), Box())
 
     def run(self, code: str, reference: Reference, limits: RunLimits) -> Outcome:
-        """Run a program. SandboxError if it could not be begun several times: then there is no verdict."""
+        """Run a program; SandboxError, and so no verdict, if it could not be started after several attempts."""
         for attempt in range(1, _MOST_STARTS + 1):
             try:
                 self.start()
@@ -51,10 +51,10 @@ class Runner:
             except (NotBegun, SandboxError) as error:
                 self.close()
                 if attempt == _MOST_STARTS:
-                    raise SandboxError(f"no program could be begun in {attempt} sandboxes: {error}") from error
+                    raise SandboxError(f"a program could not be started in {attempt} sandboxes: {error}") from error
                 warnings.warn(f"a sandbox ended before its program began: {error}", stacklevel=2)
             except BoxDied as error:
-                # Whatever a program did to its sandbox, the next one gets a new one.
+                # A program may have damaged its sandbox, so the next one gets a new one.
                 self.close()
                 return Outcome(kind="crash", num_checks=reference.num_tests, detail=str(error))
         raise AssertionError
@@ -66,13 +66,13 @@ class Runner:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes in which sandboxes run."""
+        """Ids of the sandboxes' processes."""
         return tuple(box.pid for box in self._boxes)
 
     def _run_asserts(self, code: str, reference: Reference, limits: RunLimits) -> Outcome:
         program_box, test_box = self._boxes
         programs_end, tests_end = socket.socketpair()
-        # Everything but the program itself: the tests must not depend on what it says.
+        # Tests get everything but the program: they must not depend on its source.
         tests = {name: getattr(reference, name) for name in ("setup", "asserts", "entry_point", "names")}
         with programs_end, tests_end:
             program_box.start(program_job("calls", code, reference, limits), [programs_end.fileno()])
@@ -82,7 +82,7 @@ class Runner:
         deadline = time.monotonic() + limits.timeout_s
         report = test_box.result(limits.timeout_s)
         is_late = time.monotonic() >= deadline
-        # Both, whatever happens in between: the next program must find both sandboxes empty.
+        # End both in any case: the next program must find both sandboxes empty.
         over: list[Kind | None] = [_over_limit(each, limits) for each in _ended_by_force(program_box, test_box)]
         if report is None:
             stopped: Kind = "timeout" if is_late else over[0] or over[1] or "crash"
@@ -119,7 +119,7 @@ def program_job(kind: str, code: str, reference: Reference, limits: RunLimits) -
 
 
 def _ended_by_force(*boxes: Box) -> list[Mapping[str, Any]]:
-    """End what runs in these sandboxes; return how each ended."""
+    """End the jobs in these sandboxes; return how each ended."""
     for box in boxes:
         box.order_end()
     ended = [box.ended() for box in boxes]
@@ -129,7 +129,7 @@ def _ended_by_force(*boxes: Box) -> list[Mapping[str, Any]]:
 
 
 def _over_limit(ended: Mapping[str, Any], limits: RunLimits) -> Kind | None:
-    """Return which limit ended a process, if one did."""
+    """Return the limit that ended a process, or None."""
     if not os.WIFSIGNALED(ended["status"]):
         return None
     out_of_cpu = os.WTERMSIG(ended["status"]) == signal.SIGXCPU or ended["cpu_s"] >= limits.cpu_limit_s
@@ -139,19 +139,19 @@ def _over_limit(ended: Mapping[str, Any], limits: RunLimits) -> Kind | None:
 def _run_script(
     box: Box, job: Mapping[str, Any], given: str, limits: RunLimits, left_s: float
 ) -> tuple[bytes, Kind | None, float]:
-    """Run a program once; return what it wrote, how it ended where that was not as it should, and its seconds."""
-    ours, theirs = os.pipe()
-    with os.fdopen(ours, "rb", buffering=0) as stdout:
+    """Run a program once; return its output, the kind of failure or None, and the seconds it took."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb", buffering=0) as stdout:
         stdin = _read_only(given)
         try:
-            box.start(job, [stdin, theirs])
+            box.start(job, [stdin, write_end])
         finally:
             os.close(stdin)
-            os.close(theirs)
+            os.close(write_end)
         box.begun()
         began = time.monotonic()
         output, kind = _read(stdout.fileno(), began + left_s)
-        # It may have closed stdout itself and still be at work.
+        # It may have closed stdout and still be running.
         ended = box.ended(began + left_s - time.monotonic()) if kind is None else None
         seconds = time.monotonic() - began
         if ended is None:
@@ -163,7 +163,7 @@ def _run_script(
 
 
 def _read_only(text: str) -> int:
-    """Return a descriptor of a file with this text that no longer has a name and cannot be written to."""
+    """Return a descriptor of an unnamed, read-only file with this text."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(text.encode("utf-8", errors="surrogateescape"))
         file.flush()
@@ -171,7 +171,7 @@ def _read_only(text: str) -> int:
 
 
 def _read(descriptor: int, deadline: float) -> tuple[bytes, Kind | None]:
-    """Return all that comes before the deadline, up to a number of bytes, and which limit it met."""
+    """Return all bytes read before the deadline, up to a limit, and the kind of limit that was reached, if any."""
     received = bytearray()
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
@@ -187,7 +187,7 @@ def _read(descriptor: int, deadline: float) -> tuple[bytes, Kind | None]:
 
 
 def same_output(output: bytes, wanted: str) -> bool:
-    """Return whether a program wrote what it should: line by line, apart from spaces at the ends, numbers by value."""
+    """Compare output with the expected text by line, ignoring spaces at the ends, and numbers by value."""
     try:
         lines, expected = output.decode().strip().split("\n"), wanted.strip().split("\n")
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""The system calls that a program may not make, as a filter for Linux's seccomp, written out byte by byte.
+"""The filter of system calls for programs, as bytes for Linux's seccomp.
 
-The filter is a deny list: Python's own needs differ between versions and C libraries, while what a program may not do
-is known. It lists only what a process without capabilities could still do: mounts, devices, clocks and the like
-need one, and programs have none. Numbers are from the kernel's tables for the two architectures
+The filter is a deny list, because the needs of Python differ between versions and C libraries, whereas the forbidden
+calls are known. It lists only calls that a process without capabilities could still make: mounts, devices, clocks and
+so on need a capability, and programs have none. Numbers are from the kernel's tables for the two architectures
 (arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h); see seccomp(2) for the layout.
 """
 
@@ -30,9 +30,9 @@ _X32 = 0x40000000  # x86_64 calls by another numbering
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# Name: (number on x86_64, number on aarch64); None where there is no such call.
+# Name: (number on x86_64, number on aarch64); None if the call does not exist.
 _DENIED: Mapping[str, tuple[int | None, int | None]] = {
-    # new processes and programs, and namespaces in which it would have capabilities; see also _CLONE
+    # new processes and programs, and namespaces in which they would have capabilities; see also _CLONE
     "fork": (57, None),
     "vfork": (58, None),
     "execve": (59, 221),
@@ -45,7 +45,7 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "pidfd_getfd": (438, 438),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
-    # memory that no limit of the process counts, or that all processes of a user share a limit of
+    # memory that the limits of a process do not count, or for which all processes of a user share a limit
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -59,7 +59,7 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
-    # parts of the kernel that Python does not need and that have had faults
+    # parts of the kernel that Python does not need and that have had vulnerabilities
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -70,7 +70,7 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "syslog": (103, 116),
 }
 
-# Their first argument is a process: allowed for the caller itself (0), denied for any other.
+# The first argument is a process: 0, the caller itself, is allowed, any other is denied.
 _OWN_ONLY: Mapping[str, tuple[int, int]] = {
     "prlimit64": (302, 261),
     "sched_setaffinity": (203, 122),
@@ -85,15 +85,15 @@ _CLONE3 = (435, 435)
 
 
 def machine() -> str:
-    """Return the architecture as the tables above name it."""
+    """Return the name of this machine's architecture in the tables above."""
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name := platform.machine().lower(), name)
 
 
 def deny_filter(architecture: str | None = None) -> bytes:
-    """Return the filter for an architecture, this machine's by default; OSError where there is none for it.
+    """Return the filter for an architecture, by default this machine's; OSError if there is none.
 
-    Denied calls fail with EPERM, so that a program sees an ordinary error. clone3 fails with ENOSYS: its flags are in
-    memory, where a filter cannot look, and C libraries then fall back to clone.
+    Denied calls fail with EPERM, an ordinary error for programs. clone3 fails with ENOSYS: its flags are in memory,
+    which a filter cannot read, and C libraries then fall back to clone.
     """
     architecture = architecture or machine()
     if architecture not in _ARCHITECTURES:

@@ -1,8 +1,8 @@
-"""What runs in the process of the tests: the data set's test code, with proxies for what the program defines.
+"""Code that runs in the process of the tests: the data set's test code, with proxies for the program's definitions.
 
-A proxy sends a name and arguments to the program's process and gets a value back, as data. Every comparison is made
-here. Each assert counts on its own where that does not change what the tests do; the counts go to the grader process
-over a socket that the program never had.
+A proxy sends a name and arguments to the program's process and gets a value back, as data. All comparisons are made
+here. Each assert counts separately if that does not change the tests. The counts go to the grader process over a socket
+that the program cannot access.
 """
 
 import ast
@@ -20,15 +20,15 @@ from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
 
 
 class ProgramGone(BaseException):
-    """The program's process ended, or sent what is not an answer. Not an Exception: tests must not catch it."""
+    """The program's process ended or sent an invalid answer. Not an Exception, so that tests do not catch it."""
 
 
 class ProgramError(Exception):
-    """The program raised an exception of a class that the tests cannot know."""
+    """The program raised an exception of a class that tests cannot know."""
 
 
 class TestsUnusable(BaseException):
-    """The tests themselves are at fault: they pass on something that cannot be sent."""
+    """The tests are at fault: they are invalid or pass a value that cannot be sent."""
 
 
 class Program:
@@ -38,7 +38,7 @@ class Program:
         self._channel = channel
 
     def wait_until_ready(self) -> str | None:
-        """Return None once the program has been run, or the name of the error with which that ended."""
+        """Wait until the program has run; return None, or the name of its error."""
         started = self._receive()
         return None if started.get("ready") is True else type(_exception(started.get("error"))).__name__
 
@@ -47,7 +47,7 @@ class Program:
 
     def call(self, target: int | str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         try:
-            # The order of keywords and of what they hold does not matter to a call: they are not checked for changes.
+            # Keyword arguments are not checked for changes.
             sent = {"arguments": encode(arguments, _reference), "keywords": encode(keywords, _reference)}
         except NotData as error:
             raise TestsUnusable(str(error)) from None
@@ -55,11 +55,11 @@ class Program:
         return self._ask({"target": target, "mutable": mutable, **sent}, arguments)
 
     def _ask(self, question: dict[str, Any], arguments: tuple[Any, ...] = ()) -> Any:
-        # Known with the question alone: a program cannot answer what it has not been asked yet.
+        # The key is sent only with the question: a program cannot answer a question before it is asked.
         number = os.urandom(8).hex()
         try:
             send(self._channel, {"number": number, **question})
-        # Arguments grow too long only where the program made them so, and that must not save it from a verdict.
+        # Arguments can become too long only if the program made them so; that must not prevent a verdict.
         except (BadMessage, OSError) as error:
             raise ProgramGone(str(error)) from None
         reply = self._receive()
@@ -91,9 +91,9 @@ class Program:
 
 
 class Proxy:
-    """Something that only the program has: a function, a class or an object. Equal to itself alone.
+    """A function, class or object of the program. It is equal only to itself.
 
-    `target` is its name, or the number under which the program sent it.
+    `target` is its name, or the number with which the program sent it.
     """
 
     def __init__(self, program: Program, target: int | str) -> None:
@@ -115,9 +115,9 @@ class Proxy:
 
 
 def _reference(value: Any) -> Pointer:
-    """Return what stands for something in a message to the program: an object of its own, or one of Python's.
+    """Return the reference to a value in a message to the program: one of its objects, or a built-in one.
 
-    The latter may come of a wrong answer: if `node` is a list, `node.index` is a method.
+    A wrong answer can lead to the latter: if `node` is a list, `node.index` is a method.
     """
     if isinstance(value, Proxy):
         return value._target
@@ -132,10 +132,10 @@ def _reference(value: Any) -> Pointer:
 
 
 def _exception(described: Any) -> BaseException:
-    """Return what the program raised, as an exception of the same built-in class."""
+    """Return the program's exception as one of the same built-in class."""
     name, message = map(str, described) if isinstance(described, list) and len(described) == 2 else ("", "")
     kind = getattr(builtins, name, None)
-    # As from a generator: raised out of a call, it would end a loop of the tests as if all were well.
+    # As in generators: raised from a call, it would silently end a loop of the tests.
     if kind in (StopIteration, StopAsyncIteration):
         return RuntimeError(f"the program raised {name}")
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -147,7 +147,7 @@ def _exception(described: Any) -> BaseException:
 
 
 def _put_back(arguments: tuple[Any, ...], after: Any) -> None:
-    """Change the arguments of a call to what the program has made of them."""
+    """Apply the program's changes to the arguments of a call."""
     if not isinstance(after, tuple) or len(after) != len(arguments):
         raise Malformed("not the arguments of the call")
     for argument, new in zip(arguments, after, strict=True):
@@ -158,36 +158,36 @@ def _put_back(arguments: tuple[Any, ...], after: Any) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Checks:
-    """The checks of one test: its assert statements, or the test as a whole if there are none to count."""
+    """The checks of one test: its assert statements, or the whole test if it has none to count."""
 
     num: int
     met: dict[int, bool] = field(default_factory=dict)
-    """By number: whether a check that was made was met every time."""
+    """Whether each executed check succeeded every time, by number."""
     error: str | None = None
-    """What ended the test."""
+    """The error that ended the test."""
     raised: str = "AssertionError"
-    """What the last check that raised did."""
+    """The exception of the last failed check."""
 
     def record(self, number: int, met: Any, error: Exception | None = None) -> None:
         self.met[number] = bool(met) and self.met.get(number, True)
         self.raised = type(error).__name__ if error else self.raised
 
     def summary(self) -> tuple[int, int, str | None]:
-        """Return how many checks were met, how many there are, and what went wrong, if anything."""
+        """Return the number of successful checks, the number of checks, and the error, if any."""
         error = self.error or (None if all(self.met.values()) else self.raised)
         if error is None:
             return self.num, self.num, None
         num_met = sum(self.met.values())
-        # What was raised outside of an assert is a check that was not met.
+        # An exception outside asserts counts as a failed check.
         return num_met, max(self.num, num_met + 1), error
 
 
 class _Recording(ast.NodeTransformer):
-    """Makes asserts record whether they were met, and go on; `num` is their number."""
+    """Makes asserts record whether they succeeded, and continue; `num` is their number."""
 
     num = 0
     catches = False
-    """Whether the test catches exceptions, so that it may rely on an assert that raises."""
+    """Whether the test catches exceptions, so that it may need asserts to raise."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         if isinstance(node.test, ast.Constant):
@@ -206,9 +206,9 @@ class _Recording(ast.NodeTransformer):
 
 
 def prepared(test: str) -> tuple[ast.Module, int]:
-    """Return a test whose asserts record whether they were met and go on, and how many checks it has.
+    """Return a test whose asserts record whether they succeeded and continue, and its number of checks.
 
-    A test that catches exceptions is left as it is and counts once.
+    A test that catches exceptions is not changed and counts as one check.
     """
     recording = _Recording()
     tree = recording.visit(ast.parse(test))
@@ -216,11 +216,11 @@ def prepared(test: str) -> tuple[ast.Module, int]:
 
 
 class _Names(dict[str, Any]):
-    """The builtins of the tests, and the names that are the program's to define."""
+    """The builtins of the tests, and the names that the program must define."""
 
     program: Program | None = None
-    asked: frozenset[str] = frozenset()
-    """Those names; empty where they are not known: then what tests do not define is the program's."""
+    required: frozenset[str] = frozenset()
+    """Names that the program must define; if empty, they are unknown, and any undefined name is the program's."""
 
     def __missing__(self, name: str) -> Proxy:
         if self.program is None:
@@ -229,13 +229,13 @@ class _Names(dict[str, Any]):
         return Proxy(self.program, name)
 
     def check(self, *used: str) -> None:
-        """Raise TestsUnusable if the tests use a name that neither they nor the program are to define."""
-        if self.asked and (unknown := sorted(set(used) - self.asked)):
-            raise TestsUnusable(f"they use {unknown[0]} and do not define it")
+        """Raise TestsUnusable if the tests use a name that neither they nor the program must define."""
+        if self.required and (unknown := sorted(set(used) - self.required)):
+            raise TestsUnusable(f"they use {unknown[0]} without defining it")
 
 
 def run_tests(job: Any, descriptors: list[int]) -> None:
-    """Run the tests against the program at the first descriptor; send their checks to the second."""
+    """Run the tests against the program at the first descriptor; send the checks to the second."""
     channel, results = (socket.socket(fileno=number) for number in descriptors)
     program = Program(channel)
     try:
@@ -244,7 +244,7 @@ def run_tests(job: Any, descriptors: list[int]) -> None:
         failure = "ProgramGone"
     try:
         namespace, names = _namespace(job, program)
-        # All are compiled first: tests that cannot be used make no verdict, whatever the program does.
+        # Compile all tests first: if some are unusable, there is no verdict whatever the program does.
         tests = [prepared(test) for test in job["asserts"]]
         names.check(*free_names(*job["asserts"]) - namespace.keys())
         compiled = [(compile(tree, "<tests>", "exec", dont_inherit=True), num) for tree, num in tests]
@@ -256,11 +256,11 @@ def run_tests(job: Any, descriptors: list[int]) -> None:
 
 
 def _namespace(job: Any, program: Program) -> tuple[dict[str, Any], _Names]:
-    """Return the names that tests have: those of their setup, and Python's with the program's."""
+    """Return the names available to tests: those of their setup, of Python and of the program."""
     names = _Names(builtins.__dict__)
     namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": names}
     exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), namespace)
-    names.program, names.asked = program, frozenset({job["entry_point"], *job["names"]} - {""})
+    names.program, names.required = program, frozenset({job["entry_point"], *job["names"]} - {""})
     if job["entry_point"]:
         namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, job["entry_point"])
     return namespace, names

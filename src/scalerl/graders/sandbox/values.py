@@ -1,8 +1,8 @@
-"""Values as JSON: what crosses between a program and its tests.
+"""Encode values that a program and its tests exchange as JSON.
 
-None, booleans, strings, finite floats and small integers are themselves. Anything else is [tag, payload], so that
-tuples, sets, bytes and large integers arrive as what they were. Decoding builds only these types and runs no code of
-the sender's. Iterators are sent as their items; an object of any other class is sent as a reference.
+None, booleans, strings, finite floats and small integers are encoded as themselves. Everything else is [tag, payload],
+so that tuples, sets, bytes and large integers keep their types. Decoding creates only these types and runs no code of
+the sender. Iterators are sent as their items; objects of any other class are sent as references.
 """
 
 import math
@@ -14,23 +14,23 @@ from itertools import islice
 from typing import Any
 
 Pointer = int | str | list[Any]
-"""What stands for an object in a message."""
+"""A reference to an object in a message."""
 _LARGEST_PLAIN = 2**53
 
-# More items than a test compares. An iterator that goes on beyond them is sent as a reference.
+# More items than a test compares. Longer iterators are sent as references.
 _MOST_ITEMS = 100_000
 
 
 class NotData(TypeError):
-    """A value cannot be sent as data, and the sender has no way to refer to it."""
+    """A value can be sent neither as data nor as a reference."""
 
 
 class Malformed(ValueError):
-    """What was received is not an encoded value."""
+    """The received message is not an encoded value."""
 
 
 def encode(value: Any, refer: Callable[[Any], Pointer] | None = None) -> Any:
-    """Return `value` as something that JSON can hold; `refer` numbers the objects that are not data."""
+    """Return `value` in JSON types; `refer` returns references to objects that are not data."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -59,7 +59,7 @@ def encode(value: Any, refer: Callable[[Any], Pointer] | None = None) -> Any:
 
 
 def decode(encoded: Any, resolve: Callable[[Any], Any]) -> Any:
-    """Return the value that was encoded; `resolve` gives the object for a reference. Malformed for anything else."""
+    """Return the decoded value; `resolve` returns the object of a reference. Malformed if it is not encoded."""
     try:
         return _decode(encoded, resolve)
     except Malformed:
@@ -88,7 +88,7 @@ def _decode(encoded: Any, resolve: Callable[[Any], Any]) -> Any:
 
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
-# What is sent as other values, and as a text, by tag: the type, how it is taken apart and how it is put together.
+# Types that are sent as lists of values, and as texts, by tag: the type, its encoder and its decoder.
 _OF_ITEMS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
     "list": (list, iter, list),
     "tuple": (tuple, iter, tuple),

@@ -1,4 +1,4 @@
-"""Messages over a stream socket: a length, then JSON."""
+"""Send and receive messages over a stream socket: a length, then JSON."""
 
 import json
 import socket
@@ -8,19 +8,19 @@ from typing import Any
 _HEAD = struct.Struct("!Q")
 
 LARGEST_MESSAGE = 16 * 2**20
-"""Bytes. A longer message is refused unread; so is a return value that needs one."""
+"""Largest number of bytes in a message. Longer messages are rejected unread."""
 
 
 class BadMessage(ValueError):
-    """The other end sent something that is not a message, or more than is accepted."""
+    """The other end sent an invalid or too long message."""
 
 
 class Closed(EOFError):
-    """The other end is gone."""
+    """The other end has closed the connection."""
 
 
 def send(end: socket.socket, message: Any, most: int = LARGEST_MESSAGE) -> None:
-    """Send a message and wait until it is written. BadMessage where it is too long."""
+    """Send a message and wait until it is written; BadMessage if it is too long."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > most:
         raise BadMessage(f"a message of {len(body)} bytes is too long")
@@ -28,7 +28,7 @@ def send(end: socket.socket, message: Any, most: int = LARGEST_MESSAGE) -> None:
 
 
 def receive(end: socket.socket, most: int = LARGEST_MESSAGE) -> Any:
-    """Return the next message. Closed where there is none, BadMessage where it cannot be read."""
+    """Return the next message; Closed if there is none, BadMessage if it cannot be read."""
     (length,) = _HEAD.unpack(_exactly(end, _HEAD.size))
     if length > most:
         raise BadMessage(f"a message of {length} bytes is too long")

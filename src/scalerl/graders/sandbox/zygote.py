@@ -1,11 +1,11 @@
-"""Process 1 of a sandbox: a warm interpreter that forks for each program and clears up after it.
+"""Process 1 of a sandbox: a warm interpreter that forks for each program and cleans up after it.
 
-    order "R" with descriptors   fork; the first descriptor is a socket over which the fork alone receives its job
-    order "E"                    kill what runs
-    answer                       how the fork ended, once for each "R", after all that it started is gone
+    order "R" with descriptors   fork; the first descriptor is a socket over which only the fork receives its job
+    order "E"                    kill the running program
+    answer                       how the fork ended, once for each "R", after everything that it started has ended
 
-It never receives a program nor anything that a program wrote, so there is nothing to be found in its memory. When the
-socket of orders closes, it kills everything and exits.
+It never receives programs or their output, so that its memory contains nothing of them. When the socket of orders is
+closed, it kills everything and exits.
 """
 
 import gc
@@ -24,7 +24,7 @@ from scalerl.graders.sandbox.program_side import answer_calls, run_script
 from scalerl.graders.sandbox.test_side import run_tests
 from scalerl.graders.sandbox.wire import receive, send
 
-# What programs import most, so that a fork has it already.
+# Common imports of programs, so that forks already have them.
 _WARM = """
 ast array base64 bisect calendar cmath collections copy dataclasses datetime decimal enum fractions functools hashlib
 heapq io itertools json math numbers operator random re statistics string struct textwrap time types typing unicodedata
@@ -41,7 +41,7 @@ _MOST_DESCRIPTORS = 4
 
 
 class Zygote:
-    """Runs one program at a time, within `bounds`."""
+    """Runs one program at a time, confined by `bounds`."""
 
     def __init__(self, control: socket.socket, bounds: Confined) -> None:
         self._control, self._bounds = control, bounds
@@ -49,8 +49,8 @@ class Zygote:
         self._woken, self._wakes = socket.socketpair()
 
     def serve(self) -> Callable[[], None]:
-        """Take orders until the socket closes. In a fork, return what it is to run."""
-        # Process 1 of a namespace gets no signal from inside that it has no handler for, not even SIGKILL.
+        """Take orders until the socket is closed. In a fork, return the function to run."""
+        # From inside a namespace, process 1 receives only signals that it handles, so no SIGKILL.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         for name in _WARM.split():
             importlib.import_module(name)
@@ -85,12 +85,12 @@ class Zygote:
             self._report_end()
 
     def _job(self, descriptors: list[int]) -> Callable[[], None]:
-        """Receive the job of this fork, give up all rights, say so, and return what is to be run."""
+        """Receive the job of this fork, give up all rights, report that, and return the function to run."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self._control, self._woken, self._wakes):
             end.close()
-        # A group of its own, so that it can be ended together with what it starts.
+        # Lead a process group, so that the fork can be killed together with what it starts.
         os.setsid()
         first, *others = descriptors
         with socket.socket(fileno=first) as given:
@@ -102,7 +102,7 @@ class Zygote:
         return partial(_JOBS[job["kind"]], job, others)
 
     def _report_end(self) -> None:
-        """If the program has ended, end and reap all that it started, and send how it ended and what it took."""
+        """If the program has ended, end and reap all that it started, and send its wait status and resource use."""
         if self._child is None:
             return
         pid, status, usage = os.wait4(self._child, os.WNOHANG)
@@ -123,9 +123,9 @@ def _open_null() -> None:
 
 
 def main(descriptor: str, folder: str, user: str, *devices: str) -> None:
-    """Serve on the socket with this number; programs run as `user` in `folder`; see box.py.
+    """Serve orders from the socket with this number; programs run as `user` in `folder`; see box.py.
 
-    A fork returns to here, so that a script ends as every interpreter ends: threads are waited for, exit handlers run,
-    stdout is flushed, and what it raised sets the exit status.
+    A fork returns here, so that a script ends like any Python process: it waits for threads, runs exit handlers,
+    flushes stdout, and an exception sets the exit status.
     """
     Zygote(socket.socket(fileno=int(descriptor)), Confined(folder, int(user), devices)).serve()()

@@ -16,7 +16,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from scalerl.remote.weights import Gone, Parcel, Unmapped
+from scalerl.remote.weights import Parcel, Unmapped, WeightsFreed
 from scalerl.rollout.fleet.messages import EngineTimes, Report, sampled
 from scalerl.types import Completion, Request
 
@@ -114,7 +114,7 @@ class Generator:
                 try:
                     self._apply(command)
                     self._unmapped, has_news = "", True
-                except (Gone, Unmapped) as error:
+                except (WeightsFreed, Unmapped) as error:
                     if isinstance(error, Unmapped):
                         self._unmapped, has_news = str(error), True
                     # A newer push replaces it, now or when it arrives.
