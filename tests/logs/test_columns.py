@@ -26,6 +26,8 @@ from scalerl.logs.columns import (
         ("_step", "_step"),
         (" Steps (k)", "steps"),
         ("tokens (B)", "tokens"),
+        ("GPU hours (h)", "gpu_hours"),
+        ("Runtime (h)", "runtime_hours"),
         ("val/acc@8", "val_acc@8"),
         ("--", ""),
     ],
@@ -40,6 +42,22 @@ def test_columns_of_a_role_come_in_the_order_of_its_names() -> None:
     assert with_role(["tokens", "gpu_hours"], "gpu_hours", "tokens") == ["gpu_hours", "tokens"]
     assert has_role("train/global_step", "step")
     assert not has_role("reward", "step", "tokens")
+
+
+@pytest.mark.parametrize("name", ["EpRewMean", "eprewmean", "AverageEpRet"])
+def test_rewards_of_the_first_baselines_in_both_spellings(name: str) -> None:
+    assert reward_rank(name) is not None
+
+
+@pytest.mark.parametrize("names", [("metricName", "metricValue"), ("metricname", "metricvalue")])
+def test_one_metric_per_row_in_both_spellings(names: tuple[str, str]) -> None:
+    assert (has_role(names[0], "metric"), has_role(names[1], "value")) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["runtime (h)", "Wall time (hours)", "time (h)", "Elapsed (h)", "hours (h)"])
+def test_hours_are_not_read_as_seconds(name: str) -> None:
+    assert has_role(name, "hours")
+    assert not has_role(name, "elapsed", "wall_clock")
 
 
 def test_names_of_roles_are_written_as_they_are_compared() -> None:

@@ -395,6 +395,12 @@ def test_section_of_a_box_is_part_of_the_name(tmp_path: Path) -> None:
     assert (series.y_label, points(series)) == ("eval/mean_reward", [(100 * s + 50, r) for s, r in STEPS[3::4]])
 
 
+def test_line_with_nothing_but_the_prefix_of_ray(tmp_path: Path) -> None:
+    text = "".join(f"{{'loss': 0.1,\n(Worker pid=7) \n'step': {at}, 'reward': {reward}}}\n" for at, reward in STEPS)
+    [series] = read(write(tmp_path / "train.log", text))
+    assert points(series) == STEPS
+
+
 def test_dict_that_is_never_closed_swallows_nothing(tmp_path: Path) -> None:
     text = "The answer is {'a': 1, and so on\n" + printed("step={step} reward={reward}")
     assert points(read(write(tmp_path / "a.log", text))[0]) == STEPS

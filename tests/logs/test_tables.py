@@ -1,12 +1,14 @@
 """Tables as people paste and keep them: with bars, with titles, turned round, in notebooks, of several benchmarks."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from read_logs import fault, kinds, names, read, write
 
 from scalerl.logs import Series
+from scalerl.logs.notebook import printed_by_cells
 
 REWARDS = [round(0.2 + 0.6 * step / (step + 4), 3) for step in range(12)]
 
@@ -135,6 +137,22 @@ def test_notebooks_are_what_their_cells_printed(tmp_path: Path) -> None:
         notebook = json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5}, indent=1)
         [series] = read(write(tmp_path / f"{name}.ipynb", notebook))
         assert points(series) == EXPECTED
+
+
+@pytest.mark.parametrize("part", ["<tr>", "<td ", "<td>", "<", "<tr><td>"])
+def test_tables_of_a_notebook_are_found_in_no_time(part: str) -> None:
+    html = f"<tr>{part * (100_000 // len(part))}</tr"
+    cells = [{"outputs": [{"data": {"text/html": html}}]}]
+    began = time.process_time()
+    printed_by_cells(json.dumps({"cells": cells, "nbformat": 4}))
+    assert time.process_time() - began < 2
+
+
+def test_short_table_under_many_records_is_a_summary(tmp_path: Path) -> None:
+    printed = "".join(f"step {10 * at}: reward: {reward} loss: 0.1\n" for at, reward in enumerate(REWARDS))
+    table = "| step | accuracy |\n|---|---|\n| 100 | 0.31 |\n| 200 | 0.35 |\n| 300 | 0.36 |\n"
+    [series] = read(write(tmp_path / "train.log", f"{printed}\nLast evaluations:\n\n{table}"))
+    assert points(series) == EXPECTED
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04" + bytes(400), b"a" * 257 + b"ustar" + bytes(400)])

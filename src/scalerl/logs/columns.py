@@ -34,7 +34,10 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "tokens_per_step": ("perf_total_num_tokens", "progress_tokens", "tokens_per_step", "step_tokens"),
     "cost": ("cost", "cost_usd", "total_cost", "total_cost_usd", "dollars", "usd"),
-    "hours": ("hours", "train_hours", "wall_hours", "elapsed_hours"),
+    "hours": (
+        *("hours", "train_hours", "wall_hours", "elapsed_hours", "runtime_hours", "time_hours", "wall_time_hours"),
+        *("elapsed_time_hours", "relative_time_hours"),
+    ),
     "seconds_per_step": (
         *("time_total", "time_step", "time_step_s", "timing_step", "timing_s_step", "step_time", "train_step_time"),
         *("perf_time_per_step", "perf_step_time", "time_step_time", "timing_total", "time_per_step", "step_time_s"),
@@ -62,8 +65,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "set": ("benchmark", "evaluation_set", "eval_set", "dataset", "test_set", "suite"),
     "split": ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event"),
     # A table with one metric per row.
-    "metric": ("tag", "metric", "metric_name", "metric_key", "key", "name", "variable"),
-    "value": ("value", "metric_value"),
+    "metric": ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable"),
+    "value": ("value", "metric_value", "metricvalue"),
 }
 """What a column is for, and the names that say so, in the order in which they are tried."""
 
@@ -81,12 +84,13 @@ _RATES = (
 _TRAINING = (
     *("episode_reward", "reward_mean", "reward", "mean_reward", "train_reward", "train_reward_mean", "reward_all_mean"),
     *("env_all_reward_total", "critic_score_mean", "critic_rewards_mean", "objective_scores", "avg_reward"),
-    *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "ep_rewmean", "average_ep_ret", "value"),
+    *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "eprewmean", "average_ep_ret", "value"),
 )
 
 
-# 'Steps (k)' and 'tokens (B)' of spreadsheets.
-_UNIT = re.compile(r"\s?\((?:[kKMBTh%]|hours)\)$")
+# 'Steps (k)' and 'tokens (B)' of spreadsheets; 'runtime (h)' is not the runtime in seconds.
+_UNIT = re.compile(r"\s?\([kKMBT%]\)$|(?<=[hH]ours)\s?\(h(?:ours)?\)$")
+_HOURS = re.compile(r"\s?\(h(?:ours)?\)$")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -135,7 +139,7 @@ BARE = (0, 2)
 @lru_cache(maxsize=8192)
 def plain(column: str) -> str:
     """Return a name as it is compared; a leading underscore stays, since wandb's `_step` is not `step`."""
-    name = _CAMEL.sub("_", _UNIT.sub("", column.strip())).lower()
+    name = _CAMEL.sub("_", _HOURS.sub("_hours", _UNIT.sub("", column.strip()))).lower()
     return "_" * name.startswith("_") + re.sub(r"(?:[^\w@]|_)+", "_", name).strip("_")
 
 

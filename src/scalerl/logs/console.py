@@ -139,8 +139,9 @@ def _printed(source: Source) -> Iterator[NumberedLine]:
             head = _RAY.sub("", part[:200], count=1)
             title = _SECTION.fullmatch(head)
             section = title[1] if title else "" if head[:1] == "-" else section
-            if part.strip():
-                yield at, (_IN_SECTION.sub(f"| {section}", head, count=1) if section else head) + part[200:]
+            text = (_IN_SECTION.sub(f"| {section}", head, count=1) if section else head) + part[200:]
+            if text.strip():
+                yield at, text
 
 
 def _records(lines: list[tuple[int, Line]]) -> Iterator[Record]:

@@ -11,6 +11,7 @@ import re
 from scalerl.errors import InputError
 from scalerl.logs.columns import AXES, reward_rank, with_role
 from scalerl.logs.frame import Names, Placed, listed, number
+from scalerl.logs.printed import read_line
 from scalerl.logs.source import MAX_COLUMNS, Source
 
 _MAX_SAMPLE = 50
@@ -24,6 +25,8 @@ _DECIMAL_POINT = re.compile(r"\s*[-+]?\d+\.\d{1,2}\s*")
 _RULE = re.compile(r"(?=[^\n]*-)(?=[^\n]*[|+])[-\s|+:=]*")
 _THOUSANDS = re.compile(r"([-+]?\d+(?:\.\d+)?)k", re.IGNORECASE)
 _MIN_RULED = 3
+# With fewer rows than a curve needs.
+_FEW_RULED = 6
 
 Line = tuple[int, list[str]]
 """Line number and cells."""
@@ -79,7 +82,14 @@ def _ruled(source: Source) -> list[Line]:
                 header = tuple(cells)
                 tables.setdefault(header, [(at, cells)])
     logs = [rows for names, rows in tables.items() if any(map(reward_rank, names)) and _goes_on(names, rows[1:])]
-    return max((rows for rows in logs if len(rows) > _MIN_RULED), key=len, default=[])
+    longest = max((rows for rows in logs if len(rows) > _MIN_RULED), key=len, default=[])
+    return [] if len(longest) <= _FEW_RULED and _has_more_records(source, len(longest)) else longest
+
+
+def _has_more_records(source: Source, num: int) -> bool:
+    """Return whether a text prints more records than this: a few rows under them are a summary."""
+    lines = (read_line(line) for line in source.text.splitlines() if "|" not in line)
+    return sum(1 for line in itertools.islice((line for line in lines if line.values and line.is_whole), num)) == num
 
 
 def _goes_on(names: Names, rows: list[Line]) -> bool:

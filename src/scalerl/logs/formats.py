@@ -26,6 +26,9 @@ from scalerl.logs.tidy import tidied
 
 Files = Sequence[Path]
 
+# A file of evaluations with fewer says less about a run than its training rewards.
+_ENOUGH_REWARDS = 6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Log:
@@ -112,7 +115,8 @@ def _best(logs: list[Log], path: Path) -> Log:
         return logs[0]
 
     def worth(log: Log) -> tuple[bool, int]:
-        is_evaluated = is_evaluation(log.path.stem) or log.plan().roles["y"].rule == "evaluation"
+        is_named = is_evaluation(log.path.stem) and log.num_rewards >= _ENOUGH_REWARDS
+        is_evaluated = is_named or log.plan().roles["y"].rule == "evaluation"
         return log.path.is_dir() or is_evaluated, log.num_rewards
 
     best = max(logs, key=worth)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 _IS_NOTEBOOK = re.compile(r"\s*\{")
-_ROW = re.compile(r"<tr[^>]*>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
-_CELL = re.compile(r"<t([hd])[^>]*>(.*?)</t[hd]>", re.DOTALL | re.IGNORECASE)
+# None of these may look for the same end from many beginnings: a notebook is a text of strangers.
+_ROW = re.compile(r"<tr\b[^<>]*+>((?:[^<]++|<(?!/?tr\b))*+)</tr>", re.IGNORECASE)
+_CELL = re.compile(r"<t([hd])\b[^<>]*+>((?:[^<]++|<(?!/?t[hd]\b))*+)</t[hd]>", re.IGNORECASE)
+_MARKUP = re.compile(r"<[^<>]*+>")
 
 
 def printed_by_cells(text: str) -> str:
@@ -45,6 +47,6 @@ def _tables(html: str) -> str:
     lines: list[str] = []
     for row in _ROW.findall(html):
         cells = _CELL.findall(row)
-        lines.append("| " + " | ".join(re.sub(r"<[^>]*>", "", cell).strip() for _, cell in cells) + " |")
+        lines.append("| " + " | ".join(_MARKUP.sub("", cell).strip() for _, cell in cells) + " |")
         lines += ["|---" * len(cells) + "|"] if cells and all(kind == "h" for kind, _ in cells) else []
     return "\n".join(lines)

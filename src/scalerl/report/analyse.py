@@ -205,15 +205,21 @@ def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
 
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     """Fit one series, or remember its fit."""
+    done = _remembered(data, options) if num_remembered else _fit(data, options)
+    return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
+
+
+def _remembered(data: Series, options: FitOptions) -> Fit:
     given = (data.name, data.start, data.x_label, options)
-    key = b"|".join([data.compute.tobytes(), data.reward.tobytes(), repr(given).encode()]) if num_remembered else b""
-    done = _FITS.pop(key, None)
-    if done is None:
-        done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-    _FITS[key] = done
+    key = b"|".join([data.compute.tobytes(), data.reward.tobytes(), repr(given).encode()])
+    done = _FITS[key] = _FITS.pop(key, None) or _fit(data, options)
     while len(_FITS) > num_remembered:
         del _FITS[next(iter(_FITS))]
-    return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
+    return done
+
+
+def _fit(data: Series, options: FitOptions) -> Fit:
+    return fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
 
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
