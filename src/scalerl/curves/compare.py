@@ -23,7 +23,7 @@ from scalerl.curves.decide import (
     settle,
     value_draws,
 )
-from scalerl.curves.draws import Value, summary
+from scalerl.curves.draws import Value, p_above, stream_of, summary
 from scalerl.curves.fit import Fit, fit, refit
 from scalerl.curves.forecast import reach_draws, wide_curve
 from scalerl.curves.forms import Array
@@ -167,10 +167,10 @@ def compare(
     usable = {name: curve for name, curve in fits.items() if curve.has_intervals}
     worth = default_worth([*usable.values()]) if worth is None else worth
     budget = HORIZON * max((curve.scale for curve in usable.values()), default=1.0) if at is None else at
-    recipes = [_recipe(name, curve, budget, worth, run_sd, k) for k, (name, curve) in enumerate(usable.items())]
+    recipes = [_recipe(name, curve, budget, worth, run_sd) for name, curve in usable.items()]
     correlation = shared_correlation(recipes)
-    # What all evaluations share does not tell recipes apart.
-    values = {each.name: narrowed(each.value, correlation) for each in recipes}
+    # What all evaluations share does not tell recipes apart; two that are one run have one value.
+    values = {each.name: narrowed(whole_of(each, recipes).value, correlation) for each in recipes}
     shared_ceiling, shared = _shared(recipes)
     by_name = {each.name: each for each in recipes}
     chosen = pick(np.stack([*values.values()]), worth) if len(recipes) > 1 else None
@@ -259,8 +259,10 @@ class Recipe:
     places: Array
     draws: Array
     """Its `wide_curve` ..."""
+    luck: Array
+    """... how many of the added spreads each of these is to be moved up ..."""
     middle: Array
-    """... and the median of that."""
+    """... and the median."""
     _left: dict[float, list[float]] = field(default_factory=dict)
 
     def left_at(self, budget: float) -> list[float]:
@@ -270,8 +272,8 @@ class Recipe:
         return self._left[budget]
 
 
-def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None, stream: int) -> Recipe:
-    rng = np.random.default_rng(stream + 10)
+def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None) -> Recipe:
+    rng = stream_of(name)
     if curve.run_sd is not None:
         spread = curve.run_sd / np.sqrt(curve.num_runs)
     else:
@@ -294,9 +296,16 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         evaluations=frozenset(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)),
         residual=curve.reward - on_curve,
         places=places,
-        draws=draws,
+        draws=rng.permutation(draws),
+        luck=rng.standard_normal(len(draws)),
         middle=np.median(draws, axis=0),
     )
+
+
+def whole_of(recipe: Recipe, recipes: Sequence[Recipe]) -> Recipe:
+    """Return the recipe that holds all points of this one: itself, unless it is a part of another."""
+    holders = (each for each in recipes if recipe.evaluations <= each.evaluations)
+    return max(holders, key=lambda each: (len(each.evaluations), each.name))
 
 
 def narrowed(draws: Array, correlation: float) -> Array:
@@ -355,8 +364,10 @@ def _pair(
     tops = narrowed(one.top, correlation) - narrowed(other.top, correlation)
     p_larger = float("nan")
     if one.name in shared and other.name in shared:
-        exponent = np.random.default_rng(3).permutation(shared[one.name].param_draws("exponent"))
-        p_larger = float(np.mean(exponent > shared[other.name].param_draws("exponent")))
+        exponents = (
+            stream_of(each).permutation(shared[each].param_draws("exponent")) for each in (one.name, other.name)
+        )
+        p_larger = p_above(*exponents)
     settling = None
     if chosen.answer == Answer.OPEN:
         between = float(np.hypot(one.spread, other.spread) * np.sqrt(1.0 - correlation))
@@ -368,12 +379,12 @@ def _pair(
         b=other.name,
         answer=answer,
         winner=(one.name, other.name)[chosen.chosen[0]] if answer == Answer.TAKE else None,
-        p_ahead=float(np.mean(mine > theirs)),
+        p_ahead=p_above(mine, theirs),
         p_close=float(np.mean(np.abs(mine - theirs) < worth)),
         lead=summary(mine - theirs, level),
         losses=(chosen.options[0].loss, chosen.options[1].loss),
         settling=settling,
-        p_higher_ceiling=float(np.mean(tops > 0)),
+        p_higher_ceiling=p_above(tops, np.zeros(len(tops))),
         ceiling_difference=summary(tops, level),
         targets=_targets(one, other),
         p_larger_exponent=p_larger,
@@ -394,22 +405,16 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
         return ()
     rewards = [low + share * (high - low) for share in SHARES]
     mine, theirs = (
-        reach_draws(
-            each.places,
-            each.draws,
-            np.array(rewards)
-            - np.outer(np.random.default_rng(stream).standard_normal(len(each.draws)) * each.added, SHARES),
-        )
-        for stream, each in ((4, one), (5, other))
+        reach_draws(each.places, each.draws, np.array(rewards) - np.outer(each.luck * each.added, SHARES))
+        for each in (one, other)
     )
-    mine = np.random.default_rng(6).permutation(mine)
     rows = []
     for index, reward in enumerate(rewards):
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = mine[:, index] / theirs[:, index]
         # Where neither ever reaches it, or both had it before training, nothing is said for either.
         ratio = np.where(np.isnan(ratio), 1.0, ratio)
-        p_less = float(np.mean(ratio < 1.0) + 0.5 * np.mean(ratio == 1.0))
+        p_less = p_above(np.ones(len(ratio)), ratio)
         rows.append(Target(reward=reward, ratio=summary(ratio, one.fit.level), p_less=p_less))
     return tuple(rows)
 

@@ -153,7 +153,7 @@ class Blocks:
 def make_blocks(points: Points, start: float | None, start_sd: float | None) -> Blocks:
     """Sum up the points; `start_sd` is the noise of the start, None for that of one evaluation."""
     scale = float(points.compute.max())
-    most = max(MOST_BLOCKS * (2 if points.num_runs > 1 else 1) // points.num_runs, 8)
+    most = max(MOST_BLOCKS // points.num_runs, 8)
     rows = [_blocks_of(points, points.run == run, scale, most) for run in range(points.num_runs)]
     x, y, variance, index, size = (np.concatenate(columns) for columns in zip(*rows, strict=True))
     run = np.repeat(np.arange(len(rows)), [len(row[0]) for row in rows])

@@ -18,6 +18,7 @@ from scalerl.curves import priors
 from scalerl.curves.draws import Value, explained_share, summary
 from scalerl.curves.fit import Fit, Lack
 from scalerl.curves.forms import Array
+from scalerl.curves.model import Kind
 from scalerl.curves.normal import normal_quantile
 
 SURE = 0.9
@@ -26,6 +27,8 @@ UNLIKELY = 0.1
 """... and below which it counts as false."""
 LIKELIER = 0.5
 """Probability from which something is likelier than not."""
+NOT_WANDER = 1 / 3
+"""Probability of a fall, rather than wander, from which a run that lies below its peak has fallen."""
 NEARLY_ALL = 0.9
 """Share of its whole gain from which a run is levelling off."""
 WORTH = 0.01
@@ -80,7 +83,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
-    """A fall of the run's own course, wander included, after its peak."""
+    """A fall of the run's own course after its peak: more than the run's wander, and not about to be regained."""
 
     probability: float
     """Probability that the drop is larger than the worth."""
@@ -142,23 +145,19 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
     if not curve.has_intervals:
         raise ValueError("method='paper' does not say how sure its numbers are, so nothing is decided by it")
     path = course(curve)
-    doubling = curve.curve_draws([2.0 * curve.scale])[:, 0] - path.max(axis=1)
-    share = share_reached(curve, path)
+    doubling, share = doubling_draws(curve, path), share_reached(curve, path)
     p_worth, p_seen = float(np.mean(doubling > worth)), float(np.mean(curve.drawn.draws.seen))
-    is_seen = p_seen >= LIKELIER
-    missing = None if is_seen else missing_of_flat(curve)
-    fall = find_fall(curve, path, worth) if is_seen else None
-    if not is_seen:
+    missing = None if p_seen >= LIKELIER else missing_of_flat(curve)
+    fall = find_fall(curve, path, worth)
+    if p_seen < LIKELIER:
         state = State.FLAT if missing is None else State.TOO_EARLY
     elif fall is not None:
         state = State.PAST_PEAK
     else:
-        is_level = np.mean((share >= NEARLY_ALL) | (doubling < worth)) > LIKELIER
+        is_level = np.mean((share >= NEARLY_ALL) | (doubling <= worth)) >= LIKELIER
         state = State.LEVELLING_OFF if is_level else State.RISING
-    action = Action.GO_ON if p_worth > LIKELIER else Action.STOP if p_worth < UNLIKELY else Action.OPEN
-    if missing is not None:
-        action = Action.OPEN
-    is_open = action == Action.OPEN and missing is None
+    action = action_of(state, p_worth)
+    is_open = action == Action.OPEN and state == State.LEVELLING_OFF
     return Decision(
         state=state,
         action=action,
@@ -175,6 +174,22 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         fall=fall,
         dip=find_dip(curve, path, worth) if fall is None else None,
     )
+
+
+def action_of(state: State, p_worth: float) -> Action:
+    """Return what to do with a run, by its state and the probability that a doubling is worth it.
+
+    A rising run goes on, for that is what rising means. One past its peak stops: its best checkpoint is behind it. Of
+    one that is too early or flat nobody can say that more compute will do; a flat one may surely not be worth it.
+    """
+    if state == State.PAST_PEAK or (state != State.TOO_EARLY and p_worth < UNLIKELY):
+        return Action.STOP
+    return Action.GO_ON if state in (State.RISING, State.LEVELLING_OFF) and p_worth > LIKELIER else Action.OPEN
+
+
+def doubling_draws(curve: Fit, path: Array) -> Array:
+    """Return draws of what twice the compute gains over the best so far."""
+    return curve.curve_draws([2.0 * curve.scale])[:, 0] - path.max(axis=1)
 
 
 def share_reached(curve: Fit, path: Array) -> Array:
@@ -220,18 +235,23 @@ def value_draws(curve: Fit, at: float, worth: float) -> tuple[Array, bool]:
     A run past its peak offers its best checkpoint, any other run its curve.
     """
     path = course(curve)
-    if np.mean(curve.drawn.draws.seen) >= LIKELIER and find_fall(curve, path, worth) is not None:
+    if find_fall(curve, path, worth) is not None:
         return path.max(axis=1), True
     return curve.curve_draws([at])[:, 0], False
 
 
 def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
-    """Return the fall from the peak to now; None unless it is surely larger than the worth."""
-    drop = path.max(axis=1) - path[:, -1]
+    """Return the fall from the peak to now, of a run whose rise or fall is seen; None unless there is one.
+
+    It must surely be larger than the worth, nothing that the run's wander explains, and not likely to be regained.
+    """
+    drop, drawn = path.max(axis=1) - path[:, -1], curve.drawn
     probability = float(np.mean(drop > worth))
-    if probability < SURE:
+    if probability < SURE or np.mean(drawn.draws.seen) < LIKELIER or curve.probability(Kind.fall) < NOT_WANDER:
         return None
-    compute = np.sort(curve.drawn.blocks.compute)
+    if np.mean(doubling_draws(curve, path) > worth) > LIKELIER:
+        return None
+    compute = np.sort(drawn.blocks.compute)
     # The last place at which each draw was as good as at its peak.
     is_good = path >= path.max(axis=1, keepdims=True) - worth
     last = compute[path.shape[1] - 1 - is_good[:, ::-1].argmax(axis=1)]
@@ -323,7 +343,8 @@ def pick(values: Array, worth: float) -> Pick:
     """
     best = values.max(axis=0)
     losses = best - values
-    p_best = np.bincount(values.argmax(axis=0), minlength=len(values)) / values.shape[1]
+    is_best = losses == 0.0
+    p_best = (is_best / is_best.sum(axis=0)).mean(axis=1)
     loss = losses.mean(axis=1)
     order = np.argsort(loss, kind="stable")
     options = tuple(Option(p_best=float(p), loss=float(mean)) for p, mean in zip(p_best, loss, strict=True))

@@ -1,5 +1,6 @@
-"""What draws say: a median with its interval, and what evaluations still to come will tell."""
+"""What draws say: a median with its interval, probabilities, and what evaluations still to come will tell."""
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,16 @@ def summary(draws: Array, level: float) -> Value:
     low, high = tails(level)
     low, middle, high = np.quantile(draws, [low, 0.5, high], method="nearest")
     return Value(value=float(middle), low=float(low), high=float(high))
+
+
+def stream_of(name: str) -> np.random.Generator:
+    """Return the random numbers of a curve: its own, whatever it is compared with and in whatever order."""
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def p_above(mine: Array, theirs: Array) -> float:
+    """Return the probability that one draw lies above the other; a tie counts half for each."""
+    return float(np.mean(mine > theirs) + 0.5 * np.mean(mine == theirs))
 
 
 def explained_share(wanted: Array, later: Array, noise_variance: float) -> float:

@@ -33,7 +33,7 @@ from scalerl.curves.search import Cloud, search
 from scalerl.curves.wander import Wander, kernels, movement, places_of
 from scalerl.curves.weigh import Prepared, Weighed, drawn_by_mass, prepare
 
-MODEL = "scalerl-curve-7"
+MODEL = "scalerl-curve-8"
 """Name of the model in JSON, sealed forecasts and prior files. Change it whenever the same points get other answers."""
 NUM_DRAWS = 2000
 """Draws that a posterior consists of."""
@@ -327,7 +327,7 @@ def posterior(
     parts = [rise]
     if len(problem.courses.place) > 1:
         falls = np.arange(1, len(problem.courses.place))
-        parts.append(search(prepared, falls, FALL_SIZES, rng, cloud.wider())[0])
+        parts.append(search(prepared, falls, FALL_SIZES, rng, cloud.wider(), like_spread(prepared, rise))[0])
     flat_mass = weigh_flat(prepared)
     # The masses of the parts are of curves that are not flat.
     log_masses = [log_sum(part.log_mass) + np.log(1.0 - flat) for part in parts]
@@ -364,6 +364,13 @@ def search_rises(problem: Problem, rng: np.random.Generator) -> tuple[Prepared, 
         prepared = prepare(problem, rise.shape[:, rise.log_mass.max(axis=0).argmax()])
         rise, cloud = search(prepared, no_fall, RISE_SIZES, rng, cloud.wider())
     return prepared, rise, cloud
+
+
+def like_spread(prepared: Prepared, rise: Weighed) -> np.ndarray | None:
+    """Return the covariances whose spread between runs is likely for rises: a fall of the recipe does not change it."""
+    if prepared.spread is None:
+        return None
+    return np.flatnonzero(np.isin(prepared.spread, prepared.spread[rise.covariance]))
 
 
 def weigh_flat(prepared: Prepared) -> Array:

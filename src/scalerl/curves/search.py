@@ -60,14 +60,17 @@ def search(
     sizes: tuple[int, int, int],
     rng: np.random.Generator,
     begin: Cloud | None = None,
+    covariance: np.ndarray | None = None,
 ) -> tuple[Weighed, Cloud]:
     """Weigh shapes and draw new ones about the heavy ones until enough have mass; return the last, as cells and cloud.
 
-    This is adaptive importance sampling. `course` holds the courses to try, `begin` is a cloud to start from. `sizes`
-    are the numbers of shapes in the first round, in later ones and in the last.
+    This is adaptive importance sampling. `course` and `covariance` hold those to try, all covariances without any;
+    `begin` is a cloud to start from. `sizes` are the numbers of shapes in the first round, in later ones and in the
+    last.
     """
     num, again, last = sizes
-    covariance, cloud, log_kept = np.arange(len(prepared.level)), begin, 0.0
+    covariance = np.arange(len(prepared.level)) if covariance is None else covariance
+    cloud, log_kept = begin, 0.0
     for number in range(MOST_ROUNDS):
         done = weigh_round(prepared, cloud, num, covariance, course, rng)
         cloud, num = done.cloud, again

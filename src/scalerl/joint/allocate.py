@@ -37,9 +37,7 @@ class Allocation:
 def allocate(arms: Mapping[Spending, Fit], computes: Sequence[float], level: float) -> list[Allocation]:
     """Return the best arm at each compute; the computes rise."""
     settings = np.array(list(arms))
-    tables = [
-        table_of([draws_at(fit, compute, stream) for stream, fit in enumerate(arms.values())]) for compute in computes
-    ]
+    tables = [table_of([draws_at(str(arm), fit, compute) for arm, fit in arms.items()]) for compute in computes]
     last = int(tables[-1].mean(axis=1).argmax())
     return [_at(compute, table, settings, last, level) for compute, table in zip(computes, tables, strict=True)]
 

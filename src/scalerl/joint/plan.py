@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from scalerl.curves.decide import Answer, Pick, default_worth, pick, value_draws
-from scalerl.curves.draws import Value, explained_share, tails
+from scalerl.curves.draws import Value, explained_share, stream_of, tails
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
 from scalerl.curves.normal import normal_cdf
@@ -125,17 +125,17 @@ def plan(
     known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.has_intervals}
     worth = default_worth([*known.values()]) if worth is None else worth
     at_target, past_peak = {}, set()
-    for stream, (name, curve) in enumerate(known.items()):
+    for name, curve in known.items():
         draws, is_past_peak = value_draws(curve, target, worth)
-        at_target[name] = np.random.default_rng(100 + stream).permutation(draws)
+        at_target[name] = stream_of(name).permutation(draws)
         past_peak |= {name} if is_past_peak else set()
     if len(known) >= LEAST_KNOWN:
         # An arm without a curve of its own may be like any of the others.
-        mixture = np.concatenate(list(at_target.values()))
+        mixture = np.concatenate([at_target[name] for name in sorted(known)])
         num = len(mixture) // len(known)
-        for stream, arm in enumerate(arms):
+        for arm in arms:
             if arm.name not in known:
-                at_target[arm.name] = np.random.default_rng(200 + stream).permutation(mixture)[:num]
+                at_target[arm.name] = stream_of(arm.name).permutation(mixture)[:num]
     choice = pick(table_of([*at_target.values()]), worth) if at_target else None
     names = list(at_target)
     chosen = () if choice is None else tuple(names[index] for index in choice.chosen)
@@ -169,10 +169,9 @@ def table_of(draws: Sequence[Array]) -> Array:
     return np.stack([own[: min(map(len, draws))] for own in draws])
 
 
-def draws_at(curve: Fit, compute: float, stream: int) -> Array:
-    """Return draws of the curve at a compute, shuffled by `stream` so that draws of two arms are independent."""
-    draws = curve.curve_draws([compute])[:, 0]
-    return np.random.default_rng(100 + stream).permutation(draws)
+def draws_at(name: str, curve: Fit, compute: float) -> Array:
+    """Return draws of the curve at a compute, in an order of its own, so that draws of two arms are independent."""
+    return stream_of(name).permutation(curve.curve_draws([compute])[:, 0])
 
 
 def _row(
