@@ -4,7 +4,7 @@ one as well.
 A file holds the members (earlier runs) rather than densities, so that people can read it and leave out members. A run
 that was fitted has location and error of the logarithms of `population.py`, a published one what was published:
 
-    {"format": "scalerl-prior-2", "model": "scalerl-curve-7", "x": "gpu_hours", "members": [
+    {"format": "scalerl-prior-2", "model": "scalerl-curve-8", "x": "gpu_hours", "members": [
         {"name": ..., "log_share": [-1.1, 0.03], "log_exponent": [0.65, 0.12], "log_midpoint": [7.6, 0.1]},
         {"name": ..., "source": ..., "start": 0.4, "ceiling": 0.61, "ceiling_sd": 0.01, "exponent": 1.9,
          "log_exponent_sd": 0.12}]}
