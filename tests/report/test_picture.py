@@ -20,7 +20,7 @@ from scalerl.report.document import Curves
 from scalerl.report.figures import FOLDERS, WORDS, chart, short_names
 from scalerl.report.numbers import number_text, short_compute_text
 from scalerl.report.options import FitOptions
-from scalerl.report.picture import cut, draw, legend_text, picture_of
+from scalerl.report.picture import compute_ticks, cut, draw, legend_text, picture_of
 from scalerl.report.results import Result
 
 ALONE = FitOptions(alone=True)
@@ -157,6 +157,15 @@ def test_names_and_numbers_are_short():
     assert {compute: short_compute_text(compute) for compute in computes} == computes
     rewards = {0.61234: "0.612", 12.3456: "12.3", 19684.2: "19684", 3e9: "3e+09"}
     assert {reward: number_text(reward) for reward in rewards} == rewards
+
+
+@pytest.mark.parametrize("low, high", [(900, 35000), (1.0, 1.2), (1e3, 1e19), (3e-7, 5.0), (2.1e20, 2.9e20)])
+@pytest.mark.parametrize("most", [6, 12])
+def test_ticks_lie_within_and_apart(low: float, high: float, most: int):
+    ticks = compute_ticks(low, high, most)
+    assert 2 <= len(ticks) <= most
+    assert low <= ticks[0] < ticks[-1] <= high
+    assert np.diff(np.log(ticks)).min() >= 0.99 * np.log(high / low) / most
 
 
 # Files

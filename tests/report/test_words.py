@@ -85,6 +85,12 @@ def test_every_sentence_is_complete(kind: str):
         ("alarm_truncated", {**ALARM, "state": "over"}, "Over"),
         ("alarm_truncated", {**ALARM, "state": "changed"}, "now, after 10%"),
         ("alarm_empty", {**ALARM, "cause": "unrewarded"}, "'4' for 'four'"),
+        ("alarm_empty", {**ALARM, "cause": "all_wrong"}, "scalerl sft"),
+        ("alarm_empty", {**ALARM, "cause": "all_right"}, "harder problems"),
+        ("alarm_empty", {**ALARM, "cause": "no_verdict"}, "gave no verdict on any answer"),
+        ("alarm_no_verdict", {**ALARM, "cause": "grader/timeout"}, "grading.timeout_s"),
+        ("alarm_no_verdict", {**ALARM, "cause": "environment/timeout"}, "task.environment.step_s"),
+        ("alarm_solved", {**ALARM, "subject": ""}, "a task's training problems"),
     ],
 )
 def test_variants(kind: str, changed: Mapping[str, Any], part: str):

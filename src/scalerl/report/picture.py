@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -270,12 +270,30 @@ def draw_chart(axes: Any, chart: Curves) -> None:
 
 def _compute_axis(axes: Any, chart: Curves) -> None:
     """Make the axis of compute logarithmic, with ticks at round numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, Locator, NullLocator
+
+    class RoundNumbers(Locator):
+        def __call__(self) -> list[float]:
+            return compute_ticks(*axes.get_xlim())
 
     axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=10))
+    axes.xaxis.set_major_locator(RoundNumbers())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_compute_text(float(f"{value:.4g}"))))
     axes.xaxis.set_minor_locator(NullLocator())
+
+
+def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:
+    """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
+    apart = math.log(high / low) / most
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    tenths = [tenth / 10 for tenth in range(10, 100)]
+    for digits in (tenths, (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if all(math.log(after / tick) >= apart for tick, after in pairwise(ticks)):
+            break
+    return ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]
 
 
 def _set_range(axes: Any, points: np.ndarray, tips: list[float]) -> None:
