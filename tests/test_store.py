@@ -136,6 +136,8 @@ def test_cut_last_line_loses_only_itself(cut: int) -> None:
         ('{"step": 1}\nTraceback\n', r"evals\.jsonl, line 2: not JSON"),
         ('{"step": 1}\n{"reward": 1}\n', r"evals\.jsonl, line 2: the row has no numeric 'step'"),
         ('{"step": ', r"evals\.jsonl, line 1: not JSON"),
+        ('{"step": Infinity}\n', r"evals\.jsonl, line 1: the row has no numeric 'step'"),
+        (f'{{"step": 1{"0" * 400}}}\n', r"evals\.jsonl, line 1: the row has no numeric 'step'"),
         ('{"step": 1, "attempt": "2"}\n', r"evals\.jsonl, line 1: 'attempt'"),
         ('{"step": 1, "set": ["main"]}\n', r"evals\.jsonl, line 1: 'set'"),
     ],

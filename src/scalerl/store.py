@@ -319,14 +319,24 @@ def latest_rows(path: Path) -> list[tuple[int, Row]]:
         return []
     placed = []
     for line, row in parse_lines(_read_text(path), path):
-        if not isinstance(row.get("step"), int | float):
-            raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
-        if not isinstance(row.get("attempt", 0), int | float):
-            raise RunFolderError(f"{path}, line {line}: 'attempt' is not a number")
-        if not isinstance(row.get("set", ""), str):
-            raise RunFolderError(f"{path}, line {line}: 'set' is not a text")
+        if fault := _fault_of(row):
+            raise RunFolderError(f"{path}, line {line}: {fault}")
         placed.append((line, row))
     return counting_rows(placed, path.name, _origins(path.parent))
+
+
+def _fault_of(row: Row) -> str:
+    """Return what keeps a row from being placed among others; empty where nothing does."""
+    if not _is_count(row.get("step")):
+        return "the row has no numeric 'step'"
+    if not _is_count(row.get("attempt", 0)):
+        return "'attempt' is not a number"
+    return "" if isinstance(row.get("set", ""), str) else "'set' is not a text"
+
+
+def _is_count(value: object) -> bool:
+    """Return whether a value is a number that counts something, and not infinite: Python's JSON has such numbers."""
+    return isinstance(value, int | float) and abs(value) < 2**53
 
 
 def labelled_rows(path: Path) -> list[tuple[str, Row]]:
@@ -447,8 +457,8 @@ class RunReader(Generic[Columns]):
             for place, row in lines.rows(range(begin, len(lines))):
                 if row is None:
                     self.skipped[name].append(place + 1)
-                elif isinstance(step := row.get("step"), int | float):
-                    self._add(name, place + 1, step, row)
+                elif not _fault_of(row):
+                    self._add(name, place + 1, row["step"], row)
 
     def _add(self, name: str, line: int, step: float, row: Row) -> None:
         attempt = row.get("attempt")
