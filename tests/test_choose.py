@@ -57,7 +57,7 @@ def custom(name: str, **settings: Any) -> CustomSettings:
         (custom("scalerl.choose:import_function", cap=3), "cap is not a setting of"),
         (Scaled(name="scald"), 'choices: "scaled", "plain"; did you mean "scaled"?'),
         (load_recipe("scalerl").task, "task.name is not set"),
-        (custom("builtins:min"), '"builtins:min" does not say which arguments it takes'),
+        (custom("builtins:min"), '"builtins:min" has no known signature'),
         (custom(f"{__name__}:scaled", fctor=1), ':scaled", which has factor; did you mean "factor"'),
         (custom(f"{__name__}:needy"), "power is not set"),
         (custom(f"{__name__}:typed", seed="many"), "but must be a whole number"),

@@ -383,8 +383,8 @@ def test_a_closed_pipe_is_not_an_error_message():
 LIGHT = {
     "recipe show mine.toml": "loss average",
     "train scalerl --set loss=cisp": 'did you mean "cispo"?',
-    "train tiny-cpu --out there": "already holds a run",
-    "train tiny-cpu --out begun --resume": "does not hold a run to resume",
+    "train tiny-cpu --out there": "already contains a run",
+    "train tiny-cpu --out begun --resume": "does not contain a run to resume",
 }
 
 

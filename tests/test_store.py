@@ -174,7 +174,7 @@ def test_new_run_refuses_a_folder_in_use(tmp_path: Path) -> None:
     folder = store.create_run(tmp_path / "runs" / "a")
     assert store.create_run(folder) == folder
     store.write_json(folder / store.RECIPE, {"seed": 1})
-    with pytest.raises(ValueError, match=r"already holds a run: continue it with --resume, or choose another --out"):
+    with pytest.raises(ValueError, match=r"already contains a run: continue it with --resume, or choose another --out"):
         store.create_run(folder)
     (tmp_path / "file").write_text("mine")
     for taken in (tmp_path, tmp_path / "file"):
@@ -260,7 +260,7 @@ def test_resume_after_a_kill_keeps_every_complete_row(
 
 
 def test_only_a_run_folder_can_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"does not hold a run to resume: it has no recipe\.json"):
+    with pytest.raises(ValueError, match=r"does not contain a run to resume: it has no recipe\.json"):
         store.reopen_run(tmp_path)
 
 
@@ -337,7 +337,7 @@ def test_newer_folder_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / store.ENV).write_text('{"format": ')
     assert len(store.read_evals(tmp_path)) == 1
     store.write_json(tmp_path / store.ENV, {"format": store.FORMAT + 1})
-    expected = rf"has the format {store.FORMAT + 1}, and this version of scalerl reads formats up to {store.FORMAT}"
+    expected = rf"has the format {store.FORMAT + 1}, but this version of scalerl reads formats up to {store.FORMAT}"
     for read in (store.read_evals, store.read_metrics, store.read_recipe, store.read_status, store.reopen_run):
         with pytest.raises(RunFolderError, match=expected):
             read(tmp_path)

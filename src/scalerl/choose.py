@@ -1,4 +1,4 @@
-"""From a name in a recipe to a function with its settings bound.
+"""Return the function that a recipe names, with its settings bound.
 
 loss = choose(LOSSES, recipe.loss)                                  # LOSSES["cispo"] with cap=5.0 bound,
                                                                     # or the function at an import path
@@ -20,8 +20,8 @@ Choice = TypeVar("Choice")
 
 
 def choose(table: Mapping[str, Callable[..., Any]], part: Settings) -> Callable[..., Any]:
-    """Return the function that a part of a recipe names, with the part's other settings bound as keyword arguments."""
-    # Not model_dump: a setting that is itself a value (a table, a list) is passed to the function unchanged.
+    """Return the function that a part of a recipe names, with the part's other settings as keyword arguments."""
+    # Do not use model_dump: settings that are values (tables, lists) are passed to the function unchanged.
     settings = {name: value for name, value in part if name != "name"}
     name = getattr(part, "name", None)
     if name is None:
@@ -31,13 +31,13 @@ def choose(table: Mapping[str, Callable[..., Any]], part: Settings) -> Callable[
         function = import_function(name)
     else:
         function = entry(table, name, "the function")
-    # A part that passes every unknown key to its function has settings of its own, which can be misspelt too.
+    # A part that passes unknown keys to its function has its own settings, which can also be misspelt.
     _check_settings(name, function, settings, own=type(part).model_fields)
     return functools.partial(function, **settings) if settings else function
 
 
 def entry(table: Mapping[str, Choice], name: str, what: str) -> Choice:
-    """Return table[name]; if there is no such name, RecipeError says that `what` is unknown and lists the choices."""
+    """Return table[name]; if it does not exist, RecipeError says that `what` is unknown and lists the choices."""
     if name not in table:
         statement = f'{what} "{name}" is unknown; choices: {quoted(table)}'
         raise RecipeError(RecipeProblem(statement=statement, suggestion=did_you_mean(name, table)))
@@ -45,7 +45,7 @@ def entry(table: Mapping[str, Choice], name: str, what: str) -> Choice:
 
 
 def import_function(path: str) -> Callable[..., Any]:
-    """Return the function at "package.module:function"; RecipeError says why it cannot be imported."""
+    """Return the function at "package.module:function"; RecipeError if it cannot be imported."""
     try:
         return import_path.import_function(path)
     except ImportPathError as error:
@@ -64,7 +64,7 @@ def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[s
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):
         raise RecipeError(
-            f'"{name}" does not say which arguments it takes, so its settings cannot be checked: wrap it in a function'
+            f'"{name}" has no known signature, so its settings cannot be checked: wrap it in a function'
         ) from None
     known = keyword_settings(function)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -81,10 +81,10 @@ def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[s
         _check_type(name, setting, value, known[setting].annotation if setting in known else None)
     for setting, parameter in known.items():
         if parameter.default is parameter.empty and setting not in settings:
-            raise RecipeError(f'{setting} is not set, and "{name}" needs it')
+            raise RecipeError(f'{setting} is not set, but "{name}" needs it')
 
 
-# Only plain types are checked here; a function checks any other type itself.
+# Only plain types are checked here; functions check other types themselves.
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 

@@ -1,27 +1,27 @@
-"""Every error this package raises on purpose. The command line prints its message and no traceback.
+"""All errors that this package raises on purpose. The command line prints their messages without a traceback.
 
-    UserError    something the user gave cannot be used: a file, a setting, an option      exit code 2
-    RunFailure   a run cannot go on: a dead engine, a full disk                            exit code 1
+    UserError    an input of the user is invalid: a file, a setting, an option      exit code 2
+    RunFailure   a run cannot continue: a dead engine, a full disk                  exit code 1
 
-Any other exception is a bug of ours and keeps its traceback. A message is one sentence: the value, where it came from
-and what to do. Errors that report several problems at once have one sentence per line.
+Any other exception is a bug of ours and keeps its traceback. A message is one sentence with the value, its origin and
+what to do. Errors that report several problems have one sentence per line.
 """
 
 from dataclasses import dataclass
 
 
 class UserError(ValueError):
-    """Something the user gave cannot be used."""
+    """An input of the user is invalid."""
 
 
 class RunFailure(RuntimeError):
-    """A run, or the program, cannot go on for a reason that is not the user's mistake."""
+    """A run, or the program, cannot continue for a reason that is not a mistake of the user."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text without what a terminal would obey: each such character becomes a space, except those in `keep`.
+    """Return a text in which characters that control a terminal become spaces, except those in `keep`.
 
-    These are control characters (escape sequences begin with one), marks of writing direction, line separators and
+    These are control characters (with which escape sequences begin), marks of writing direction, line separators and
     surrogates, which no output stream can encode.
     """
     if text.isprintable():
@@ -30,12 +30,12 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that is not empty, or its type if it has none."""
+    """Return the first non-empty line of an error's message, or its type if the message is empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def not_utf8(name: object, error: UnicodeDecodeError) -> str:
-    """Return the sentence for a file that is not UTF-8 text: the line, the byte and what to do."""
+    """Return a sentence about a file that is not UTF-8 text: the line, the byte and what to do."""
     if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return f"{name} is UTF-16 and not UTF-8 text: save it as UTF-8"
     line = error.object[: error.start].count(b"\n") + 1
@@ -43,34 +43,34 @@ def not_utf8(name: object, error: UnicodeDecodeError) -> str:
     return f"{name} is not UTF-8 text (byte 0x{byte:02x} in line {line}): save it as UTF-8"
 
 
-# What a user gave ----------------------------------------------------------------------------------------------------
+# Invalid input -------------------------------------------------------------------------------------------------------
 
 
 class UsageError(UserError):
-    """A command-line option cannot be used as it was given."""
+    """A command-line option is invalid."""
 
 
 class ExtraError(UserError):
-    """A package that an extra brings is not installed."""
+    """A package of an extra is not installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeProblem:
-    """One thing that is wrong with a recipe."""
+    """One problem of a recipe."""
 
     statement: str
     """The field, the value and the choices."""
     origin: str = ""
-    """The file or the `--set KEY=VALUE` that it came from."""
+    """The file or the `--set KEY=VALUE` of the setting."""
     suggestion: str = ""
-    """A clause on what may have been meant."""
+    """A clause with what the user may have meant."""
 
     def __str__(self) -> str:
         return f"{self.origin}{': ' if self.origin else ''}{self.statement}{self.suggestion}"
 
 
 class RecipeError(UserError):
-    """A recipe cannot be used. `details` are its problems as values, `problems` the same as sentences."""
+    """A recipe is invalid. `details` has its problems as values, `problems` the same as sentences."""
 
     def __init__(self, *problems: RecipeProblem | str) -> None:
         self.details = tuple(
@@ -83,7 +83,7 @@ class RecipeError(UserError):
 class ImportPathError(UserError):
     """There is no function at an import path, "package.module:function".
 
-    Where the module has no such `name`, `choices` are the names it has.
+    If the module has no such `name`, `choices` are the names that it has.
     """
 
     def __init__(self, path: str, reason: str, *, name: str = "", choices: tuple[str, ...] = ()) -> None:
@@ -93,7 +93,7 @@ class ImportPathError(UserError):
 
 
 class StudyError(UserError):
-    """A study cannot be run as it is written."""
+    """A study is invalid."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -101,15 +101,15 @@ class StudyError(UserError):
 
 
 class InputError(UserError):
-    """A log cannot be read, or does not hold what was asked for."""
+    """A log cannot be read, or does not contain what was requested."""
 
     def __init__(self, sentence: str) -> None:
-        # Paths and cells may hold line breaks and what a terminal would obey.
+        # Paths and cells may contain line breaks and characters that control a terminal.
         super().__init__(printable(sentence))
 
 
 class NoCurveError(InputError):
-    """No curve of the data can be fitted; `reason` says why the first one cannot."""
+    """No curve of the data can be fitted; `reason` is that of the first curve."""
 
     def __init__(self, sentence: str, reason: str) -> None:
         super().__init__(sentence)
@@ -117,23 +117,23 @@ class NoCurveError(InputError):
 
 
 class RunFolderError(UserError):
-    """A run folder is not what was asked for, or holds something unreadable."""
+    """A run folder does not contain what was requested, or is unreadable."""
 
 
 class TaskError(UserError):
-    """A task cannot be used: its problems, its files or its grader's name."""
+    """A task is invalid: its problems, its files or its grader's name."""
 
 
 class PromptError(UserError):
-    """A prompt cannot be formatted as asked."""
+    """A prompt cannot be formatted."""
 
 
 class GraderError(UserError):
-    """A grader cannot be used."""
+    """A grader is unusable."""
 
 
 class SandboxError(GraderError):
-    """Programs cannot be run in the sandbox that was asked for."""
+    """Programs cannot be run in the sandbox."""
 
 
 class ModelError(UserError):
@@ -157,26 +157,26 @@ class CheckpointError(UserError):
 
 
 class ClusterError(UserError):
-    """A cluster cannot be used: it does not answer, has another version, or has too few GPUs."""
+    """A cluster is unusable: it does not answer, has another version, or has too few GPUs."""
 
 
 class SinkError(UserError):
-    """A metrics sink (wandb, trackio, tensorboard) cannot be used."""
+    """A metrics sink (wandb, trackio, tensorboard) is unusable."""
 
 
-# What ends a run -----------------------------------------------------------------------------------------------------
+# Failures of a run ---------------------------------------------------------------------------------------------------
 
 
 class EngineError(RunFailure):
-    """The engine cannot go on; every later poll raises it again."""
+    """The engine cannot continue; every later poll raises this error again."""
 
 
 class NonFiniteLogits(EngineError):
-    """The weights that an engine samples with give logits that are not finite; version 0 is the model as loaded."""
+    """The weights of an engine give non-finite logits; version 0 is the loaded model."""
 
     def __init__(self, *, token: int, request: str, version: int) -> None:
         cause = (
-            "training has diverged, so start again with a lower optimizer.lr, or check the loss if it is your own"
+            "training has diverged: start again with a lower optimizer.lr, or check the loss if it is your own"
             if version
             else "the weights of the model itself are at fault (model.path)"
         )
@@ -186,7 +186,7 @@ class NonFiniteLogits(EngineError):
 
 
 class EngineStalled(EngineError):
-    """Requests are with the engine, and it has produced nothing for too long."""
+    """The engine has pending requests but has sampled nothing for too long."""
 
 
 class LearnerError(RunFailure):
@@ -202,7 +202,7 @@ class GraderPoolError(RunFailure):
 
 
 class GradingStalled(RunFailure):
-    """Answers are with the graders, and no verdict has come for too long."""
+    """The graders have pending answers but have returned no verdict for too long."""
 
 
 class StoreError(RunFailure):
@@ -210,8 +210,8 @@ class StoreError(RunFailure):
 
 
 class BusyError(RunFailure):
-    """Another process is working in the same folder."""
+    """Another process uses the same folder."""
 
 
 class WorkerDied(RunFailure):
-    """A worker process ended before it had answered."""
+    """A worker process ended before it answered."""

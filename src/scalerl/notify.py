@@ -1,8 +1,7 @@
-"""Post news of a run or a study to a chat: Slack, Discord, Mattermost, or any server that takes JSON.
+"""Post news of a run or a study to a chat: Slack, Discord, Mattermost, or any server that accepts JSON.
 
-News never hold up or end what they are about: a thread posts them, several times where the server is busy, and what
-cannot be delivered is dropped with one warning. The URL is a secret, since whoever has it can post: it is written and
-printed nowhere.
+News never delay or end a run: a thread posts them, with retries if the server is busy, and undelivered news are dropped
+with one warning. The URL is a secret, because anybody who has it can post, so it is never written or printed.
 """
 
 import queue
@@ -18,39 +17,39 @@ from scalerl.errors import RunFailure, UsageError, printable
 from scalerl.web_client import post
 
 LONGEST = 1900
-"""Characters of a post: Discord takes 2,000."""
+"""Largest number of characters in a post; Discord's limit is 2,000."""
 MOST_WAITING = 50
-"""News that wait for a server that does not answer."""
+"""Largest number of news that wait for a server."""
 REPLY_S = 10.0
 
 
 class NotDelivered(RunFailure):
-    """A server did not take the news."""
+    """A server did not accept the news."""
 
 
 def check_url(url: str, option: str) -> str:
-    """Return a URL that can be posted to; UsageError does not repeat it."""
+    """Return the URL if it is a webhook's; otherwise raise UsageError without repeating it."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable() and " " not in url
     except ValueError:
         usable = False
     if not usable:
-        raise UsageError(f"{option} takes the URL of a webhook, such as https://hooks.slack.com/services/...")
+        raise UsageError(f"{option} must be the URL of a webhook, such as https://hooks.slack.com/services/...")
     return url
 
 
 def message(text: str) -> dict[str, Any]:
-    """Return a post that Slack and Discord take, in which no text can address a group of people."""
+    """Return a post for Slack and Discord, in which texts cannot address a group of people."""
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": escaped, "content": text, "allowed_mentions": {"parse": []}}
 
 
 class Notifier:
-    """Posts news under a name while its block lasts, and the exception that ends the block.
+    """Posts news under a name during a `with` block, and the exception that ends the block.
 
-    Without a URL it does nothing.
+    Without a URL, it does nothing.
     """
 
     def __init__(
@@ -62,9 +61,9 @@ class Notifier:
         secrets: Iterable[str] = (),
         end_s: float = 20.0,
     ) -> None:
-        """`warn` takes the reason why news are lost; `secrets` are kept out of all news.
+        """`warn` is called with the reason if news are lost; `secrets` are removed from all news.
 
-        `end_s` is how long the end waits for the last of them.
+        `end_s` is the time limit for posting the last news at the end.
         """
         self._url, self._name, self._warn, self._secrets = url, name, warn, tuple(secrets)
         self._end_s = end_s
@@ -73,14 +72,14 @@ class Notifier:
         self._thread = threading.Thread(target=self._post_all, name="notify", daemon=True)
 
     def send(self, text: str) -> None:
-        """Post a text soon; return at once."""
+        """Queue a text for posting; return at once."""
         if self._url is not None:
-            # What is lost is what comes after fifty others that nobody has taken.
+            # News are dropped only if fifty others already wait.
             with suppress(queue.Full):
                 self._news.put_nowait(f"{self._name}: {text}")
 
     def close(self) -> None:
-        """Wait for what was sent, and drop what cannot be posted in time."""
+        """Wait until all news are posted, and drop those that cannot be posted in time."""
         if not self._thread.is_alive():
             return
         deadline = time.monotonic() + self._end_s
@@ -111,7 +110,7 @@ class Notifier:
             try:
                 safe = printable(redact(text, secrets), keep="\n")
                 post(self._url, message(safe), lambda _: None, **options)
-            except Exception as error:  # Whatever a server does must not end a run.
+            except Exception as error:  # No error of a server may end a run.
                 if not warned and not self._is_closed:
                     self._warn(f"Warning: news could not be posted: {redact(str(error), secrets)}.")
                 warned = True

@@ -1,12 +1,12 @@
-"""The run folder: its file names, how it is written, and how its rows are read back. The only module that knows these.
+"""The run folder: file names, writing, and reading rows. This is the only module that knows the format.
 
-JSON lines are append-only. A killed run leaves at most one cut line, the last one. A resumed run repeats steps under a
-higher `attempt`. Of the rows with the same step (and evaluation set) the highest attempt counts. Rows of an older
-attempt end at the step from which a newer one resumed: the later ones were paid for, but their model is gone. JSON
-objects (recipe.json, status.json) are complete or absent. JSON has no NaN or infinity: they become null.
+JSON lines are append-only. A killed run leaves at most one incomplete line, the last one. A resumed run repeats steps
+with a higher `attempt`. Of rows with the same step (and evaluation set), the highest attempt counts. Rows of an older
+attempt count only up to the step from which a newer attempt continued: compute was spent on later ones, but their model
+is lost. JSON objects (recipe.json, status.json) are complete or absent. JSON has no NaN or infinity: they become null.
 
-env.json holds the format of the whole folder, `"format": 1`. A folder without one was written before there was a number
-and reads the same. The number rises when an older reader would misread a folder; a newer one is refused.
+env.json has the format of the folder, `"format": 1`. A folder without a number is older and has the same format. The
+number rises when an older version would misread a folder; folders with a newer format are rejected.
 """
 
 import json
@@ -29,24 +29,24 @@ SAMPLES = "samples.jsonl"
 STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
 STUDY = "study.json"
-"""In the folder of a study, which also holds the folders of its runs."""
+"""File in the folder of a study, which also contains the folders of its runs."""
 DECISIONS = "decisions.jsonl"
-"""Beside it: what a policy decided, and what it knew then."""
+"""File in the folder of a study with the decisions of its policy and their inputs."""
 
 FORMAT = 1
-"""Format of the run folders that this version writes, and the newest one it reads."""
+"""Format of run folders that this version writes, and the newest format that it reads."""
 
 JSON_FORMAT = 3
-"""Format of what the commands print with --json: docs/schema.json."""
+"""Format of the commands' output with --json: docs/schema.json."""
 
 BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
-"""The column of metrics.jsonl that each limit of a recipe's budget is counted in."""
+"""The column of metrics.jsonl for each limit of a recipe's budget."""
 
 KEYS = {METRICS: ("step",), EVALS: ("step", "set")}
-"""Columns that identify a row: of those that agree in them the latest attempt's counts."""
+"""Columns that identify a row; of rows that agree in them, the latest attempt counts."""
 
 BATCH = ("completions_per_group", "groups_per_batch")
-"""Settings of the pipeline that label the rows of a run: `scalerl plan --allocate` asks about them."""
+"""Settings of the pipeline that label the rows of a run, for `scalerl plan --allocate`."""
 
 KILLED = "its process was killed: --resume continues from the last checkpoint"
 
@@ -54,14 +54,14 @@ Row = dict[str, Any]
 
 
 class RowColumns(Protocol):
-    """Keeps rows by column."""
+    """Stores rows by column."""
 
     def add(self, row: Row) -> None: ...
 
 
 Columns = TypeVar("Columns", bound=RowColumns)
 
-# How append_row writes the beginning of a row of the trainer.
+# The beginning of a row of the trainer, as written by append_row.
 _ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
 
 
@@ -69,34 +69,34 @@ _ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
 
 
 def check_new(folder: str | Path) -> None:
-    """Raise RunFolderError if a new run cannot use this folder: it is not empty, or cannot be created or written."""
+    """Raise RunFolderError if a new run cannot use this folder, because it is not empty or not writable."""
     folder = Path(folder)
     check_place(folder)
     if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
         if is_run_folder(folder):
-            raise RunFolderError(f"{folder} already holds a run: continue it with --resume, or choose another --out")
+            raise RunFolderError(f"{folder} already contains a run: continue it with --resume, or choose another --out")
         raise RunFolderError(f"{folder} already exists and is not an empty folder: choose another --out")
 
 
 def check_resumable(folder: str | Path) -> None:
-    """Raise RunFolderError if there is no run in this folder to go on with, or if it cannot be written."""
+    """Raise RunFolderError if this folder contains no run to resume, or is not writable."""
     folder = Path(folder)
     if not (folder / RECIPE).is_file():
         if folder.is_dir() and _is_empty(folder):
-            raise RunFolderError(f"{folder} has a run that ended before it began: start it again without --resume")
+            raise RunFolderError(f"{folder} has a run that ended before it started: start it again without --resume")
         why = f"it has no {RECIPE}" if folder.exists() else "it does not exist; start it without --resume"
-        raise RunFolderError(f"{folder} does not hold a run to resume: {why}")
+        raise RunFolderError(f"{folder} does not contain a run to resume: {why}")
     check_place(folder)
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return whether a folder holds nothing, or only a file that was cut by a kill."""
+    """Return whether a folder is empty, or contains only an unfinished file of a killed run."""
     return all(path.name.endswith(UNFINISHED) for path in folder.iterdir())
 
 
 def check_place(folder: Path) -> None:
-    """Raise RunFolderError if a folder cannot be created or written; to be called before any work is done for it."""
-    # Not Path.exists, which raises PermissionError where a parent may not be entered.
+    """Raise RunFolderError if a folder cannot be created or written; call this before any work for it."""
+    # Do not use Path.exists, which raises PermissionError if a parent may not be entered.
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if place != folder and not place.is_dir():
         raise RunFolderError(f"{folder} cannot be created: {place} is a file, not a folder; choose another --out")
@@ -107,7 +107,7 @@ def check_place(folder: Path) -> None:
 
 
 def create_run(folder: str | Path) -> Path:
-    """Create the folder of a new run; never touches one that already holds something."""
+    """Create the folder of a new run; a folder that is not empty is never touched."""
     folder = Path(folder)
     check_new(folder)
     with write_errors(folder):
@@ -116,11 +116,11 @@ def create_run(folder: str | Path) -> Path:
 
 
 def reopen_run(folder: str | Path) -> Path:
-    """Prepare the folder of a run to be resumed: remove a line that was cut by a kill, keep every complete row."""
+    """Prepare the folder of a run for a resumed attempt: remove an incomplete line, keep all complete rows."""
     folder = Path(folder)
     check_format(folder)
     if not is_run_folder(folder):
-        raise RunFolderError(f"{folder} does not hold a run to resume: it has no {RECIPE}")
+        raise RunFolderError(f"{folder} does not contain a run to resume: it has no {RECIPE}")
     for path in sorted(folder.glob("*.jsonl")):
         with write_errors(path), path.open("r+b", buffering=0) as file:
             _end_last_line(file.fileno())
@@ -159,9 +159,9 @@ def write_env(folder: str | Path, environment: Mapping[str, Any]) -> None:
 
 
 def write_status(folder: str | Path, status: str, reason: str = "") -> None:
-    """Record whether a run is running, done, stopped or failed, and why. Works on a full disk once the file exists.
+    """Record whether a run is running, done, stopped or failed, and why. If the file exists, a full disk is no problem.
 
-    While it runs, its process is recorded too: one that is killed cannot record its end.
+    While the run is running, its process is also recorded, because a killed process cannot record its end.
     """
     path, value = Path(folder) / STATUS, {"status": status, "reason": reason}
     if status == "running":
@@ -173,19 +173,19 @@ def write_status(folder: str | Path, status: str, reason: str = "") -> None:
             raise
         # There is no room for a second file, but the blocks of the old one can be overwritten.
         with write_errors(path), descriptor_of(path, os.O_WRONLY) as descriptor:
-            # Blanks overwrite the rest of a longer text.
+            # Spaces overwrite the rest of a longer text.
             _write_all(descriptor, (json.dumps(value) + "\n").encode().ljust(os.fstat(descriptor).st_size))
 
 
 def end_status(folder: str | Path, status: str, reason: str) -> None:
-    """Record the end of a run whose process has ended without recording it; keep what it has recorded."""
+    """Record the end of a run whose process ended without recording it; keep an end that was recorded."""
     with suppress(RunFolderError, StoreError):
         if (_read_object(Path(folder) / STATUS) or {}).get("status") == "running":
             write_status(folder, status, reason)
 
 
 def _machine() -> tuple[str, str]:
-    """Return what tells this machine and its numbering of processes from others; empty where there is no /proc."""
+    """Return an identifier of this machine and its process namespace; empty strings without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return boot, os.readlink("/proc/self/ns/pid")
@@ -194,7 +194,7 @@ def _machine() -> tuple[str, str]:
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process started, in ticks since the machine did; empty if there is none or it has ended."""
+    """Return the start time of a process, in ticks since the machine's start; empty if it does not exist."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -203,7 +203,7 @@ def _start_time(pid: int) -> str:
 
 
 def _end_last_line(descriptor: int) -> int:
-    """Add the newline that a complete last row lacks, or remove a cut one; return the size of the file."""
+    """Add a missing newline after a complete last row, or remove an incomplete row; return the size of the file."""
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
@@ -212,7 +212,7 @@ def _end_last_line(descriptor: int) -> int:
     try:
         json.loads(data[start:])
     except ValueError:
-        # It must not stay: a cut line in the middle of a file looks like a damaged one.
+        # Remove it: an incomplete line in the middle of a file would look like damage.
         os.ftruncate(descriptor, start)
         return start
     os.lseek(descriptor, 0, os.SEEK_END)
@@ -221,7 +221,7 @@ def _end_last_line(descriptor: int) -> int:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    # Nearly always a single write, so that a kill cannot cut the line.
+    # This is nearly always a single write, so that a kill cannot truncate the line.
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -240,59 +240,59 @@ def _finite(value: Any) -> Any:
 
 
 def portable(folder: str) -> Path:
-    """Return a relative folder as a path: one written on Windows has backslashes."""
+    """Return a relative folder as a path, which may have backslashes if it was written on Windows."""
     return Path(folder.replace("\\", "/"))
 
 
 def is_run_folder(path: str | Path) -> bool:
-    """Return whether one of our runs wrote this folder. metrics.jsonl is not enough: other trainers write it too."""
+    """Return whether a run of scalerl wrote this folder. (Other trainers also write metrics.jsonl.)"""
     folder = Path(path)
     return (folder / RECIPE).is_file() or (folder / EVALS).is_file()
 
 
 def check_format(folder: str | Path) -> None:
-    """Raise RunFolderError if a newer version of scalerl wrote this run folder in a format that is not known here."""
+    """Raise RunFolderError if a newer version of scalerl wrote this folder in a format that is unknown here."""
     written = None
-    # An env.json that cannot be read holds no number; it must not keep the rows from being read.
+    # An unreadable env.json has no number, but must not prevent reading the rows.
     with suppress(RunFolderError):
         written = (_read_object(Path(folder) / ENV) or {}).get("format")
     if isinstance(written, int) and written > FORMAT:
         raise RunFolderError(
-            f"{folder} has the format {written}, and this version of scalerl reads formats up to {FORMAT}: "
+            f"{folder} has the format {written}, but this version of scalerl reads formats up to {FORMAT}: "
             f"update scalerl"
         )
 
 
 def read_evals(folder: str | Path) -> list[Row]:
-    """Return one row per evaluation and set, sorted by step; an empty list before the first."""
+    """Return one row per evaluation and set, sorted by step; empty before the first evaluation."""
     return [row for _, row in latest_rows(Path(folder) / EVALS)]
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
-    """Return one row per training step, sorted by step; an empty list before the first."""
+    """Return one row per training step, sorted by step; empty before the first step."""
     return [row for _, row in latest_rows(Path(folder) / METRICS)]
 
 
 def read_recipe(folder: str | Path) -> Row | None:
-    """Return the resolved settings, or None if the run has not written them."""
+    """Return the resolved settings, or None if they were not written."""
     check_format(folder)
     return _read_object(Path(folder) / RECIPE)
 
 
 def read_env(folder: str | Path) -> Row | None:
-    """Return versions and hardware, or None if the run has not written them."""
+    """Return versions and hardware, or None if they were not written."""
     return _read_object(Path(folder) / ENV)
 
 
 def read_status(folder: str | Path) -> Row | None:
-    """Return the status (running, done, stopped or failed) and its reason, or None if the run has not written it."""
+    """Return the status (running, done, stopped or failed) and its reason, or None if it was not written."""
     check_format(folder)
     written = _read_object(Path(folder) / STATUS)
     return None if written is None else current_status(written)
 
 
 def current_status(written: Row) -> Row:
-    """Return a status that was written as it is now: a run whose process was killed on this machine has failed."""
+    """Return the current status: a run whose process was killed on this machine has failed."""
     status = {key: value for key, value in written.items() if key != "process"}
     match str(written.get("process", "")).split(" "):
         case [boot, numbering, pid, started] if (boot, numbering) == _machine() and re.fullmatch(r"[0-9]{1,10}", pid):
@@ -302,18 +302,18 @@ def current_status(written: Row) -> Row:
 
 
 def read_study(folder: str | Path) -> Row | None:
-    """Return the plan of a study and where each of its runs is, or None if the folder does not hold a study."""
+    """Return the plan of a study and the folders of its runs, or None if the folder is not a study's."""
     return _read_object(Path(folder) / STUDY)
 
 
 def read_decisions(folder: str | Path) -> list[Row]:
-    """Return the decisions of a study's policy in their order; empty where it has none."""
+    """Return the decisions of a study's policy, in order; empty if there are none."""
     path = Path(folder) / DECISIONS
     return [row for _, row in parse_lines(_read_text(path), path)] if path.is_file() else []
 
 
 def latest_rows(path: Path) -> list[tuple[int, Row]]:
-    """Return (line number, row) of the rows of metrics or evaluations that count, sorted by step."""
+    """Return (line number, row) for the rows of metrics or evaluations that count, sorted by step."""
     check_format(path.parent)
     if not path.is_file():
         return []
@@ -340,7 +340,7 @@ def _is_count(value: object) -> bool:
 
 
 def labelled_rows(path: Path) -> list[tuple[str, Row]]:
-    """Return (place, row) of the rows of a run's file that count, each with the run's seed, batch and device."""
+    """Return (place, row) for the rows of a run's file that count, with the run's seed, batch and device."""
     recipe, environment = (_readable(path.parent / name) for name in (RECIPE, ENV))
     seeds = _values_of(recipe, "seed")
     labels = {"seed": seeds[0]} if seeds else {}
@@ -350,7 +350,7 @@ def labelled_rows(path: Path) -> list[tuple[str, Row]]:
 
 
 def _readable(path: Path) -> Row:
-    """Return what a file holds; nothing if it is not there or damaged."""
+    """Return the content of a file; empty if it is missing or damaged."""
     try:
         return _read_object(path) or {}
     except RunFolderError:
@@ -358,13 +358,13 @@ def _readable(path: Path) -> Row:
 
 
 def _values_of(section: Mapping[str, Any], key: str) -> list[Any]:
-    """Return the values of a key in sections within each other, the outer ones first."""
+    """Return the values of a key in nested sections, outer ones first."""
     inner = [value for part in section.values() if isinstance(part, Mapping) for value in _values_of(part, key)]
     return [section[key], *inner] if key in section else inner
 
 
 def study_rows(folder: Path) -> list[tuple[str, Row]]:
-    """Return (place, row) of the evaluations of all runs of a study so far, each with its arm and seed."""
+    """Return (place, row) for the evaluations of all runs of a study so far, with their arm and seed."""
     placed: list[tuple[str, Row]] = []
     for run in (read_study(folder) or {}).get("runs", []):
         place = folder / portable(str(run.get("folder"))) if isinstance(run, Mapping) else folder
@@ -374,10 +374,10 @@ def study_rows(folder: Path) -> list[tuple[str, Row]]:
 
 
 def counting(rows: Iterable[tuple[float, float, Any]], origins: Mapping[int, float]) -> list[int]:
-    """Return the places of the rows that count, by step; a row is its step, its attempt and what identifies it.
+    """Return the indices of the rows that count, by step; a row is given by step, attempt and identity.
 
-    Of rows with one identity the latest attempt's counts. `origins` are the steps that attempts started from: what an
-    older attempt logged after the origin of a newer one belongs to a model that is gone.
+    Of rows with the same identity, the latest attempt counts. `origins` are the steps from which attempts started: rows
+    of an older attempt after the origin of a newer one belong to a lost model.
     """
     latest: dict[Any, tuple[float, float, int]] = {}
     for place, (step, attempt, identity) in enumerate(rows):
@@ -389,52 +389,52 @@ def counting(rows: Iterable[tuple[float, float, Any]], origins: Mapping[int, flo
 
 
 def counting_rows(placed: Sequence[tuple[int, Row]], name: str, origins: Mapping[int, float]) -> list[tuple[int, Row]]:
-    """Return the rows of a run's file that count, with their line numbers."""
+    """Return the rows of a file that count, with their line numbers."""
     keys = [(row["step"], row.get("attempt", 0), tuple(map(row.get, KEYS[name]))) for _, row in placed]
     return [placed[place] for place in counting(keys, origins)]
 
 
 def _note_origin(origins: dict[int, float], name: str, step: float, attempt: object) -> None:
-    """Note the step that a row says its attempt started from: a row of metrics is written after its step."""
+    """Record the step from which a row's attempt started; a row of metrics is written after its step."""
     if isinstance(attempt, int):
         origins[attempt] = min(origins.get(attempt, math.inf), step - (name == METRICS))
 
 
 def _origins(folder: Path) -> dict[int, float]:
-    """Return the step from which each attempt started, taken from its first rows."""
+    """Return the step from which each attempt started, from its first rows."""
     origins: dict[int, float] = {}
-    # Both files are needed: an attempt may train long before it evaluates, or evaluate before it trains.
+    # Read both files: an attempt may train long before it evaluates, or evaluate before it trains.
     for name in KEYS:
         path = folder / name
         for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
-            # By the beginning of each line: parsing every row on every read would be slow.
+            # Read only the beginning of each line: parsing every row on every read would be slow.
             if head := _ROW_HEAD.match(line):
                 _note_origin(origins, name, int(head[1]), int(head[2]))
     return origins
 
 
 class GrowingLines(Protocol):
-    """The JSON objects of a file that grows, by line, numbered from 0."""
+    """The JSON objects of a growing file, by line number from 0."""
 
     def __len__(self) -> int: ...
 
     def refresh(self) -> bool:
-        """Find what was added; return whether what was known before is still there."""
+        """Find new lines; return whether the earlier lines still exist."""
         ...
 
     def rows(self, numbers: Iterable[int]) -> Iterator[tuple[int, Row | None]]:
-        """Yield lines with their numbers, without blank ones: None for one that is not an object."""
+        """Yield lines that are not blank, with their numbers; None for a line that is not an object."""
         ...
 
 
 class RunReader(Generic[Columns]):
-    """The rows of a run folder that grows, as far as they were read; `read` adds what was written since.
+    """The rows of a growing run folder; `read` adds the rows written since the last call.
 
-    Whoever shows a run says how its files are opened and how its metrics are kept; which rows count is known here.
+    The caller decides how files are opened and how metrics are stored; this class decides which rows count.
     """
 
     def __init__(self, files: Mapping[str, GrowingLines], new_columns: Callable[[], Columns]) -> None:
-        """`files` are those of METRICS and EVALS; `new_columns` makes something with a method `add` for rows."""
+        """`files` has METRICS and EVALS; `new_columns` returns an empty store with a method `add` for rows."""
         self._files, self._new_columns = files, new_columns
         self._forget()
 
@@ -443,7 +443,7 @@ class RunReader(Generic[Columns]):
         self.evals: list[tuple[int, Row]] = []
         """All evaluations, with their line numbers."""
         self.skipped: dict[str, list[int]] = {name: [] for name in self._files}
-        """Lines that are not JSON objects."""
+        """Numbers of lines that are not JSON objects."""
         self._steps: list[tuple[float, float, float]] = []
         self._origins: dict[int, float] = {}
         self._num_read = dict.fromkeys(self._files, 0)
@@ -470,7 +470,7 @@ class RunReader(Generic[Columns]):
             self.evals.append((line, row))
 
     def counting_metrics(self) -> list[int]:
-        """Return the places of the rows of metrics that count, by step."""
+        """Return the indices of the rows of metrics that count, by step."""
         return counting(self._steps, self._origins)
 
     def counting_evals(self) -> list[tuple[int, Row]]:
@@ -479,7 +479,7 @@ class RunReader(Generic[Columns]):
 
 
 def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:
-    """Return (line number, object) for each non-blank JSON line, without a last line that was cut."""
+    """Return (line number, object) for each non-blank JSON line, without an incomplete last line."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     rows: list[tuple[int, Row]] = []
     for number, line in lines:

@@ -1,14 +1,14 @@
 """The values that the loop passes between its parts. All are frozen, and none imports torch.
 
-    Problem -> Request (one completion wanted, with its LengthPlan) -> Completion -> Group (graded) -> Batch
+    Problem -> Request (for one completion, with its LengthPlan) -> Completion -> Group (graded) -> Batch
 
-A conversation with an environment is one Completion: its turns are sampled, what the environment says is forced. One
-that began again with another prompt has its earlier branches, too.
+A conversation with an environment is one Completion: its turns are sampled, and the environment's text is forced. If it
+began again with another prompt, its earlier parts are branches.
 
-Three numbers of a completion are kept apart. `value` is what its graders say, from 0 to 1, or None for "no verdict":
-the zero-variance filter compares values. `correct` is whether the value reaches the threshold: pass rates, curricula,
-evaluations and curves report its mean. `reward` is what advantages are made of: the value on the recipe's scale, with
-the length control's adjustment.
+A completion has three different numbers. `value` is the graders' result, from 0 to 1, or None for "no verdict": the
+zero-variance filter compares values. `correct` is whether the value reaches the threshold: pass rates, curricula,
+evaluations and curves report its mean. `reward` is used for advantages: the value on the recipe's scale, with the
+length control's adjustment.
 """
 
 import functools
@@ -25,21 +25,21 @@ Finish = Literal["stop", "length"]
 
 
 Purpose = Literal["training", "evaluation"]
-"""What a completion is graded for."""
+"""The purpose of grading a completion."""
 
 
 def derive_seed(*parts: str | int) -> int:
-    """Return a 63-bit seed that depends on the parts alone.
+    """Return a 63-bit seed that depends only on the parts.
 
-    Noise is keyed by what is requested, not by when it is requested or what else is in the batch. Python's own hash()
-    differs between processes, so a resumed run could not use it.
+    Noise is keyed by the request, not by its time or its batch. Python's hash() differs between processes, so a resumed
+    run could not use it.
     """
     text = "\x1f".join([f"{type(part).__name__}:{part}" for part in parts])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def derive_seeds(*parts: str | int, num: int) -> list[int]:
-    """Return derive_seed(*parts, index) for index = 0 .. num - 1; what they have in common is hashed once."""
+    """Return derive_seed(*parts, index) for index = 0 .. num - 1; the common parts are hashed only once."""
     text = "\x1f".join([*(f"{type(part).__name__}:{part}" for part in parts), "int:"])
     common, seeds = hashlib.blake2b(text.encode(), digest_size=8), []
     for index in range(num):
@@ -50,30 +50,30 @@ def derive_seeds(*parts: str | int, num: int) -> list[int]:
 
 
 def group_key(epoch: int, problem_id: str) -> str:
-    """Return the name of a group within a run; unique because a problem is issued at most once per epoch."""
+    """Return the name of a group in a run; it is unique because a problem is issued at most once per epoch."""
     return f"{epoch}/{problem_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A question, and the reference that its grader compares answers with."""
+    """A question, and the reference with which its grader compares answers."""
 
     id: str
     prompt: str
     answer: str
-    """The reference: a number, a formula, unit tests; whatever the task's grader reads."""
+    """The reference: a number, a formula, unit tests or anything else that the task's grader reads."""
     task: str
-    """The task it belongs to; several tasks can be mixed in one run."""
+    """The task of the problem; a run may mix several tasks."""
     messages: tuple[tuple[str, str], ...] = ()
-    """The turns of a chat as (role, content), where the problem is one; `prompt` then has their text."""
+    """The turns of a chat as (role, content), if the problem is a chat; `prompt` then has their text."""
 
     def __post_init__(self) -> None:
-        # From JSON they come as lists.
+        # JSON has lists instead of tuples.
         object.__setattr__(self, "messages", tuple((role, content) for role, content in self.messages))
 
     @property
     def asked(self) -> "str | list[dict[str, str]]":
-        """What is asked, before any template: a text, or the turns of a chat."""
+        """The question before any template: a text, or the turns of a chat."""
         return [{"role": role, "content": content} for role, content in self.messages] or self.prompt
 
     @property
@@ -84,16 +84,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ending:
-    """Recognises the end of thinking, token by token. A text can be spelled with many sequences of tokens.
+    """Recognises the end of thinking token by token, because a text can be spelled with many sequences of tokens.
 
-    The state is how much of the end the last tokens have: 0 at first, `width` when it is complete.
+    The state is the length of the part that the last tokens contain: 0 at first, `width` when it is complete.
     """
 
     key: tuple[str | int, ...]
-    """Endings of one model with the same key are equal."""
+    """Endings of a model with the same key are equal."""
     width: int
     moves: Mapping[int, int]
-    """token x width + state -> the next state, where it is not 0."""
+    """token x width + state -> the next state, if it is not 0."""
 
     def after(self, state: int, token: int) -> int:
         """Return the state after one more token."""
@@ -102,12 +102,12 @@ class Ending:
     @staticmethod
     @functools.lru_cache(maxsize=64)
     def of_tokens(tokens: tuple[int, ...]) -> "Ending":
-        """Recognise this sequence of tokens alone."""
+        """Return an ending that recognises only this sequence of tokens."""
         return Ending._of(tokens, [(token, (token,)) for token in set(tokens)], tokens)
 
     @classmethod
     def of_text(cls, end: str, texts: Sequence[str]) -> "Ending":
-        """Recognise a text, however it is spelled; `texts` are those of all tokens, in order."""
+        """Return an ending that recognises a text in any spelling; `texts` are the texts of all tokens, in order."""
         beginnings = tuple(end[:num] for num in range(1, len(end) + 1))
         ends = tuple(end[num:] for num in range(len(end)))
         # Few tokens can have a part of it; one without text changes nothing.
@@ -138,12 +138,12 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthPlan:
-    """How long one completion may get. Every engine follows it.
+    """The length limits of one completion, which every engine applies.
 
-    With a thinking budget: if the end of thinking (`ending`, or without one exactly the thinking_end tokens) has not
-    been sampled after `thinking_budget` tokens, the marker
-    tokens are forced there. From the end of thinking, reached or forced, `answer_budget` tokens remain, a forced marker
-    counted among them; so max_tokens bounds the completion in every case. Without one, the answer is all there is.
+    With a thinking budget: if the end of thinking (`ending`, or else exactly the thinking_end tokens) was not sampled
+    within `thinking_budget` tokens, the marker tokens are forced there. After the end of thinking, sampled or forced,
+    `answer_budget` tokens remain, including a forced marker. So max_tokens always bounds the completion. Without a
+    thinking budget, the whole completion is the answer.
     """
 
     thinking_budget: int | None = None
@@ -151,11 +151,11 @@ class LengthPlan:
     marker: tuple[int, ...] = ()
     answer_budget: int
     ending: Ending | None = field(default=None, compare=False, repr=False)
-    """Recognises the text of thinking_end also where it is spelled with other tokens."""
+    """Recognises the text of thinking_end in any spelling."""
 
     @property
     def recognised(self) -> Ending | None:
-        """What ends thinking; None where nothing can."""
+        """The ending that is recognised; None if nothing ends thinking."""
         if self.thinking_budget is None or not (self.ending or self.thinking_end):
             return None
         return self.ending or Ending.of_tokens(self.thinking_end)
@@ -167,23 +167,23 @@ class LengthPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One completion to sample. Its noise depends on `seed` alone, never on a batch slot."""
+    """A request for one completion. Its noise depends only on `seed`, never on a batch or slot."""
 
     group: str
-    """Key of the group it belongs to; a group that is issued again after a resume has the same key."""
+    """Key of its group; a group that is issued again after a resume has the same key."""
     index: int
-    """Its index within that group."""
+    """Index in the group."""
     problem: Problem
     prompt_tokens: tuple[int, ...]
     seed: int
     length: LengthPlan
     temperature: float = 1.0
     top_p: float = 1.0
-    """Below 1 only in evaluation: the ratio's denominator is the log-prob under the full distribution."""
+    """Below 1 only in evaluations, because the ratio's denominator is the log-prob under the full distribution."""
     environment: str = ""
-    """Name of the environment that answers each turn, by evaluation set; empty where one turn is all."""
+    """Name of the environment (its evaluation set) that answers each turn; empty for a single turn."""
     hint_tokens: tuple[int, ...] = ()
-    """The prompt with a hint, for the policy as its own teacher (kl.reference); empty where there is none."""
+    """The prompt with a hint, for the policy as its own teacher (kl.reference); empty for none."""
 
     @property
     def key(self) -> str:
@@ -195,23 +195,23 @@ class Episode:
     """How a conversation with an environment ended."""
 
     value: float | None = None
-    """What it is worth, from 0 to 1; None without a verdict, and where graders read the answer."""
+    """Value of the conversation, from 0 to 1; None without a verdict, or if graders judge the answer."""
     answer: str | None = None
-    """The text that the task's graders read, where the environment leaves the verdict to them."""
+    """The text for the task's graders, if the environment leaves the verdict to them."""
     base: float = 0.0
     weight: float = 1.0
-    """An answer that graders value at x makes the conversation worth base + weight * x, within 0 to 1."""
+    """If graders give an answer the value x, that of the conversation is base + weight * x, clipped to 0 to 1."""
     reason: str | None = None
     """Why there is no verdict."""
     num_calls: int = 0
-    """Tools that the model called."""
+    """Number of tool calls."""
     num_errors: int = 0
-    """Calls among them that failed."""
+    """Number of failed tool calls."""
     num_branches: int = 0
-    """How often it began again with another prompt."""
+    """Number of times that it began again with another prompt."""
 
 
-# Created once: a step makes hundreds of completions.
+# Create these only once: a step makes hundreds of completions.
 _PER_TOKEN: tuple[tuple[str, DTypeLike], ...] = (
     ("tokens", np.dtype(np.int32)),
     ("log_probs", np.dtype(np.float32)),
@@ -222,33 +222,33 @@ _PER_TOKEN: tuple[tuple[str, DTypeLike], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """What an engine sampled, with what the learner needs to know about each token. The arrays are read-only."""
+    """A sampled completion, with the values that the learner needs for each token. The arrays are read-only."""
 
     request: Request
     tokens: NDArray[np.int32]
     log_probs: NDArray[np.float32]
-    """Log-prob of each token under the policy that sampled it, at the request's temperature; 0 where forced."""
+    """Log-prob of each token under the policy that sampled it, at the request's temperature; 0 for forced tokens."""
     versions: NDArray[np.int32]
-    """Policy version that sampled each token; rises within a completion when weights arrive in flight."""
+    """Policy version that sampled each token; it rises within a completion when weights arrive in flight."""
     forced: NDArray[np.bool_]
-    """True for an interruption's marker and for what an environment said: part of the context, never trained on."""
+    """True for the marker of an interruption and for text of an environment, which are context and never trained on."""
     finish: Finish
     interrupted_at: int | None = None
     """Index of the first token of the first marker."""
     turns: tuple[tuple[int, int], ...] = ()
-    """Where the model's turns of a conversation begin and end; empty where the completion is one turn."""
+    """Begin and end of each turn of the model; empty if the completion is a single turn."""
     episode: Episode | None = None
     """How a conversation ended; None without an environment."""
     branches: tuple["Completion", ...] = ()
-    """What was sampled before a conversation began again with another prompt, the earliest first."""
+    """Earlier parts of a conversation that began again with another prompt, oldest first."""
     experts: NDArray[np.int16] | None = None
-    """The experts of every token that the engine computed, prompt included: [tokens, layers x experts per token]; None
-    where they are not recorded (model.router_replay)."""
+    """The experts of every computed token, including the prompt: [tokens, layers x experts per token]; None if they are
+    not recorded (model.router_replay)."""
 
     def __post_init__(self) -> None:
         given = self.tokens, self.log_probs, self.versions, self.forced
         for (name, dtype), values in zip(_PER_TOKEN, given, strict=True):
-            # A read-only array needs no copy. (Native dtypes are singletons, so `is` compares them.)
+            # A read-only array need not be copied. (Native dtypes are singletons, so `is` compares them.)
             if type(values) is not np.ndarray or values.dtype is not dtype or values.flags.writeable:
                 array = np.array(values, dtype=dtype)
                 array.setflags(write=False)
@@ -272,7 +272,7 @@ class Completion:
 
     @property
     def sequences(self) -> "tuple[Completion, ...]":
-        """All that was sampled for its request, each after a prompt of its own: the branches, and itself."""
+        """The branches and this completion, each with its own prompt."""
         return (*self.branches, self)
 
     @property
@@ -289,7 +289,7 @@ class Completion:
 
     @property
     def num_written(self) -> int:
-        """Tokens that the model wrote, markers included: all but what an environment said."""
+        """Number of tokens except those of environments, including markers."""
         if self.episode is None:
             return len(self.tokens)
         return sum(end - start for each in self.sequences for start, end in each.turns)
@@ -301,19 +301,19 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The graded completions of one problem, issued once."""
+    """The graded completions of one issue of a problem."""
 
     key: str
     problem: Problem
     completions: tuple[Completion, ...]
     correct: tuple[bool | None, ...]
-    """Whether each completion's value reaches the threshold; None has no verdict and is never trained on."""
+    """Whether each completion's value reaches the threshold; None without a verdict, which is never trained on."""
     rewards: tuple[float, ...]
-    """What is trained on: the value's reward plus the length control's adjustment; unread without a verdict."""
+    """The value's reward plus the length control's adjustment; ignored without a verdict."""
     values: tuple[float | None, ...] = ()
-    """The graders' value of each completion, from 0 to 1; where left out, 1 for correct and 0 for wrong."""
+    """The graders' value of each completion, from 0 to 1; by default 1 if correct and 0 if wrong."""
     scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """The values of each of several graders, by column; empty where there is only one."""
+    """The values of each of several graders, by column; empty for a single grader."""
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -325,7 +325,7 @@ class Group:
 
     @property
     def first_version(self) -> int:
-        """The earliest version that sampled a first token; the group's deadline is this + max_lag."""
+        """The earliest version that sampled a first token; the group's deadline is this version + max_lag."""
         return min(completion.first_version for completion in self.completions)
 
     @property
@@ -343,32 +343,32 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The groups of one step, before any filter, and the version the step starts from."""
+    """The groups of one step, before any filter, and the version from which the step starts."""
 
     version: int
     groups: Sequence[Group]
 
     @property
     def lags(self) -> list[int]:
-        """Steps between sampling each group's first token and training on it; see loop/lag.py for its bound."""
+        """Steps between sampling a group's first token and training on it, by group; see loop/lag.py for the bound."""
         return [self.version - group.first_version for group in self.groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an engine has computed so far, for the compute axis; without padding and idle slots."""
+    """The work of an engine so far, for the compute axis, without padding and idle slots."""
 
     prefilled: int = 0
     """Prompt tokens computed in batches. A prompt shared by several requests counts as often as it was computed. Its
-    last token counts as decoded, since the first answer token is sampled from it."""
+    last token counts as decoded, because the first answer token is sampled from it."""
     decoded: int = 0
-    """Tokens of completions, finished or not, including forced ones: each took one step."""
+    """Tokens of completions, finished or not, including forced tokens; each takes one step."""
     attended: int = 0
-    """Sum, over all these tokens, of the length of the context attended to, including the token itself."""
+    """Sum of the context lengths of all these tokens, including the token itself."""
 
     @classmethod
     def of(cls, prompt: int, num: int, cached: int = 0) -> "Work":
-        """Return the work of `num` tokens after a prompt, of which the first `cached` were not computed."""
+        """Return the work of `num` tokens after a prompt whose first `cached` tokens were not computed."""
         context = prompt + num - 1
         attended = context * (context + 1) // 2 - cached * (cached + 1) // 2
         return cls(prefilled=prompt - 1 - cached, decoded=num, attended=attended)

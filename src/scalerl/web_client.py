@@ -1,4 +1,4 @@
-"""Post JSON to a server, again where it says that it is busy. Standard library only, for child processes too."""
+"""Post JSON to a server, with retries if it is busy. Standard library only, because child processes use this, too."""
 
 import json
 import time
@@ -25,16 +25,16 @@ def post(
     server: str,
     error: type[Exception],
 ) -> Reply:
-    """Return what `read` makes of a server's reply; `error` says what is wrong with `server`.
+    """Post and return the server's reply, converted by `read`; raise `error` about `server` if that fails.
 
-    Where the server is busy or does not answer within `timeout_s`, post again, later and later.
+    If the server is busy or does not answer within `timeout_s`, post again, with growing delays.
     """
     from urllib.error import HTTPError
     from urllib.parse import urlsplit
     from urllib.request import HTTPRedirectHandler, Request, build_opener
 
     class Refuse(HTTPRedirectHandler):
-        """Follow no redirect: the key, which may be part of the URL, is for this server."""
+        """Follow no redirects: the key, which may be part of the URL, is only for this server."""
 
         def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None: ...
 
@@ -47,7 +47,7 @@ def post(
                 return read(reply.read(most_bytes))
         except HTTPError as fault:
             if 300 <= fault.code < 400:
-                # Without its path, which may be a secret.
+                # Leave out the path, which may be a secret.
                 host = urlsplit(fault.headers["Location"] or "").netloc.rpartition("@")[2]
                 raise error(f"{server} redirects to {host!a}, and the key is not for others: give that URL") from None
             if fault.code not in _TRY_AGAIN or attempt == most_tries:

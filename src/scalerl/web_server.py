@@ -1,7 +1,7 @@
-"""A web server with a thread per connection that nobody can hold shut. Standard library only.
+"""A web server with a thread per connection that clients cannot block. Standard library only.
 
-A whole request must have come, and an answer must have been taken, within a time. There is room for so many connections
-in all and of each client. Whoever has not been recognised, by a token or a key, makes room for whoever connects.
+There are time limits for receiving a whole request and for sending an answer, and limits on the number of connections,
+in total and per client. Connections of clients that were not recognised, by a token or a key, give way to new ones.
 """
 
 import io
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Connections:
-    """The open connections, in the order in which they were made."""
+    """The open connections, oldest first."""
 
     def __init__(self, most: int, most_per_client: int) -> None:
         self._most, self._most_per_client = most, most_per_client
@@ -26,9 +26,9 @@ class Connections:
         self._lock = threading.Lock()
 
     def admit(self, connection: socket.socket, address: str) -> bool:
-        """Return whether there is room for a connection. The oldest one that is not recognised makes room.
+        """Return whether there is room for a connection; if necessary, close the oldest unrecognised one.
 
-        A user's request comes with its connection, so whoever waits longest is slow on purpose.
+        A user's request comes with its connection, so a client that waits for long is slow on purpose.
         """
         client = _network_of(address)
         with self._lock:
@@ -40,14 +40,14 @@ class Connections:
                 if oldest is None:
                     return False
                 del self._clients[oldest]
-                # Its thread notices, and ends.
+                # Its thread notices this and ends.
                 with suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
             self._clients[connection] = client
         return True
 
     def recognise(self, connection: socket.socket) -> None:
-        """Keep a connection until it ends by itself."""
+        """Mark a connection as recognised: it is kept until it ends by itself."""
         with self._lock:
             self._recognised.add(connection)
 
@@ -58,13 +58,13 @@ class Connections:
 
 
 def _network_of(address: str) -> str:
-    """Return what one client has of the network: an address of IPv4, or the half of one of IPv6 that it is given."""
+    """Return the network of a client: an IPv4 address, or the first half of an IPv6 address."""
     known = ipaddress.ip_address(address.partition("%")[0])
     return str(known if known.version == 4 else ipaddress.ip_network((known, 64), strict=False))
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """A thread per connection, and a bound on connections."""
+    """A server with a thread per connection and a limit on connections."""
 
     daemon_threads = True
     block_on_close = False
@@ -96,7 +96,7 @@ class Server(ThreadingMixIn, TCPServer):
 
 
 class _Incoming(io.RawIOBase):
-    """What a client sends, until a deadline: a byte now and then does not keep a connection open."""
+    """The data that a client sends until a deadline, so that slow bytes do not keep a connection open."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self.deadline = connection, 0.0
@@ -113,15 +113,15 @@ class _Incoming(io.RawIOBase):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The requests of one connection, with deadlines."""
+    """Handles the requests of one connection, with deadlines."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
     request_s = 5.0
-    """Seconds in which a whole request must have come, from the beginning of the wait for it."""
+    """Time limit for receiving a whole request, from the beginning of the wait."""
     answer_s = 60.0
-    """Seconds in which each write of an answer must have been taken."""
+    """Time limit for each write of an answer."""
 
     def setup(self) -> None:
         super().setup()
@@ -133,23 +133,23 @@ class Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def recognise(self) -> None:
-        """Keep this connection: its client has shown that it may ask."""
+        """Keep this connection, because its client is authorised."""
         self.server.connections.recognise(self.connection)
 
     def send(self, status: int, headers: dict[str, str], content: bytes) -> None:
-        """Send an answer, or nothing but its head where only that is asked for."""
+        """Send an answer, or only its head for a HEAD request."""
         self.send_head(status, {**headers, "Content-Length": str(len(content))})
         if self.command != "HEAD":
             self.wfile.write(content)
 
     def send_head(self, status: int, headers: dict[str, str]) -> None:
-        # The limit is on a whole write, not on each part of it that a client takes.
+        # The limit applies to a whole write, not to each part of it.
         self.connection.settimeout(self.answer_s)
         self.send_response_only(status)
-        # What was not read of a request that is refused is not another request.
+        # The unread rest of a rejected request must not be taken for another request.
         for name, value in (headers | ({"Connection": "close"} if self.close_connection else {})).items():
             self.send_header(name, value)
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing: the terminal is for other things."""
+        """Write nothing to the terminal."""

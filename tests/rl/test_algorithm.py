@@ -105,7 +105,7 @@ def test_one_algorithm_by_task_is_one_algorithm(average):
     rollout = a_rollout(task=TASKS)
     settings: Any = {"effective": EFFECTIVE, "average": AVERAGED[average], "normalise": advantages.none, "kl": 0.5}
     same = functools.partial(reinforce, **settings)
-    made, expected = by_task(rollout, default=same, own={"b": same}, average=AVERAGED[average]), same(rollout)
+    made, expected = by_task(rollout, default=same, algorithms={"b": same}, average=AVERAGED[average]), same(rollout)
     assert torch.equal(made.trained, expected.trained)
     assert made.effective.kept.tolist() == expected.effective.kept.tolist()
     assert made.effective.num_groups == expected.effective.num_groups == 3
@@ -121,7 +121,7 @@ def test_task_with_an_algorithm_of_its_own_leaves_others_as_they_are():
     imitating = functools.partial(
         reinforce, **settings, imitation=functools.partial(IMITATIONS["correct"], coefficient=0.2)
     )
-    made: Any = by_task(rollout, default=default, own={"b": imitating}, average=WEIGHTS["prompt"])
+    made: Any = by_task(rollout, default=default, algorithms={"b": imitating}, average=WEIGHTS["prompt"])
     owner = rollout.completion_of_token
     of_b = (owner == 2) | (owner == 3)
     # Completion 3 is the correct one of b, with one token; b is half of what is kept.
@@ -132,7 +132,7 @@ def test_task_with_an_algorithm_of_its_own_leaves_others_as_they_are():
     torch.testing.assert_close(made.weights.policy, plain.weights.policy)
     # Rewards of b on another scale do not change what a is given.
     wide = a_rollout(task=TASKS, rewards=torch.tensor([1.0, -1, -50, 50, 1, 1]))
-    other: Any = by_task(wide, default=default, own={"b": imitating}, average=WEIGHTS["prompt"])
+    other: Any = by_task(wide, default=default, algorithms={"b": imitating}, average=WEIGHTS["prompt"])
     torch.testing.assert_close(other.weights.advantages[~of_b], made.weights.advantages[~of_b])
 
 
@@ -155,4 +155,4 @@ def test_rollout_of_some_completions_has_their_tokens_and_turns():
 def test_batch_without_completions_has_no_task():
     nothing = a_rollout(task=TASKS).only(torch.zeros(6, dtype=torch.bool))
     default = functools.partial(reinforce, effective=EFFECTIVE, average=WEIGHTS["prompt"])
-    assert not by_task(nothing, default=default, own={"b": default}, average=WEIGHTS["prompt"]).trained.any()
+    assert not by_task(nothing, default=default, algorithms={"b": default}, average=WEIGHTS["prompt"]).trained.any()

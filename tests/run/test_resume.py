@@ -64,7 +64,7 @@ def test_a_line_that_cannot_be_read_comes_with_what_to_do(tmp_path: Path):
 
 
 def test_export_needs_a_run_with_a_checkpoint(tmp_path: Path):
-    with pytest.raises(RecipeError, match=r"does not hold a run to export: it has no recipe\.json"):
+    with pytest.raises(RecipeError, match=r"does not contain a run to export: it has no recipe\.json"):
         export(tmp_path, tmp_path / "model")
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     with pytest.raises(RecipeError, match="has no checkpoint yet, so there is no model to export"):

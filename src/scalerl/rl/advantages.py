@@ -2,7 +2,7 @@
 
     advantage = normalise(reward - baseline(reward, group), group)
 
-Arrays have one entry per completion; `group` tells which completions answer the same problem. A recipe picks one
+Arrays have one entry per completion; completions of the same problem have the same `group`. A recipe picks one
 function from BASELINES and one from NORMALISATIONS.
 """
 
@@ -32,9 +32,9 @@ def leave_one_out(rewards: Rewards, group: Groups) -> Rewards:
     """Baseline: the mean reward of the other completions of the group.
 
     b_i = (1/(G-1)) sum_{j != i} r_j, so r_i - b_i = G/(G-1) (r_i - mean(r))   (RLOO, Ahmadian et al. 2024)
-    A completion alone in its group gets its own reward as the baseline, so its advantage is 0.
-    Only the factor G/(G-1) differs from `mean`. Normalisation by `prompt` cancels it (up to eps), and so does `batch`
-    if all kept groups have one size. It matters without normalisation, or under `batch` with groups of different sizes.
+    If a completion is alone in its group, its baseline is its own reward, so its advantage is 0. Only the factor
+    G/(G-1) differs from `mean`. Normalisation by `prompt` cancels it (up to eps), and so does `batch` if all kept
+    groups have the same size. It matters without normalisation, or with `batch` and groups of different sizes.
     """
     lowest, above, total, size = _group_sums(rewards, group)
     return lowest + (total - above) / (size - 1).clamp(min=1)
@@ -43,8 +43,8 @@ def leave_one_out(rewards: Rewards, group: Groups) -> Rewards:
 def batch(advantages: Rewards, group: Groups) -> Rewards:
     """Normalisation: divide by the standard deviation over the whole batch (ddof 0).
 
-    A_i / std({A_j : j in batch})   (ScaleRL paper, section 4: the recipe's own)
-    The batch holds only completions of kept groups. Frameworks that include dropped groups (the paper leaves it open)
+    A_i / std({A_j : j in batch})   (ScaleRL paper, section 4: the recipe's choice)
+    The batch includes only completions of kept groups. Frameworks that include dropped groups (the paper does not say)
     get a smaller std. If all advantages are zero, they stay zero.
     """
     std = advantages.std(correction=0) if advantages.numel() else advantages.new_ones(())
@@ -71,10 +71,10 @@ def none(advantages: Rewards, group: Groups) -> Rewards:
 
 
 def _group_sums(rewards: Rewards, group: Groups) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return for each completion: the group's lowest reward, the excess over it, the group's total excess and its size.
+    """Return per completion: its group's lowest reward, its excess over that, the group's total excess and its size.
 
-    Summing the excess instead of the rewards gives a group of equal rewards an advantage of exactly 0. (The mean of
-    0.1, 0.1 and 0.1 is not 0.1 in floating point, and dividing by the batch's std could make the difference large.)
+    Summing the excess instead of rewards makes the advantage exactly 0 in a group of equal rewards. (The mean of 0.1,
+    0.1 and 0.1 is not 0.1 in floating point, and dividing by the batch's std could make the difference large.)
     """
     index, num = dense_index(group)
     lowest = segment_min(rewards, index, num)[index]

@@ -1,10 +1,10 @@
-"""An algorithm is what it makes of a rollout: how much each token counts in each part of the loss.
+"""Algorithms: how much each token of a rollout counts in each part of the loss.
 
     loss = sum over tokens of  policy_t l_t(rho_t, A_t)  -  imitation_t log pi(y_t)  +  kl_t KL_t(pi, reference)
 
-An algorithm is a function of a `Rollout` that returns a `WeightedRollout`. It sees the whole batch before it is split,
-so a micro-batch or a rank sums its own tokens and any split gives the same gradient. The learner only knows the sum
-above (rl/objective.py).
+An algorithm is a function of a `Rollout` that returns a `WeightedRollout`. It sees the whole batch before this is
+split, so a micro-batch or a rank sums its own tokens, and any split gives the same gradient. The learner knows only the
+sum above (rl/objective.py).
 """
 
 import functools
@@ -31,27 +31,27 @@ class Rollout:
 
     group: Int[Tensor, " completions"]
     value: Real[Tensor, " completions"]
-    """The graders' value from 0 to 1; not read without a verdict."""
+    """The graders' value, from 0 to 1; ignored without a verdict."""
     correct: Bool[Tensor, " completions"]
     has_verdict: Bool[Tensor, " completions"]
     rewards: Float[Tensor, " completions"]
     truncated: Bool[Tensor, " completions"]
     completion_of_token: Int[Tensor, " tokens"]
-    """Index of the token's completion."""
+    """Index of each token's completion."""
     generator_log_probs: Float[Tensor, " tokens"]
     trainable: Bool[Tensor, " tokens"]
-    """Tokens that were sampled and have a finite generator log-prob."""
+    """Whether a token was sampled and has a finite generator log-prob."""
     version: int = 0
-    """The version of the policy that is trained: the seed of what is drawn at random."""
+    """The version of the policy in training, which seeds random choices."""
     turns: Turns | None = None
-    """None where every completion is one turn."""
+    """The turns of conversations; None if every completion is a single turn."""
     critic: Float[Tensor, " tokens"] | None = None
-    """A critic's value before each trainable token; None without a critic."""
+    """The critic's value before each trainable token; None without a critic."""
     task: tuple[str, ...] = ()
-    """The task of each completion; empty where nothing depends on it."""
+    """The task of each completion; empty if it does not matter."""
 
     def only(self, chosen: Bool[Tensor, " completions"]) -> "Rollout":
-        """Return the rollout of some completions."""
+        """Return the rollout of the chosen completions."""
         tokens = chosen.index_select(0, self.completion_of_token)
         number = chosen.long().cumsum(0) - 1
         turns = self.turns
@@ -76,25 +76,25 @@ _PER_COMPLETION = ("group", "value", "correct", "has_verdict", "rewards", "trunc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWeights:
-    """What each token counts in each part of the loss. Tokens that are not trained weigh 0."""
+    """The weight of each token in each part of the loss; 0 for tokens that are not trained."""
 
     policy: Float[Tensor, " tokens"]
     """Weight of the policy-gradient loss."""
     advantages: Float[Tensor, " tokens"]
     imitation: Float[Tensor, " tokens"] | None = None
-    """Weight of -log pi; None if no token has one."""
+    """Weight of -log pi; None if all are 0."""
     kl: Float[Tensor, " tokens"] | None = None
-    """Weight of the KL from a reference; None if no token has one."""
+    """Weight of the KL term; None if all are 0."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "TokenWeights":
-        """Return the weights with every vector changed."""
+        """Return the weights with a function applied to every vector."""
         parts = {each.name: getattr(self, each.name) for each in fields(self)}
         return replace(self, **{name: change(part) for name, part in parts.items() if part is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedRollout:
-    """What an algorithm makes of a rollout."""
+    """A rollout after an algorithm: kept completions and token weights."""
 
     effective: EffectiveBatch
     """Which completions are trained on."""
@@ -119,11 +119,11 @@ def reinforce(
     imitation: Callable[..., Tensor | None] = imitations.none,
     kl: float = 0.0,
 ) -> WeightedRollout:
-    """Reinforcement learning: advantages of the kept completions, given to their tokens and averaged over them.
+    """Reinforcement learning: compute the advantages of kept completions and distribute them over their tokens.
 
     `effective` is rl.filters.effective_batch, `normalise` a function of rl/advantages.py, `credit` one of rl/credit.py,
     `entropy` of rl/entropy.py and `imitation` of rl/imitation.py, with their settings bound; `kl` is the coefficient of
-    the KL part.
+    the KL term.
     """
     owner = rollout.completion_of_token
     batch = filtered(rollout, functools.partial(effective, normalise=normalise))
@@ -152,18 +152,20 @@ def reinforce(
     )
 
 
-def by_task(rollout: Rollout, *, default: Algorithm, own: Mapping[str, Algorithm], average: Average) -> WeightedRollout:
-    """Give each task in `own` its own algorithm, and all others the default, each as if it were alone in the batch.
+def by_task(
+    rollout: Rollout, *, default: Algorithm, algorithms: Mapping[str, Algorithm], average: Average
+) -> WeightedRollout:
+    """Apply each task's algorithm in `algorithms`, or else `default`, as if the task were alone in the batch.
 
-    `average` is that of all of them: what a task counts for is its share of the average over the whole batch.
+    All tasks share `average`: the weight of a task is its share of the average over the whole batch.
     """
-    names = [name if name in own else "" for name in rollout.task]
+    names = [name if name in algorithms else "" for name in rollout.task]
     parts: list[tuple[Tensor, Rollout, WeightedRollout]] = []
     metrics: dict[str, float] = {}
     for name in sorted(set(names)):
         chosen = torch.tensor([each == name for each in names])
         part = rollout.only(chosen)
-        made = own.get(name, default)(part)
+        made = algorithms.get(name, default)(part)
         parts.append((chosen, part, made))
         metrics |= {f"{key}/{name}" if name else key: value for key, value in made.metrics.items()}
     owner = rollout.completion_of_token
@@ -180,7 +182,7 @@ def by_task(rollout: Rollout, *, default: Algorithm, own: Mapping[str, Algorithm
     ]
 
     def joined(name: str) -> Tensor | None:
-        """Return a vector of all tokens; None where no part has it."""
+        """Return a vector over all tokens; None if no part has it."""
         if all(getattr(weights, name) is None for weights in scaled):
             return None
         vector = torch.zeros_like(whole)
@@ -206,13 +208,13 @@ def by_task(rollout: Rollout, *, default: Algorithm, own: Mapping[str, Algorithm
 
 
 def _alone(part: Rollout, made: WeightedRollout, average: Average) -> float:
-    """Return the sum of the weights of a task that is alone in a batch."""
+    """Return the sum of the weights of a task, as if it were alone in the batch."""
     owner = part.completion_of_token
     return float(average(part.group.index_select(0, owner), owner, made.trained).sum())
 
 
 def _scaled(weights: TokenWeights, whole: float, alone: float) -> TokenWeights:
-    """Return the weights of a task that is one of several: as much as its tokens have in the average over all."""
+    """Scale the weights of a task to its tokens' share of the average over all tasks."""
     scaled = weights.map(lambda vector: vector * (whole / alone) if alone else vector)
     return replace(scaled, advantages=weights.advantages)
 
@@ -250,8 +252,8 @@ def credit_inputs(
 def foresee(
     rollout: Rollout, *, effective: Callable[..., EffectiveBatch], returns: Callable[[CreditInputs], Tensor]
 ) -> WeightedRollout:
-    """A critic's regression: every trainable token of a graded completion counts the same; what it is to foresee is in
-    the place of its advantage. `returns` is rl.credit.returns with its settings bound."""
+    """The regression of a critic: all trainable tokens of graded completions have equal weight, and their returns take
+    the place of advantages. `returns` is rl.credit.returns with its settings bound."""
     owner = rollout.completion_of_token
     batch = filtered(rollout, effective)
     trained = trained_tokens(rollout.trainable, owner, batch.kept)
@@ -263,7 +265,7 @@ def foresee(
 
 
 def imitate(rollout: Rollout) -> WeightedRollout:
-    """Supervised fine-tuning: every trainable token is imitated and counts the same."""
+    """Supervised fine-tuning: imitate all trainable tokens with equal weight."""
     owner, num = rollout.completion_of_token, rollout.group.numel()
     kept = torch.ones_like(rollout.has_verdict)
     trained = trained_tokens(rollout.trainable, owner, kept)

@@ -1,7 +1,7 @@
 """Products of bf16 matrices on CPUs without bf16 arithmetic, where torch's own products take 100 times as long.
 
-The product of two bf16 numbers is exact in FP32. FP32 products of the same numbers, with the sums rounded to bf16 at
-the end, therefore give what bf16 arithmetic with FP32 sums gives.
+The product of two bf16 numbers is exact in FP32. So FP32 products of the same numbers, with sums rounded to bf16 at the
+end, give the same results as bf16 arithmetic with FP32 sums.
 """
 
 import functools
@@ -24,14 +24,14 @@ def fp32_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 def use_fp32_linears(model: nn.Module) -> None:
-    """Make linear layers with bf16 weights multiply in FP32 where that is faster; the weights are not changed."""
+    """Let linear layers with bf16 weights multiply in FP32 if that is faster; the weights are not changed."""
     for module in model.modules():
         if type(module) is nn.Linear and takes_fp32(module.weight):
             module.forward = functools.partial(_forward, module)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def use_fp32_linears_at_work(model: nn.Module) -> None:
-    """Do the same as use_fp32_linears for weights that are rounded only during use; decides at every call."""
+    """Do the same as use_fp32_linears for weights that are rounded only during use, with a decision at every call."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.forward = functools.partial(_forward_at_work, module)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,15 +1,15 @@
-"""Corrections for a generator that differs from the learner: what a loss sees of tokens whose ratio is far from 1.
+"""Corrections for a generator that differs from the learner: change the loss of tokens whose ratio is far from 1.
 
     rho_t = pi_train(y_t) / pi_gen(y_t),   s = product of rho_t over the trained tokens of a completion
 
-The ratio of every loss (rl/losses.py) corrects the difference of a token already. A correction comes before the loss:
-it takes tokens out of it, or replaces the ratio of a token by that of its completion. It is a function of `LossInputs`
-whose keyword-only arguments are its settings. Denominators do not change: a token that is masked still counts in the
-average, as in the papers.
+The ratio in every loss (rl/losses.py) already corrects the difference for a token. A correction comes before the loss:
+it removes tokens, or replaces the ratio of a token by that of its completion. It is a function of `LossInputs` whose
+keyword-only arguments are its settings. Denominators do not change: a masked token still counts in the average, as in
+the papers.
 
-The ratio has two sources, weights that have moved on since sampling (lag) and different arithmetic (another engine,
+The ratio has two sources: weights that have changed since sampling (lag), and different arithmetic (another engine,
 rounded weights, other experts). Only their product is known for a completion that was sampled with several versions, so
-bounds that fit a small lag cut more at a large one. `loss/corrected_frac` says how much.
+bounds that suit a small lag cut more at a large lag. `loss/corrected_frac` is the share of corrected tokens.
 """
 
 import math
@@ -26,18 +26,18 @@ from scalerl.rl.segments import dense_index, segment_count, segment_sum
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
     inputs: LossInputs
-    """What the loss sees."""
+    """The inputs of the loss."""
     changed: Bool[Tensor, " tokens"]
-    """Trained tokens that were masked, or whose ratio was bounded."""
+    """Trained tokens that were masked or whose ratio was bounded."""
 
 
 def none(inputs: LossInputs) -> Corrected:
-    """No correction but the ratio of the loss: ScaleRL's own."""
+    """No correction except the ratio in the loss: ScaleRL's choice."""
     return Corrected(inputs=inputs, changed=torch.zeros_like(inputs.trained))
 
 
 def band(inputs: LossInputs, *, low: float = 0.5, high: float = 5.0) -> Corrected:
-    """Leave out tokens whose ratio is outside a band: a token on which the two disagree this much teaches nothing.
+    """Leave out tokens whose ratio is outside a band: if engines disagree this much, a token teaches nothing.
 
     l_t = 0 where rho_t < low or rho_t > high   (IcePop, Ring-1T, arXiv 2510.18855; its band is 0.5 to 5)
     """
@@ -51,8 +51,8 @@ def sequence_truncate(inputs: LossInputs, *, cap: float = 2.0, length_normalised
 
     rho_t <- min(s, cap)   (Liu et al. 2025, "When speed kills stability"; TRL's sequence_truncate, verl's
     rollout_is = sequence)
-    With CISPO's loss this is the truncated estimator of the sequence's gradient. length_normalised=True takes the
-    geometric mean of the tokens' ratios instead of their product, which no long completion leaves at 1.
+    With CISPO's loss this is the truncated estimator of the sequence's gradient. length_normalised=True uses the
+    geometric mean of token ratios instead of their product, which is far from 1 for long completions.
     """
     log_ratio = _sequence_log_ratio(inputs, length_normalised)
     bounded = (log_ratio > _log(cap)) & inputs.trained
@@ -69,7 +69,7 @@ def sequence_mask(
     """
     log_ratio = _sequence_log_ratio(inputs, length_normalised)
     outside = ((log_ratio < _log(low)) | (log_ratio > _log(high))) & inputs.trained
-    # Of masked completions any finite ratio will do.
+    # For masked completions, any finite ratio can be used.
     return _masked(_with_ratio(inputs, log_ratio.masked_fill(outside, 0.0)), outside)
 
 

@@ -1,4 +1,4 @@
-"""Entropy control: what keeps a policy from becoming certain too early. A function of rollout-wide token vectors.
+"""Entropy control: keep a policy from becoming certain too early. A control is a function of a batch's token vectors.
 
 Policy gradients lower the entropy by the covariance of log-probs and advantages (Cui et al. 2025, arXiv 2505.22617).
 A control changes the advantages or the weights of the policy-gradient part. It reads the generator's log-probs, which
@@ -21,12 +21,12 @@ class PolicyTokens:
     """The tokens of the policy-gradient part of a batch."""
 
     policy: Vector
-    """Weight of each token; 0 where it is not trained."""
+    """Weight of each token; 0 if it is not trained."""
     advantages: Vector
     generator_log_probs: Vector
     trained: Bool[Tensor, " tokens"]
     seed: int = 0
-    """Of what is drawn at random; every rank has the same."""
+    """Seed of random choices, equal on all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Controlled:
 
 
 def none(tokens: PolicyTokens) -> Controlled:
-    """No control: ScaleRL's own."""
+    """No control: ScaleRL's choice."""
     return Controlled(policy=tokens.policy, advantages=tokens.advantages)
 
 

@@ -1,10 +1,10 @@
-"""Choose what is trained on, once per batch and before it is split. The order of the steps:
+"""Choose the completions to train on, once per batch, before it is split. The order of the steps:
 
     no verdict, truncated, no trainable token -> groups of fewer than two -> baseline -> zero variance -> normalisation
 
-Token weights (rl/weights.py) are computed afterwards, over the kept completions. The paper leaves open whether the
-filter comes before or after the std and the denominators, and frameworks differ; here all of them count only what is
-kept.
+Token weights (rl/weights.py) are computed afterwards, over the kept completions. The paper does not say whether the
+filter comes before or after the std and the denominators, and frameworks differ; here, all of them include only kept
+completions.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ class EffectiveBatch:
 
     kept: Bool[Tensor, " completions"]
     advantages: Float[Tensor, " completions"]
-    """0 where not kept."""
+    """Advantage of each completion; 0 if it is not kept."""
     num_completions: int
     num_truncated: int
-    """Truncated completions, dropped or not."""
+    """Number of truncated completions, whether or not they are dropped."""
     num_no_verdict: int
     num_groups: int
-    """Groups with enough completions left to compare."""
+    """Number of groups with enough remaining completions to compare."""
     num_zero_variance: int
-    """Groups among them whose verdicts are all equal; counted with the filter off too."""
+    """Number of these groups whose verdicts are all equal; also counted if the filter is off."""
     num_kept: int
     num_kept_groups: int
 
@@ -57,9 +57,8 @@ def effective_batch(
     0 < mean(value) < 1 (ScaleRL paper, section 3; no refill). It compares values, not rewards, so that a length
     penalty cannot revive an all-correct group, and not a float std as NeMo-RL and OpenRLHF do. With the filter off,
     such groups are kept and counted in every denominator: the paper's leave-one-out arm. Truncated completions are
-    dropped as in its appendix A.16. A group needs `fewest` completions: two, or one where a critic is what it is
-    compared with. `value` and `rewards` are not read where there is no verdict. If nothing is kept, there is no update
-    to make.
+    dropped as in its appendix A.16. A group needs `fewest` completions: two, or one with a critic. `value` and
+    `rewards` are ignored without a verdict. If nothing is kept, there is no update.
     """
     index, num = dense_index(group)
     left = has_verdict & (num_trainable > 0)
@@ -98,14 +97,14 @@ def trainable_tokens(
 ) -> Bool[Tensor, " tokens"]:
     """Mark tokens that were sampled (not prompt, forced or padding) and have a finite generator log-prob.
 
-    The sum per completion is num_trainable. A sampled token without a finite log-prob has no ratio: it is left out, and
-    `num_nonfinite` counts it.
+    The sum per completion is num_trainable. A sampled token without a finite log-prob has no ratio: it is left out and
+    counted by `num_nonfinite`.
     """
     return sampled & generator_log_probs.isfinite()
 
 
 def num_nonfinite(sampled: Bool[Tensor, " tokens"], generator_log_probs: Float[Tensor, " tokens"]) -> int:
-    """Count sampled tokens that have no ratio; a value above 0 means that the generator is broken."""
+    """Count sampled tokens without a ratio; a value above 0 means that the generator is broken."""
     return int((sampled & ~generator_log_probs.isfinite()).sum())
 
 
@@ -114,6 +113,6 @@ def trained_tokens(
     completion_of_token: Int[Tensor, " tokens"],
     kept: Bool[Tensor, " completions"],
 ) -> Bool[Tensor, " tokens"]:
-    """Return the mask of loss, weights and metrics. `completion_of_token` indexes `kept`, with -1 for padding."""
-    # Index -1 is the entry appended here, which is False; it exists even if there is no completion.
+    """Return the mask for loss, weights and metrics. `completion_of_token` indexes `kept`; -1 stands for padding."""
+    # Index -1 refers to the appended entry, which is False and exists even without completions.
     return trainable & torch.cat([kept, kept.new_zeros(1)])[completion_of_token]

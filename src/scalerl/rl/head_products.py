@@ -21,7 +21,7 @@ from scalerl.rl.bf16_products import fp32_linear, takes_fp32
 _UPPER_HALF = -0x10000
 """Mask of the bits that an FP32 number shares with a bf16 one."""
 _SPLIT_AT_ONCE = 2**26
-"""Numbers of a weight that are split at a time: the head of an 8B model at once would need 8 GB beside itself."""
+"""Numbers of a weight that are split at a time: splitting the whole head of an 8B model would need another 8 GB."""
 
 
 class PlainProducts:
@@ -37,7 +37,7 @@ class PlainProducts:
         return product.to(torch.promote_types(product.dtype, torch.float32))
 
     def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        """Return d/dz in the form that the two methods below take."""
+        """Return d/dz in the form for the two methods below."""
         return (gradient.to(self._dtype),)
 
     def hidden_gradient(self, parts: tuple[Tensor, ...]) -> Tensor:
@@ -97,9 +97,9 @@ def split(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def split_weight(weight: Tensor, into: Tensor | None = None) -> Tensor:
-    """Split a weight [vocab, hidden] into bf16 parts [vocab, 2 hidden], in memory of the caller's if `into` is given.
+    """Split a weight [vocab, hidden] into bf16 parts [vocab, 2 hidden], in the memory of `into` if it is given.
 
-    A bf16 weight is returned unchanged unless it is.
+    Without `into`, a bf16 weight is returned unchanged.
     """
     if into is None:
         if weight.dtype == torch.bfloat16:
@@ -120,7 +120,7 @@ def _wide_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the FP32 product of two bf16 matrices to `total`, within the product's own kernel."""
+    """Add the FP32 product of two bf16 matrices to `total`, in the kernel of the product."""
     if left.is_cuda:
         torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     else:

@@ -1,7 +1,7 @@
-"""Imitation beside reinforcement: which tokens are also learned by their log-likelihood, and with which weight.
+"""Imitation in addition to RL: the weights of tokens that are also trained by log-likelihood.
 
-A function of the tokens of a batch; its keyword-only arguments are its settings. `average` is a function of
-rl/weights.py that only waits for the mask of the tokens that it averages over.
+An imitation is a function of the tokens of a batch; its keyword-only arguments are its settings. `average` is a
+function of rl/weights.py whose last argument is the mask of the tokens to average over.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ Weights = Float[Tensor, " tokens"]
 
 
 def none(correct: Mask, trained: Mask, average: Callable[[Tensor], Tensor]) -> Weights | None:
-    """Nothing is imitated: ScaleRL's own."""
+    """Imitate nothing: ScaleRL's choice."""
     return None
 
 
 def correct(correct: Mask, trained: Mask, average: Callable[[Tensor], Tensor], *, coefficient: float = 0.1) -> Weights:
-    """Imitate the correct ones of the kept completions.
+    """Imitate those kept completions that are correct.
 
     loss <- loss - coefficient x average of log pi(y_t) over tokens of correct completions   (VAPO, arXiv 2504.05118,
     section 4.3, with 0.1)

@@ -1,9 +1,9 @@
-"""The KL part of the loss: terms per token that pull the policy towards a reference. Which reference is no matter here.
+"""The KL term of the loss: terms per token that pull the policy towards any reference.
 
     d_t = log pi(y_t) - log reference(y_t)
 
-The tokens were sampled by the generator, so every term estimates a divergence at the places that it visited. A term is
-a function of `KlInputs` whose keyword-only arguments are its settings.
+The generator sampled the tokens, so a term estimates a divergence at the positions that it visited. A term is a
+function of `KlInputs` whose keyword-only arguments are its settings.
 """
 
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 _LARGEST_DIFFERENCE = 20.0
-"""Larger differences of log-probs count as this: no token overflows the loss."""
+"""Larger differences of log-probs count as this, so that no token overflows the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlInputs:
-    """What a KL term is computed from: flat vectors with one entry per token."""
+    """The inputs of a KL term: flat vectors with one entry per token."""
 
     log_probs: Float[Tensor, " tokens"]
-    """Under the weights being trained, with gradient."""
+    """Log-probs under the weights in training, with gradient."""
     generator_log_probs: Float[Tensor, " tokens"]
     reference_log_probs: Float[Tensor, " tokens"]
 
@@ -37,12 +37,12 @@ def k3(inputs: KlInputs) -> Float[Tensor, " tokens"]:
 
 
 def reverse(inputs: KlInputs, *, cap: float = 5.0) -> Float[Tensor, " tokens"]:
-    """The reverse KL as a policy gradient: a token is held back by as much as it is likelier than in the reference.
+    """The reverse KL as a policy gradient: it lowers a token by how much likelier it is than in the reference.
 
     r_t = sg(min(rho_t, cap) d_t) log pi(y_t),   rho_t = pi(y_t) / pi_gen(y_t)
     Its mean gradient over the generator's samples is that of KL(pi || reference) at each place (Liu et al. 2025, arXiv
-    2510.01555), up to the cap. This is the loss of on-policy distillation (Lu and Thinking Machines 2025). Only the
-    gradient has a meaning, the value has none.
+    2510.01555), up to the cap. This is the loss of on-policy distillation (Lu and Thinking Machines 2025). Only its
+    gradient has a meaning, not its value.
     """
     difference = inputs.log_probs.detach() - inputs.reference_log_probs
     ratio = (inputs.log_probs.detach() - inputs.generator_log_probs).exp().clamp(max=cap)

@@ -29,16 +29,16 @@ from torch.autograd.function import once_differentiable
 from scalerl.rl.head_products import PlainProducts, Products, SplitProducts
 
 CHUNK = 1024
-"""Tokens per chunk on a CPU, where speed hardly depends on it."""
+"""Tokens per chunk on a CPU; it has little effect on speed."""
 GPU_CHUNK = 4096
 """Tokens per chunk on a GPU. Every chunk reads and writes the head's whole gradient, so small chunks are slow."""
 GPU_CHUNK_LOGITS = 2**26
-"""A small vocabulary takes more tokens per chunk, up to this many logits, so that kernel launches do not dominate."""
+"""With a small vocabulary, chunks have more tokens, up to this many logits, so that kernel launches do not dominate."""
 
 _PRECISION = threading.RLock()
 
 _IMPOSSIBLE = -1e30
-"""Replaces a logit of -inf (a bias that rules a token out) where it is multiplied by its probability of 0."""
+"""Replaces a logit of -inf (from a bias that excludes a token) before it is multiplied by its probability of 0."""
 
 
 def log_probs_and_entropy(
@@ -77,9 +77,9 @@ def head_logits(
     bias: Float[Tensor, " vocab"] | None = None,
     fp32: bool = True,
 ) -> Float[Tensor, "tokens vocab"]:
-    """Return the same logits in full, in FP32 (fp32=False: after rounding), without gradient.
+    """Return all logits in FP32 (fp32=False: after rounding), without gradient.
 
-    For a generator, which has one token per sequence at a time. On a GPU, a generator with bf16 hidden states may pass
+    This is for generators, which have one token per sequence. On a GPU, a generator with bf16 hidden states may pass
     `split_weight(head_weight)` instead of the weight, so that it is not split again for every token.
     """
     with exact_matmul(hidden.device):
@@ -115,7 +115,7 @@ class _HeadLogProbs(torch.autograd.Function):
         with exact_matmul(hidden.device):
             products = _products(hidden, head_weight, bias, fp32)
             for rows in _chunks(targets.numel(), chunk):
-                # No name for the logits: they must be freed before the next chunk's are allocated.
+                # Do not name the logits: they must be freed before those of the next chunk are allocated.
                 log_probs[rows], entropy[rows], log_total[rows] = of_rows(
                     products.logits(hidden[rows]), targets[rows], temperature, bias is not None
                 )
@@ -132,7 +132,7 @@ class _HeadLogProbs(torch.autograd.Function):
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         wide = log_total.dtype
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        # One FP32 sum over all chunks, rounded to the weight's dtype once.
+        # Sum over all chunks in FP32, and round to the weight's dtype once.
         grad_weight = torch.zeros_like(head_weight, dtype=wide) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if needs_bias else None
         # The gradient is linear in these two, so dividing them by the temperature saves a pass over each chunk.
@@ -173,7 +173,7 @@ _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyrigh
 def statistics(logits: Tensor, targets: Tensor, temperature: float, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return the target's log-prob, the entropy and the logsumexp of each row.
 
-    Overwrites logits, so that a chunk needs two buffers, not four.
+    Overwrite `logits`, so that a chunk needs two buffers instead of four.
     """
     if temperature != 1:
         logits.div_(temperature)
@@ -200,7 +200,7 @@ def gradient_parts(
     temperature: float,
     biased: bool,
 ) -> tuple[Tensor, ...]:
-    """Return d/dz of a chunk in the form its products take. Overwrites logits."""
+    """Return d/dz of a chunk in the form for its products. Overwrite `logits`."""
     if temperature != 1:
         logits.div_(temperature)
     log_probs = logits.sub_(log_total[:, None])
@@ -224,14 +224,14 @@ def _logits_gradient(
 
 @functools.cache
 def _compiled(function: Callable) -> Callable:
-    """Compile a function, once for full chunks and once for the last; the vocabulary's size is a constant in it."""
+    """Compile a function, once for full chunks and once for the last one; the size of the vocabulary is a constant."""
     return torch.compile(function)
 
 
 def fused_statistics(
     logits: Tensor, targets: Tensor, temperature: float, biased: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """statistics for a compiler: nothing is overwritten, so only three numbers per row are written to memory."""
+    """The version of `statistics` for a compiler: it overwrites nothing and writes only three numbers per row."""
     logits = logits / temperature
     target = logits.gather(1, targets[:, None].long()).squeeze(1)
     log_total = logits.logsumexp(dim=-1)
@@ -252,7 +252,7 @@ def fused_gradient_parts(
     temperature: float,
     biased: bool,
 ) -> tuple[Tensor, ...]:
-    """gradient_parts for a compiler."""
+    """The version of `gradient_parts` for a compiler."""
     log_probs = logits / temperature - log_total[:, None]
     if biased:
         log_probs = log_probs.clamp(min=_IMPOSSIBLE)
@@ -281,7 +281,7 @@ def _chunks(num_tokens: int, chunk: int) -> Iterator[slice]:
 
 
 def _product_dtype(hidden: Tensor, head_weight: Tensor, bias: Tensor | None, fp32: bool) -> torch.dtype:
-    """Return the dtype of h W^T + b: the hidden states' own, or with fp32, FP32 (float64 if an input is)."""
+    """Return the dtype of h W^T + b: that of the hidden states, or with fp32, FP32 (float64 if an input is)."""
     if not fp32:
         return hidden.dtype
     dtypes = {tensor.dtype for tensor in (hidden, head_weight, bias) if tensor is not None}
@@ -289,5 +289,5 @@ def _product_dtype(hidden: Tensor, head_weight: Tensor, bias: Tensor | None, fp3
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of everything after the product."""
+    """Return the dtype of all operations after the product."""
     return torch.promote_types(dtype, torch.float32)

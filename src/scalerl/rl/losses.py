@@ -4,8 +4,8 @@ A loss is a function of `LossInputs` whose keyword-only arguments are its settin
 
     rho_t = pi_train(y_t) / pi_gen(y_t)                                              (ScaleRL paper, section 2)
 
-The denominator is always the log-prob the generator stored when it sampled, never a recomputed one, also across an
-in-flight weight update. The ratio therefore corrects staleness and the numerical mismatch of the two backends at once.
+The denominator is always the log-prob that the generator stored when it sampled, never a recomputed one, even across an
+in-flight weight update. So the ratio corrects both staleness and the numerical mismatch of the two backends.
 Frameworks that anchor on a recomputed "old" policy (SkyRL by default, verl) have rho = 1 with one step per batch, so
 their clip or cap never acts.
 """
@@ -25,29 +25,29 @@ from scalerl.rl.segments import dense_index, segment_count, segment_sum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """What every loss is computed from: flat vectors with one entry per token."""
+    """The inputs of a loss: flat vectors with one entry per token."""
 
     log_probs: Float[Tensor, " tokens"]
-    """Under the weights being trained, with gradient."""
+    """Log-probs under the weights in training, with gradient."""
     generator_log_probs: Float[Tensor, " tokens"]
-    """As the generator stored them when it sampled."""
+    """Log-probs that the generator stored when it sampled."""
     advantages: Float[Tensor, " tokens"]
     """The advantage of the token's completion."""
     completion_of_token: Int[Tensor, " tokens"]
-    """An id of the token's completion; any integers will do."""
+    """An id of each token's completion; ids may be any integers."""
     trained: Bool[Tensor, " tokens"]
-    """Tokens that carry loss. The other entries may hold anything, NaN included."""
+    """Tokens with a loss. Entries of other tokens may have any value, even NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:
-    """What a loss returns, one entry per token. Tokens that are not trained hold 0, 1 and False."""
+    """The result of a loss, with one entry per token. For tokens that are not trained, it is 0, 1 and False."""
 
     loss: Float[Tensor, " tokens"]
     ratio: Float[Tensor, " tokens"]
-    """The ratio that the loss used (GSPO: that of the sequence), without gradient."""
+    """The ratio in the loss (GSPO: of the sequence), without gradient."""
     clipped: Bool[Tensor, " tokens"]
-    """Whether the clip or cap acted on this token."""
+    """Whether the clip or cap acted on the token."""
 
 
 def cispo(inputs: LossInputs, *, cap: float = 5.0) -> TokenLoss:
@@ -109,7 +109,7 @@ def gspo(
 
 
 def squared_error(inputs: LossInputs) -> TokenLoss:
-    """A critic's loss: its values are in the place of log-probs, what they foresee in that of advantages.
+    """The loss of a critic: values take the place of log-probs, and returns that of advantages.
 
     l_t = (V_t - R_t)^2 / 2
     """
@@ -119,7 +119,7 @@ def squared_error(inputs: LossInputs) -> TokenLoss:
 
 
 def none(inputs: LossInputs) -> TokenLoss:
-    """No policy-gradient part: rewards are measured and not trained on, as in distillation.   l_t = 0"""
+    """No policy gradient: rewards are reported but not trained on, as in distillation.   l_t = 0"""
     log_ratio, _ = _log_ratio_and_advantages(inputs)
     nothing = torch.zeros_like(log_ratio)
     return _token_loss(nothing, log_ratio.detach().exp(), nothing.bool(), inputs.trained)
@@ -141,7 +141,7 @@ def check_signature(function: Callable[..., TokenLoss], name: str) -> None:
 
 
 def check_result(function: Callable[..., TokenLoss], name: str) -> None:
-    """Call a user's loss on a few tokens; RecipeError if it raises or does not return one differentiable value each."""
+    """Call a user's loss on a few tokens; RecipeError if it fails or returns no differentiable value per token."""
     log_probs = torch.tensor([-0.5, -1.0, -2.0, -0.1], requires_grad=True)
     inputs = LossInputs(
         log_probs=log_probs,
@@ -174,10 +174,10 @@ def check_result(function: Callable[..., TokenLoss], name: str) -> None:
 
 
 def _log_ratio_and_advantages(inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """Return log rho and A, both 0 where a token is not trained.
+    """Return log rho and A, both 0 for tokens that are not trained.
 
-    The entries of other tokens (padding, -inf, NaN) must not reach a sum, nor become NaN when multiplied by a gradient
-    of 0.
+    The entries of such tokens (padding, -inf, NaN) must not reach a sum, and must not become NaN when multiplied by a
+    gradient of 0.
     """
     log_ratio = torch.where(inputs.trained, inputs.log_probs - inputs.generator_log_probs.detach(), 0.0)
     return log_ratio, torch.where(inputs.trained, inputs.advantages, 0.0)
@@ -194,10 +194,9 @@ def _clipped_surrogate(
 
 
 def _bounded(log_ratio: Tensor, binds: Tensor, bound: Tensor) -> Tensor:
-    """Return the ratio, or where `binds` its bound, which has no gradient.
+    """Return the ratio or, if `binds`, its bound, which has no gradient.
 
-    The exponent is masked before exp, because an overflowing exp has the gradient 0 * inf = NaN even where it is
-    unused.
+    The exponent is masked before exp, because an overflowing exp has the gradient 0 * inf = NaN even if it is unused.
     """
     return torch.where(binds, bound, log_ratio.masked_fill(binds, 0.0).exp())
 

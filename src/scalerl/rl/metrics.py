@@ -1,7 +1,7 @@
 """Metrics of a step: sums over each micro-batch, which add up, then one dict of floats.
 
-Sums are unweighted, over the trained tokens. The sums and the largest ratio of micro-batches and of ranks therefore
-give the same metrics as the whole batch. `token_sums` does not wait for the device.
+Sums are unweighted and over the trained tokens. So the sums and the largest ratio of micro-batches and ranks give the
+same metrics as the whole batch. `token_sums` does not wait for the device.
 """
 
 import math
@@ -15,7 +15,7 @@ from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.losses import LossInputs, TokenLoss
 
 LARGEST_RATIO = 1e30
-"""Larger ratios are recorded as this. It is far above any meaningful ratio and well within the range of FP32."""
+"""Larger ratios are recorded as this, which is far above any meaningful ratio and well within the range of FP32."""
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch: the weighted sum of its three parts (rl/algorithm.py)."""
+"""The loss of a micro-batch: the weighted sum of three parts (rl/algorithm.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from scalerl.rl.losses import LossInputs, TokenLoss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveValue:
-    """The loss of a micro-batch, and what its metrics need."""
+    """The loss of a micro-batch, and values for its metrics."""
 
     total: Float[Tensor, ""]
-    """With gradient."""
+    """The loss, with gradient."""
     policy: TokenLoss
     columns: tuple[Float[Tensor, " tokens"], ...]
     """One vector for each of Objective.columns, without gradient; their means over tokens are metrics."""
@@ -33,18 +33,18 @@ class Objective:
     correction: Callable[[LossInputs], Corrected] | None = None
     """A function of rl/correction.py, applied before the loss; None for none."""
     kl: Callable[[KlInputs], Tensor] | None = None
-    """A function of rl/kl.py; None without a KL part."""
+    """A function of rl/kl.py; None without a KL term."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the metrics beside those of every loss."""
+        """Names of the metrics in addition to those of every loss."""
         corrected = ("loss/corrected_frac",) if self.correction is not None else ()
         return (*corrected, "loss/reference_kl") if self.kl is not None else corrected
 
     def __call__(
         self, inputs: LossInputs, weights: TokenWeights, reference_log_probs: Tensor | None = None
     ) -> ObjectiveValue:
-        """Return the loss; `reference_log_probs` are those that the KL part needs."""
+        """Return the loss; the KL term needs `reference_log_probs`."""
         seen, columns = inputs, []
         if self.correction is not None:
             corrected = self.correction(inputs)
@@ -64,6 +64,6 @@ class Objective:
             if weights.kl is not None:
                 total = total + (weights.kl * self.kl(terms)).sum()
             with torch.no_grad():
-                # Not the term itself: its value may be no estimate of the KL.
+                # Do not use the term itself: its value need not estimate the KL.
                 columns.append(k3(terms))
         return ObjectiveValue(total=total, policy=policy, columns=tuple(columns))

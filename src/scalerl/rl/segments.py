@@ -1,4 +1,4 @@
-"""Reductions over the segments of a flat array: the tokens of a completion, the completions of a group."""
+"""Reductions over the segments of a flat array, such as the tokens of a completion or the completions of a group."""
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -14,7 +14,7 @@ def dense_index(ids: Int[Tensor, " items"]) -> tuple[Int[Tensor, " items"], int]
 
 
 def _are_dense(ids: Int[Tensor, " items"]) -> bool:
-    """Return whether ids are 0, 0, 1, 1, 1, 2, ... already, as the learner's are: that is found faster than sorted."""
+    """Return whether ids are already 0, 0, 1, 1, 1, 2, ..., as the learner's are: checking is faster than sorting."""
     if not ids.numel() or ids.is_cuda or ids.dtype != torch.long or int(ids[0]) != 0:
         return False
     steps = ids.diff()

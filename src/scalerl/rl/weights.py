@@ -17,7 +17,7 @@ Weights = Float[Tensor, " tokens"]
 
 
 def prompt(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
-    """Equal weight for every prompt, with its tokens pooled: ScaleRL's own, and DAPO's as that paper states it.
+    """Equal weight for every prompt, with its tokens pooled: the choice of ScaleRL, and of DAPO in its paper.
 
     w_t = 1 / (num_prompts x num_tokens of t's prompt)   (ScaleRL paper, sections 3 and 4)
     Each group of the batch counts as one prompt. TRL, NeMo-RL and verl do not have this average; they have `token` or
@@ -27,7 +27,7 @@ def prompt(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> W
 
 
 def sample(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
-    """Equal weight for every completion: GRPO's, and the paper's baseline.
+    """Equal weight for every completion: GRPO's choice, and the paper's baseline.
 
     w_t = 1 / (num_completions x num_tokens of t's completion)   (ScaleRL paper, sections 2 and 3)
     """
@@ -35,7 +35,7 @@ def sample(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> W
 
 
 def token(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
-    """Equal weight for every token of the batch: what most frameworks call DAPO's average.
+    """Equal weight for every token in the batch: most frameworks call this DAPO's average.
 
     w_t = 1 / num_tokens   (ScaleRL paper, section 3)
     """
@@ -46,7 +46,7 @@ def constant(group_of_token: Ids, completion_of_token: Ids, trained: Trained, *,
     """The same denominator for every batch, however many tokens are kept.
 
     w_t = 1 / denominator   (Dr. GRPO, Liu et al. 2025)
-    Set it to completions per batch x longest completion, e.g. 768 x 14336. A short or heavily filtered batch then makes
+    Set it to completions per batch x longest completion, e.g. 768 x 14336. A short or heavily filtered batch then gives
     a smaller step.
     """
     return trained / denominator

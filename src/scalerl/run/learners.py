@@ -85,7 +85,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     if by_name:
         algorithms = {name: _algorithm(each) for name, each in by_name.items()}
         average = choose(WEIGHTS, recipe.weights)
-        algorithm = functools.partial(by_task, default=algorithm, own=algorithms, average=average)
+        algorithm = functools.partial(by_task, default=algorithm, algorithms=algorithms, average=average)
     return {
         "algorithm": algorithm,
         "objective": Objective(

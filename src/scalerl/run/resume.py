@@ -117,7 +117,7 @@ def as_started(recipe: Recipe, folder: Path) -> Recipe:
 def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe:
     """Return the recipe that a run was started with."""
     if store.read_recipe(folder) is None:
-        raise RecipeError(f"{folder} does not hold a run to {purpose}: it has no {store.RECIPE}")
+        raise RecipeError(f"{folder} does not contain a run to {purpose}: it has no {store.RECIPE}")
     try:
         return load_written(folder / store.RECIPE)
     except RecipeError as error:
