@@ -345,6 +345,8 @@ def test_newer_folder_format_is_refused(tmp_path: Path) -> None:
 
 def test_new_file_keeps_the_old_one_when_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
+    store.write_text(path, "half of a character: \ud800")
+    assert path.read_text(encoding="utf-8") == "half of a character: ?"
     store.write_text(path, "old \u2713")
 
     def fail_halfway() -> None:

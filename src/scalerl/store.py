@@ -150,7 +150,8 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a file, completely or not at all."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with new_file(Path(path)) as unfinished, descriptor_of(unfinished, flags) as descriptor:
-        _write_all(descriptor, text.encode())
+        # JSON of strangers can hold halves of characters.
+        _write_all(descriptor, text.encode(errors="replace"))
 
 
 def write_env(folder: str | Path, environment: Mapping[str, Any]) -> None:
