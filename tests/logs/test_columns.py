@@ -67,6 +67,7 @@ def test_names_of_roles_are_written_as_they_are_compared() -> None:
 # From the one that is taken first.
 RANKED = (
     *("eval/pass_rate", "val/acc", "val/mean@8", "eval/reward", "eval/score", "eval/avg", "eval/aime"),
+    "val/gsm8k",
     *("pass_rate", "reward/mean", "reward", "rewards/total", "rewards/accuracy_reward/mean"),
     "eval/rewards/format_reward/mean",
 )
@@ -79,6 +80,7 @@ def test_rewards_are_ranked_from_evaluations_to_parts_of_training_rewards() -> N
     assert [name for name, rank in zip(RANKED, ranks, strict=True) if rank and rank[:2] == BARE] == [
         "eval/avg",
         "eval/aime",
+        "val/gsm8k",
     ]
 
 

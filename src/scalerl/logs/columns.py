@@ -100,7 +100,7 @@ def _words(words: str) -> re.Pattern[str]:
 
 
 _EVALUATION = _words(r"evals?|evaluation|val|valid|validation|test|held_?out")
-# val/ has statistics of the value function, too.
+# val/ has statistics of the value function, too: there only the names of benchmarks tell.
 _BARE_EVALUATION = re.compile(r"(?:eval|test|validation)/[^/]+", re.IGNORECASE)
 _CLOSENESS = tuple(map(_words, _RATES))
 _PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})(?:_pct|_percent)?")
@@ -202,7 +202,8 @@ def reward_rank(column: str) -> Rank | None:
     if _NEVER.search(name):
         return None
     if not any(close := _closeness(name)):
-        bare = (*BARE, int(not _AVERAGE.search(name))) if _BARE_EVALUATION.fullmatch(column.strip()) else None
+        is_bare = _BARE_EVALUATION.fullmatch(column.strip()) or (name[:4] == "val_" and is_benchmark(name[4:]))
+        bare = (*BARE, int(not _AVERAGE.search(name))) if is_bare else None
         return bare or ((2, 0, _TRAINING.index(name)) if name in _TRAINING else None)
     part = int(is_part(name)) + int(_FORMAT.search(name) is not None)
     if part < 2 and _EVALUATION.search(name):
