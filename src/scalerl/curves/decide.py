@@ -27,8 +27,9 @@ UNLIKELY = 0.1
 """... and below which it counts as false."""
 LIKELIER = 0.5
 """Probability from which something is likelier than not."""
-NOT_WANDER = 1 / 3
-"""Probability of a fall, rather than wander, from which a run that lies below its peak has fallen."""
+NOT_WANDER = 0.2
+"""Probability of a fall, rather than wander, from which a run that surely lies below its peak has fallen. It is low
+because falls are rare in the prior: they must explain the rewards several times better than wander to reach it."""
 NEARLY_ALL = 0.9
 """Share of its whole gain from which a run is levelling off."""
 WORTH = 0.01

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# How likely a curve is flat, and how likely one that is not falls: at least 7 of 144 public logs do.
+# How likely a curve is flat, and how likely one that is not falls: 7 of 144 public logs do.
 FLAT = 0.04
-FALL = 0.1
+FALL = 0.05
 
 # The exponents of arXiv 2510.13786, Table 1 and its ablations, lie between 1.1 and 5.0; a run that takes off late looks
 # steeper.
