@@ -355,6 +355,10 @@ LOOPS = {
     "prompts in a box": (f"{COMPLETIONS}step {{step}}: loss=0.1 reward={{reward}}", "reward", "step"),
     "answers between": (f"STEP 0 | enumerate\n{REWARDED}STEP 1 | stop\n{REWARDED}Epoch {{step}} | reward= {{reward}}",
                         "reward", "step"),
+    "Python's logging": ("2026-01-02 10:00:30,123 - INFO - step: {step}/600 (1.7%) | reward: {reward} \u00b1 0.02",
+                         "reward", "step"),
+    "bar drawn again": ("".join(f"train gather step {{step}}:  94%|##| {at}/3 [00:01<00:01, reward={{reward}}]\n"
+                                for at in (1, 2, 3)), "reward", "step"),
     "no counter": ("Time 08h 36m 42s, Avg Reward {reward}, Avg Ep length 5.26", "Avg Reward", "step"),
     "value function": ("{{'eps': 1, 'objective/scores': {reward}, 'val/ratio': 1.0, 'val/clipfrac_avg': 0.0}}",
                        "objective/scores", "step"),
@@ -462,3 +466,16 @@ def test_files_of_training_and_evaluation_are_one_run(tmp_path: Path) -> None:
 def test_names_with_numbers_are_no_steps(tmp_path: Path) -> None:
     results = {run: {"aime24": 0.1, "math500": 0.7} for run in ("base", "grpo", "dapo")}
     assert "holds no list of rows" in fault(write(tmp_path / "a.json", json.dumps(results, indent=1)))
+
+
+def test_only_dicts_are_records_among_answers(tmp_path: Path) -> None:
+    answer = "Step 1: x = 3 + {step}\nSo the accuracy score 0.5 is\nThe reward: 9 of step {step}\n"
+    [series] = read(write(tmp_path / "a.log", printed(answer + DICT)))
+    assert (series.y_label, points(series)) == ("reward", STEPS)
+
+
+def test_evaluations_behind_a_prefix(tmp_path: Path) -> None:
+    prefix = "2026-01-02 10:00:30,123 - INFO - "
+    text = printed(prefix + "step: {step}/40 (1.7%) | reward: {half}", prefix + "eval @ step {step}: gsm8k={reward}")
+    [series] = read(write(tmp_path / "a.log", text))
+    assert (series.y_label, points(series)) == ("eval/gsm8k", STEPS[3::4])

@@ -18,6 +18,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         # RLlib, Stable-Baselines3, Baselines, Spinning Up, frames of games
         *("timesteps_total", "timesteps", "time_total_timesteps", "total_timesteps", "time_iterations"),
         *("misc_total_timesteps", "total_env_interacts", "env_steps", "num_env_steps", "total_env_steps"),
+        *("env_step", "agent_steps", "num_steps", "samples", "games"),
         *("frame", "frames"),
         # wandb's own counts rows and never falls, the trainer's does when a run is resumed.
         "_step",

@@ -31,6 +31,8 @@ _BEHIND_DICT = re.compile(r"(?<=\})(?!\s*+[,}\])])(?=[^{}]*+\{['\"])")
 # The rest of a record of verl.
 _MORE_ITEMS = re.compile(r"\S*\s?- [\w@./-]+:[^\s:]+(?: - |$)|\S+:\S+ - [\w@./-]+:")
 _MAX_WRAPPED = 60
+# A counter that begins anew more often counts within each step.
+_MAX_FALLS = 0.2
 # The share of records at which a counter rises, if it is their step.
 _MIN_RISES = 0.2
 # A counter that rises less often than another by this is printed now and then, as in the title of a table.
@@ -63,7 +65,8 @@ class Record:
         """
         moved = {name for name, count in self.counters.items() if counters[name] != count}
         is_moved = any(name in line.counters or (name in heads and name[0] != "/") for name in moved)
-        is_drawn_again = line.is_bar and self.counters == counters
+        is_named = any(name[0] != "/" for name in line.counters)
+        is_drawn_again = line.is_bar and not any(name[0] != "/" or not is_named for name in moved)
         is_new = self.is_dict == line.is_dict and self.values.keys().isdisjoint(line.values)
         return is_drawn_again or (is_new and not is_moved)
 
@@ -150,14 +153,16 @@ def _records(lines: list[tuple[int, Line]]) -> Iterator[Record]:
     are_unlike = [shapes[line.shape] == 1 for _, line in lines if line.values and (line.counters or line.counting)]
     is_prose = 2 * sum(are_unlike) < len(are_unlike)
     whole = [line for _, line in lines if line.is_whole and any(map(reward_rank, line.values))]
+    are_dicts = sum(line.is_dict for line in whole) > 1
     record, counters, evaluates, is_closed = None, Counters(), False, False
     heads, above = set[str](), set[str]()
     for at, line in lines:
         named = line.counters | line.counting
         heads |= line.counters.keys() if record else named.keys()
         is_alike = shapes[line.shape] > 1 or (line.counters and not is_prose)
-        # Where the reward stands beside its step, lines without a step are single answers.
-        is_alike = is_alike and (len(whole) < 2 or line.is_whole or line.is_in_box or line.evaluates or evaluates)
+        # Where the reward stands in dicts, or beside its step, lines without one are single answers.
+        is_part = line.is_whole or line.is_in_box or line.evaluates or evaluates
+        is_alike = is_alike and (len(whole) < 2 or is_part) and not are_dicts
         is_only_counting = len(line.counting) == len(line.values)
         if not (line.is_dict or VERL.search(line.text) or is_alike) or (is_only_counting and named.keys() <= heads):
             # A bar ends nothing, and neither does a box that repeats the step.
@@ -197,8 +202,10 @@ def _steps(records: list[Record]) -> tuple[list[int], str]:
     for name in training[-1].counters:
         counts = [record.counters.get(name, 0) for record in training]
         # A bar may be drawn after the first record; another counter that comes later is not their step.
-        if name[0] == "/" or name in training[0].counters or 2 * named[name] > len(training):
-            rises[name] = sum(map(int.__lt__, counts, counts[1:])) - sum(map(int.__gt__, counts, counts[1:]))
+        is_there = name[0] == "/" or name in training[0].counters or 2 * named[name] > len(training)
+        num_rises, num_falls = (sum(map(each, counts, counts[1:])) for each in (int.__lt__, int.__gt__))
+        if is_there and num_falls <= _MAX_FALLS * num_rises:
+            rises[name] = num_rises - num_falls
     most = max(rises.values(), default=0)
     # A step that every record names may rise slowly.
     least = {name: 1 if name in ROLES["step"] and 2 * named[name] > len(training) else _MIN_RISES * (len(training) - 1)

@@ -12,7 +12,9 @@ A counter is a step, an epoch, N/M of a progress bar, or a value that counts, su
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from scalerl.logs.columns import is_evaluation, is_rate, plain
 from scalerl.logs.frame import number
@@ -39,7 +41,7 @@ _GAP = r"[^\w.+:=|\u2502;,\]-]*+"
 _ENTRY = re.compile(
     r"\[(?P<step>\d{1,12})\]|(?<!\w)"
     rf"(?:(?P<name>(?:[^\W\d][\w./@#+'-]*+\s?+[^\w\s.+:=|\u2502;,\]-]*+){{1,4}}){_GAP}"
-    rf"(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))?+{_GAP}(?:\d+/\d+ (?:= |(?=\()))?+{_GAP})?+"
+    rf"(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))?+{_GAP}(?:(?P<count>\d+/\d+) (?:= |(?=\()))?+{_GAP})?+"
     r"(?P<number>[-+]?(?:\.?\d(?:\s?/\s{0,12}(?=\d)|[\w.:/+-]|,(?=\d))*+(?:\s?%)?|(?:nan|inf)(?!\w)))(?:\s[sS]\b\.?)?",
     re.IGNORECASE,
 )
@@ -54,12 +56,15 @@ COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNO
 _METRIC = re.compile(
     r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|success|pass@\d+|loss|time)s?(?:[/_].*)?", re.IGNORECASE
 )
-_EVALUATING = re.compile(r"\b(?:evaluat|validat|testing)|\[eval\]|^[\s\[#*>-]*(?:eval|val|test)\b(?!/)", re.IGNORECASE)
+_EVALUATING = re.compile(
+    r"\b(?:evaluat|validat|testing)|\[eval\]|(?:^|[\]|>-]\s)[\s\[#*>-]{0,8}+(?:eval|val|test)\b(?!/)", re.IGNORECASE
+)
 _EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
 _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Line:
     """What a line says."""
 
     text: str
@@ -68,7 +73,7 @@ class Line(NamedTuple):
     is_dict: bool = False
     """Whether its values stand in a dict."""
 
-    @property
+    @cached_property
     def counting(self) -> Counters:
         """The values that count."""
         return {plain(name): int(value) for name, value in self.values.items() if _counts(name, value)}
@@ -94,17 +99,19 @@ class Line(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """Its words without the numbers: lines that a loop prints are alike."""
-        return " ".join(WORD.findall(self.text))
+        """Its words without the numbers: lines that a loop prints are alike. Dicts and lines of verl are anyway."""
+        return "" if self.is_dict or VERL.search(self.text) else " ".join(WORD.findall(self.text))
 
     def of_evaluation(self) -> "Line":
         """Return the line with its values named as evaluations."""
         values = {name if is_evaluation(name) else f"eval/{name}": value for name, value in self.values.items()}
-        return self._replace(values=values)
+        return replace(self, values=values)
 
 
 def read_line(text: str, is_cut: bool = False) -> Line:
     """Return what a line says; where it may be cut, its last value is left out."""
+    if not re.search(r"\d", text):
+        return Line(text, {}, {})
     begin, verl = text.find("{"), VERL.search(text)
     if begin >= 0 and len(text) <= MAX_RECORD and (values := _dict_values(text[begin:])):
         return Line(text, _entries(text[max(begin - 200, 0) : begin]).counters, values, is_dict=True)
@@ -130,8 +137,8 @@ def _entries(text: str, is_cut: bool = False) -> Line:
         words = WORD.findall(entry["name"] or "")
         words = words[1:] if text[entry.start() - 1 : entry.start()] == "=" else words  # a=word b=0.1
         name, written = (words or [""])[-1], entry["number"].rstrip(".,: ")
-        count = _OF.fullmatch(written)
         is_counter = _COUNTER.fullmatch(name) is not None
+        count = _OF.fullmatch((is_counter and entry["count"]) or written)
         if count and (is_counter or not name):
             counters.setdefault(_counter(name) or f"/{count[2]}", int(count[1]))
         is_last = is_cut and entry.end() == len(text.rstrip())
