@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -110,10 +111,16 @@ def run_call(steps: Sequence[Step], out: Path, *, checks: bool = False) -> list[
     for place, step in enumerate(steps):
         running.append((step, time.monotonic(), started(step, out, checks=checks)))
         if not step.is_beside or place + 1 == len(steps):
-            outcomes += [ended(*each) for each in running]
+            outcomes += all_ended(running)
             running = []
             write(out, outcomes)
     return outcomes
+
+
+def all_ended(running: Sequence[tuple[Step, float, "subprocess.Popen[bytes]"]]) -> list[Outcome]:
+    """Wait for steps that run side by side; each ends at its own time."""
+    with ThreadPoolExecutor(len(running)) as threads:
+        return list(threads.map(lambda each: ended(*each), running))
 
 
 def started(step: Step, out: Path, *, checks: bool) -> "subprocess.Popen[bytes]":

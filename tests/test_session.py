@@ -18,6 +18,14 @@ open(sys.argv[1] + "/child", "w").write(str(child.pid))
 child.wait()
 """
 WRITES = "import sys; open(sys.argv[1] + '/written', 'w')"
+# Writes once the step beside it was ended.
+LATE = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+while not (folder / "child").exists() or pathlib.Path("/proc", (folder / "child").read_text(), "cwd").exists():
+    time.sleep(0.01)
+(folder / "written").touch()
+"""
 WAITS = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1], 'written').exists(): time.sleep(0.01)"
 
 
@@ -45,6 +53,16 @@ def test_step_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path):
     assert (tmp_path / "fails.log").read_text() == "why\n"
     rows = json.loads((tmp_path / "session.json").read_text())
     assert [(row["name"], row["status"]) for row in rows] == expected
+
+
+def test_steps_beside_each_other_end_at_their_own_times(tmp_path: Path):
+    steps = [
+        step("waits", WAITS, seconds=300.0, is_beside=True),
+        step("hangs", STARTS_ANOTHER, seconds=2.0, is_beside=True),
+        step("writes late", LATE, seconds=300.0),
+    ]
+    outcomes = session.run_call(steps, tmp_path)
+    assert [outcome.status for outcome in outcomes] == [0, session.HUNG, 0]
 
 
 @pytest.mark.parametrize("call", session.CALLS)
