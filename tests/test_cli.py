@@ -220,6 +220,7 @@ RECOGNISED = {
     "log.jsonl --x step": "Compute is step, reward is reward (recognised)",
     "log.csv": "reward is eval/aime/acc (recognised; also there: eval/math500/acc)",
     "log.csv --y eval/math500/acc": "reward is eval/math500/acc",
+    "rows.csv": "Compute is step (the number of the row), reward is reward (recognised)",
 }
 
 
@@ -229,6 +230,7 @@ def test_recognised_columns_are_told_from_those_named(tmp_path: Path):
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = [f"{step},{0.3 + step / 100},{0.2 + step / 100}\n" for step in range(1, 41)]
     (tmp_path / "log.csv").write_text("step,eval/aime/acc,eval/math500/acc\n" + "".join(lines))
+    (tmp_path / "rows.csv").write_text("reward,loss\n" + "".join(f"{reward},0.1\n" for reward in rewards))
     for words, said in RECOGNISED.items():
         assert said in scalerl("fit", *words.split(), cwd=tmp_path).stdout
 

@@ -208,7 +208,8 @@ def column_origins(series: "Sequence[Series]") -> dict[str, str]:
         for role, column in (("x", curve.x_label), ("y", curve.y_label)):
             why = curve.plan.get(role)
             if why is not None and why.rule != "option":
-                origins[column] = "built from the log's times" if why.rule in BUILT else _recognised(why)
+                built = "the number of the row" if why.rule == "counted" else "built from the log's times"
+                origins[column] = built if why.rule in BUILT else _recognised(why)
     return origins
 
 
