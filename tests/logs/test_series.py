@@ -357,11 +357,11 @@ def test_uneven_time_is_fitted_over_flops_and_compared_over_hours(tmp_path: Path
 def test_disagreement_of_hours_and_flops() -> None:
     # Ten of twenty steps take eight times as long, since another process has the machine.
     busy = [0.1 * place for place in range(11)] + [1.0 + 0.8 * place for place in range(1, 11)]
-    hours, flops = np.array(busy), 1e12 * np.arange(len(busy))
+    hours, flops = np.array(busy), 1e12 * np.arange(len(busy), dtype=np.float64)
     assert UNEVEN_TIME < disagreement(hours, flops) == pytest.approx(0.5 - 1 / 9)
     assert disagreement(hours[:11], flops[:11]) == pytest.approx(0)
     for unknown in ([], [np.nan, np.nan], [0.0]):
-        assert disagreement(np.array(unknown), np.full(len(unknown), 3.0)) == 0
+        assert disagreement(np.array(unknown), np.full(len(unknown), 3.0, dtype=np.float64)) == 0
 
 
 # The start
