@@ -479,3 +479,19 @@ def test_evaluations_behind_a_prefix(tmp_path: Path) -> None:
     text = printed(prefix + "step: {step}/40 (1.7%) | reward: {half}", prefix + "eval @ step {step}: gsm8k={reward}")
     [series] = read(write(tmp_path / "a.log", text))
     assert (series.y_label, points(series)) == ("eval/gsm8k", STEPS[3::4])
+
+
+def test_time_that_does_not_grow_is_the_time_since_the_row_before(tmp_path: Path) -> None:
+    text = "".join(f"steps: {2500 * step}, mean reward: {reward}, time: {36 + step % 3}.0\n" for step, reward in STEPS)
+    [series] = read(write(tmp_path / "train.log", text))
+    spent = sum(36 + step % 3 for step, _ in STEPS) / 3600
+    assert (series.x_label, series.compute[-1]) == ("hours", pytest.approx(spent))
+
+
+def test_dicts_in_answers_are_no_records(tmp_path: Path) -> None:
+    text = ""
+    for step, reward in STEPS:
+        text += f" {step}%|#| {step}/40 [00:01<00:40]\n{{'loss': 0.1, 'reward': {reward}, 'epoch': 0.1}}\n"
+        text += "d = {'a': 1,\n     'reward': 9}\nprint(d)\n" if step in (5, 25) else ""
+    [series] = read(write(tmp_path / "train.log", text))
+    assert series.reward.tolist() == R

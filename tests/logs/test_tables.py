@@ -124,6 +124,17 @@ def test_train_and_eval_files_are_one_run(tmp_path: Path) -> None:
     assert (series.y_label, points(series), "other_logs" in kinds(series)) == ("accuracy", EXPECTED, True)
 
 
+def test_a_file_of_tests_beside_one_without_a_word_is_another_curve(tmp_path: Path) -> None:
+    for name in ("grpo.jsonl", "grpo-test.jsonl"):
+        write(tmp_path / "runs" / name, [{"step": 10 * at, "reward": each} for at, each in enumerate(REWARDS)])
+    assert names(read(tmp_path / "runs")) == ["grpo-test", "grpo"]
+
+
+def test_printed_values_are_no_header(tmp_path: Path) -> None:
+    text = "".join(f"\u6b65\u6570: {at}, \u5956\u52b1: {each}, \u635f\u5931: 0.1\n" for at, each in enumerate(REWARDS))
+    assert "no column" in fault(write(tmp_path / "train.log", text)) or "no line" in fault(tmp_path / "train.log")
+
+
 def test_notebooks_are_what_their_cells_printed(tmp_path: Path) -> None:
     rows = "".join(f"<tr><td>{10 * at}</td><td>{reward}</td></tr>" for at, reward in enumerate(REWARDS))
     table = f"<table><tr><th>Step</th><th>reward</th></tr>{rows}</table>"

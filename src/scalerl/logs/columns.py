@@ -85,7 +85,7 @@ _RATES = (
 _TRAINING = (
     *("episode_reward", "reward_mean", "reward", "mean_reward", "train_reward", "train_reward_mean", "reward_all_mean"),
     *("env_all_reward_total", "critic_score_mean", "critic_rewards_mean", "objective_scores", "avg_reward"),
-    *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "eprewmean", "average_ep_ret", "value"),
+    *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "ep_rewmean", "eprewmean", "average_ep_ret", "value"),
 )
 
 

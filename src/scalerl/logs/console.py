@@ -37,6 +37,8 @@ _MAX_FALLS = 0.2
 _MIN_RISES = 0.2
 # A counter that rises less often than another by this is printed now and then, as in the title of a table.
 _MANY_RISES = 0.8
+# A set of names that comes less often than another by this factor is an odd one.
+_ODD = 10
 # Records with one value: with fewer, and none that is named as a reward, the text is no log.
 _MIN_ALIKE = 3
 _ORDER = (*ROLES["step"], *ROLES["coarse"])
@@ -154,6 +156,8 @@ def _records(lines: list[tuple[int, Line]]) -> Iterator[Record]:
     is_prose = 2 * sum(are_unlike) < len(are_unlike)
     whole = [line for _, line in lines if line.is_whole and any(map(reward_rank, line.values))]
     are_dicts = sum(line.is_dict for line in whole) > 1
+    keys = Counter(frozenset(line.values) for _, line in lines if line.is_dict)
+    most_alike = max(keys.values(), default=0)
     record, counters, evaluates, is_closed = None, Counters(), False, False
     heads, above = set[str](), set[str]()
     for at, line in lines:
@@ -163,8 +167,11 @@ def _records(lines: list[tuple[int, Line]]) -> Iterator[Record]:
         # Where the reward stands in dicts, or beside its step, lines without one are single answers.
         is_part = line.is_whole or line.is_in_box or line.evaluates or evaluates
         is_alike = is_alike and (len(whole) < 2 or is_part) and not are_dicts
+        # A dict with other names than nearly all dicts stands in an answer, unless it is an evaluation.
+        is_odd = _ODD * keys[frozenset(line.values)] < most_alike and not any(map(is_evaluation, line.values))
+        is_dict = line.is_dict and (not is_odd or line.evaluates or evaluates)
         is_only_counting = len(line.counting) == len(line.values)
-        if not (line.is_dict or VERL.search(line.text) or is_alike) or (is_only_counting and named.keys() <= heads):
+        if not (is_dict or VERL.search(line.text) or is_alike) or (is_only_counting and named.keys() <= heads):
             # A bar ends nothing, and neither does a box that repeats the step.
             is_closed = is_closed or not line.text.strip(" -")
             if not line.is_bar or any(name[0] != "/" for name in line.counters):

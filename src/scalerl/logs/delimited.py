@@ -24,6 +24,8 @@ _DECIMAL_POINT = re.compile(r"\s*[-+]?\d+\.\d{1,2}\s*")
 # A row of a table that only separates others: |---|:--:| and +----+----+.
 _RULE = re.compile(r"(?=[^\n]*-)(?=[^\n]*[|+])[-\s|+:=]*")
 _THOUSANDS = re.compile(r"([-+]?\d+(?:\.\d+)?)k", re.IGNORECASE)
+# 'loss: 0.1' is no name of a column, but a value that was printed.
+_PRINTED = re.compile(r"[:=\uff1a]\s*+[-+]?\d")
 _MIN_RULED = 3
 # With fewer rows than a curve needs.
 _FEW_RULED = 6
@@ -131,7 +133,10 @@ def _is_table(rows: list[list[str]], delimiter: str) -> bool:
     are_numbers = [[_is_number(cell) for cell in row if cell.strip()] for row in body[: 1 if len(body) < 3 else -1]]
     is_like = len(header) > MAX_COLUMNS or {len(header)} >= {len(row) for row in body[:-1]}
     return (
-        is_like and bool(body) and all(map(all if is_narrow else any, are_numbers)) and not any(map(_is_number, header))
+        is_like
+        and bool(body)
+        and all(map(all if is_narrow else any, are_numbers))
+        and not any(_is_number(cell) or _PRINTED.search(cell) for cell in header)
     )
 
 

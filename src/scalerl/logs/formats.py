@@ -43,7 +43,7 @@ class Log:
     def plan(self, selection: Selection | None = None, name: str = "") -> Plan:
         """Take every decision about the columns; InputError where one cannot be taken."""
         options = selection or Selection()
-        frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, options)
+        frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, options, self.kind == "console")
         file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
         plan = Plan(
             path=self.path, kind=self.kind, frame=frame.having(file), options=options, facts=(*self.facts, *facts)
@@ -101,11 +101,11 @@ def _read_all(path: Path, groups: list[Group]) -> list[Log]:
 def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
     """Return the logs of a folder; of those that are one run, the best one.
 
-    They are one run if no two of them have one format, or if their names differ in a word such as train or eval.
+    They are one run if no two of them have one format, or if their names differ in a word, train or eval.
     """
     if len({log.kind for log in logs}) == len(logs):
         return [_best(logs, folder)] if logs else []
-    families = grouped(logs, lambda log: (log.path.parent, without_split(log.path.name)))
+    families = grouped(logs, lambda log: (log.path.parent, *without_split(log.path.name)))
     return [_best(family, folder if len(families) == 1 else family[0].path) for family in families]
 
 

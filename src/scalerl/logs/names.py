@@ -36,9 +36,10 @@ def without_seed(name: str) -> str:
     return _SEED.sub("", name).strip("-_./ ")
 
 
-def without_split(name: str) -> str:
-    """Return a name without the word for training or evaluation: train_metrics.jsonl and eval_metrics.jsonl are one."""
-    return _SPLIT.sub("", name).lstrip("-_. ")
+def without_split(name: str) -> tuple[str, bool]:
+    """Return a name without its word for training or evaluation, as in train_metrics, and whether it has one."""
+    rest = _SPLIT.sub("", name).lstrip("-_. ")
+    return rest, rest != name
 
 
 def file_names(paths: Sequence[Path]) -> list[str]:

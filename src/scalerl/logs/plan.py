@@ -305,13 +305,14 @@ def _num_falls(runs: Rows, progress: Floats) -> int:
 def time_of_day(plan: Plan) -> Choice | None:
     """Choose the time of day.
 
-    Where a console prints no dates, its 'time' is in seconds: since the beginning if they only grow, else per step.
+    Where a console prints no dates, its 'time' is in seconds: since the beginning if they only grow, else since the row
+    before.
     """
     column = first(plan.frame, "wall_clock")
     if np.isfinite(wall_times(plan.frame)).any():
         return Choice((column,), "clock")
     seconds = plan.frame.numbers(column)[plan.frame.known(column)]
-    rule = "elapsed" if (np.diff(seconds) > 0).all() and len(seconds) > 2 else "per_step"
+    rule = "elapsed" if (np.diff(seconds) > 0).all() and len(seconds) > 2 else "per_row"
     return Choice((column,), rule) if seconds.size and plan.kind == "console" else None
 
 
@@ -339,7 +340,7 @@ def arm_and_set(plan: Plan) -> Choice | None:
     return Choice([*(options.by or files), *apart], others=[options.seed] if options.seed else seeds)
 
 
-BUILT = ("per_step", "elapsed", "clock", "times_gpus", "counted")
+BUILT = ("per_step", "per_row", "elapsed", "clock", "times_gpus", "counted")
 """Rules whose column is not an amount of compute itself, but what the amount is counted from."""
 RULES: dict[str, tuple[Rule, ...]] = {
     "step": (named_step, coarse_counter, rising_integers, counted),

@@ -61,6 +61,10 @@ def _per_step(plan: Plan, frame: Frame, axis: str) -> Floats:
     return amounts.totals(plan.steps(frame), spent) / (3600 if axis == "hours" else 1)
 
 
+def _per_row(plan: Plan, frame: Frame, axis: str) -> Floats:
+    return np.nancumsum(_seconds(frame, plan[axis])) / 3600
+
+
 def _elapsed(plan: Plan, frame: Frame, axis: str) -> Floats:
     return amounts.on_clock(plan.steps(frame), _seconds(frame, plan[axis])) / 3600
 
@@ -81,6 +85,7 @@ def _seconds(frame: Frame, column: str) -> Floats:
 
 COUNTED: dict[str, Callable[[Plan, Frame, str], Floats]] = {
     "per_step": _per_step,
+    "per_row": _per_row,
     "elapsed": _elapsed,
     "clock": _clock,
     "times_gpus": _times_gpus,

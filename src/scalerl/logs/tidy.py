@@ -36,13 +36,15 @@ _MIN_STEPS = 3
 _STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
 
 
-def tidied(frame: Frame, options: Selection) -> tuple[Frame, list[Fact]]:
-    """Return a frame with one row per run and step, in the order in which the rows were logged."""
+def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[Frame, list[Fact]]:
+    """Return a frame with one row per run and step, in the order in which the rows were logged.
+
+    What a console printed is no table: its names are never those of runs or steps.
+    """
     facts: list[Fact | None] = []
+    tables = () if is_printed else (one_column_per_step, one_metric_per_row, one_column_per_run)
     for reshape in (
-        one_column_per_step,
-        one_metric_per_row,
-        one_column_per_run,
+        *tables,
         evaluations_apart,
         two_prefixes,
         steps_in_words,
