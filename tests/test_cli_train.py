@@ -440,7 +440,7 @@ MISTAKES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (task('name="gym", dataset="basic_arithmetik"'), ('"basic_arithmetik"', 'did you mean "basic_arithmetic"')),
     (
         ("eval", "tiny-base", *sets(*TINY, 'task.grader="of_ones_own:grade"')),
-        ('"of_ones_own:grade"', "none of 4 answers of main", "4 x error: LookupError: the shelf is empty"),
+        ('"of_ones_own:grade"', "no verdict on any of 4 answers of main", "4 x error: LookupError: the shelf is empty"),
     ),
     (tiny('task.grader="exactly"'), ('"exactly"', "exact, numeric, choice, math")),
     (tiny('task.grader="no_such_module:grade"'), ("no_such_module:grade", "cannot be imported")),

@@ -71,7 +71,7 @@ def test_a_recipe_and_its_repeat_have_no_winner():
 
 
 def test_an_open_choice_has_what_would_settle_it():
-    (pair,) = compare({"a": fitted(0, reach=1.5), "b": fitted(1, reach=1.5, ceiling=0.63)}).pairs
+    (pair,) = compare({"a": fitted(0, reach=1.5), "b": fitted(1, reach=1.5, ceiling=0.62)}).pairs
     assert (pair.answer, pair.winner) == (Answer.OPEN, None)
     assert pair.settling is not None
     assert pair.settling.times is None or pair.settling.times > 1
