@@ -40,10 +40,10 @@ def _nothing_frozen(monkeypatch):
 def test_existing_objects_are_frozen_for_the_collector():
     with suppress(RuntimeError), frozen_objects():
         assert (before := gc.get_freeze_count()) > 1000
-        # Those of the caller stay frozen.
+        # Those of the caller stay frozen, except for a few that end meanwhile in other threads.
         with frozen_objects():
-            assert gc.get_freeze_count() == before
-        assert gc.get_freeze_count() == before
+            assert before - 100 < gc.get_freeze_count() <= before
+        assert before - 100 < gc.get_freeze_count() <= before
         raise RuntimeError
     assert gc.get_freeze_count() == 0
 

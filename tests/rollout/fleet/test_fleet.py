@@ -397,9 +397,12 @@ def test_learner_waits_while_its_own_memory_is_read(gated):
     fleet.submit(group(0))
     received(made[0], 2)
     made[0][0].break_down()
-    wait_until(lambda: (fleet.poll(), len(made[0]) == 2 and made[0][1].pushed)[1])
-    made[0][1].allow(5)
+    # The fleet waits until the newcomer has copied the weights, which it may report only after its first poll.
+    allowing = threading.Thread(target=lambda: wait_until(lambda: len(made[0]) == 2 and (made[0][1].allow(5), True)))
+    allowing.start()
     assert {completion.first_version for completion in drain(fleet)} == {3}
+    allowing.join()
+    assert (made[0][1].pushed, published[1].is_read) == ([3], True)
 
 
 class Travelling(Parcel):
