@@ -75,3 +75,10 @@ def test_run_without_a_reward_is_left_out_and_named(tmp_path: Path) -> None:
     run, other = runs(tmp_path, {"a.jsonl": loud + silent})
     assert (run.key["arm"], other.key["arm"]) == ("one", "two")
     assert [fact.values["names"] for fact in run.facts if fact.kind == "no_reward"] == [("silent",)]
+
+
+def test_seed_without_a_reward_is_named(tmp_path: Path) -> None:
+    loud = [row for seed in (0, 1) for row in rows(range(1, 20), arm="one", seed=seed)]
+    silent = [{"step": step, "arm": "one", "seed": 2, "loss": 1.0} for step in range(1, 20)]
+    run, _ = runs(tmp_path, {"a.jsonl": loud + silent})
+    assert [fact.values["names"] for fact in run.facts if fact.kind == "no_reward"] == [("2",)]

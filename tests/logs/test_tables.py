@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from read_logs import fault, kinds, names, read, write
+from read_logs import fault, kinds, names, read, runs, write
 
 from scalerl.logs import Series
 from scalerl.logs.notebook import printed_by_cells
@@ -94,6 +94,32 @@ def test_benchmarks_are_evaluation_sets_not_runs(tmp_path: Path) -> None:
         first, second = read(write(tmp_path / name, content))
         assert (first.evaluation_set, second.evaluation_set) == ("aime24", "math500")
         assert points(first) == EXPECTED
+
+
+def test_sets_stay_apart_beside_a_hash_and_whatever_a_curve_is(tmp_path: Path) -> None:
+    rows = [
+        (arm, seed, 10 * at, kind, f"hash-of-{kind}", reward / (1 + (kind == "code")))
+        for arm in "ab"
+        for seed in (0, 1)
+        for at, reward in enumerate(REWARDS)
+        for kind in ("math", "code")
+    ]
+    log = write(tmp_path / "evals.csv", ("arm,seed,step,set,prompts_hash,reward", rows))
+    for series in (read(log), read(log, by=("arm",))):
+        assert [each.evaluation_set for each in series] == ["math", "code"] * 2
+        assert {len(runs(each)) for each in series} == {2}
+
+
+def test_evaluation_comes_first_if_few_runs_have_training_rewards(tmp_path: Path) -> None:
+    """Two runs at one step are no single answers of it."""
+    rows = [
+        (arm, seed, 10 * at, reward, "" if seed == 1 else -reward)
+        for arm in "ab"
+        for seed in (0, 1)
+        for at, reward in enumerate(REWARDS)
+    ]
+    log = write(tmp_path / "evals.csv", ("arm,seed,step,reward,training/reward/mean", rows))
+    assert {each.y_label for each in read(log, by=("arm",))} == {"reward"}
 
 
 def test_evaluations_have_a_list_of_steps_of_their_own(tmp_path: Path) -> None:

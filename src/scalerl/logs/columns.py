@@ -63,7 +63,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "seed": ("seed", "random_seed", "train_seed"),
     "run": ("run", "run_name", "run_id", "run_uuid", "experiment", "experiment_name", "exp_name"),
     "arm": ("recipe", "arm", "model", "config", "method", "variant", "algorithm", "algo"),
-    "set": ("benchmark", "evaluation_set", "eval_set", "dataset", "test_set", "suite"),
+    "set": ("benchmark", "evaluation_set", "eval_set", "dataset", "test_set", "suite", "set"),
     "split": ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event"),
     # A table with one metric per row.
     "metric": ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable"),

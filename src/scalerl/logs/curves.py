@@ -165,7 +165,7 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
         holdout_compute=late.numbers("compute"),
         holdout_reward=late.numbers("y"),
         evaluation=evaluation.astype(str) if all(evaluation) else None,
-        evaluation_set=next((word for column, word in key if has_role(column, "set") or column == "set"), None),
+        evaluation_set=next((word for column, word in key if has_role(column, "set")), None),
         y_scale=scale,
         facts=tuple({repr(each): each for each in facts}.values()),
         plan={**plan.roles, "x": plan.roles[axis]._replace(columns=(plan.axis(axis),))},

@@ -214,7 +214,8 @@ def like_a_reward(plan: Plan) -> Choice | None:
     if not ranks:
         return None
     # Rows at one place are repeats of one step: those with the same labels and step.
-    labels = [name for name in frame.columns if frame.is_words(name) and 2 * len({*frame.words(name)}) <= len(frame)]
+    words = [name for name in frame.columns if frame.is_words(name) and 2 * len({*frame.words(name)}) <= len(frame)]
+    labels = dict.fromkeys([*words, *with_role(frame.columns, "run", "set", "seed", "arm")])
     steps = plan.steps(frame)
     places = frame.groups([*labels, plan["step"]]) if plan["step"] in frame else steps
     # Without step 0, which is the model before training.
@@ -265,13 +266,15 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     """Choose the file, and labels without which compute falls or repeats from row to row.
 
     Arms are always chosen. Of the other labels, as few are chosen as explain all falls that they explain together, if
-    these are at least half. Seeds, and runs within an arm, tell runs of one curve apart: they become `others`.
+    these are at least half; a label with a known role comes before one without. Seeds, and runs within an arm, tell
+    runs of one curve apart: they become `others`. Where the user says what a curve is, evaluation sets stay apart.
     """
     frame, options = plan.frame.take(plan.frame.known(plan["y"])), plan.options
-    names = [*with_role(frame.columns, "run", "set", "seed", "arm"), *filter(frame.is_words, frame.columns)]
-    names = [name for name in dict.fromkeys(names) if name not in (*options.columns, FILE) and _separates(frame, name)]
+    known = with_role(frame.columns, "run", "set", "seed", "arm")
+    names = [*(name for name in frame.columns if frame.is_words(name) and name not in known), *known]
+    names = [name for name in names if name not in (*options.columns, FILE) and _separates(frame, name)]
     arms = [name for name in names if has_role(name, "arm") and not options.by]
-    chosen = [name for name in names if name not in arms and (has_role(name, "seed") or not options.by)]
+    chosen = [name for name in names if name not in arms and (has_role(name, "set", "seed") or not options.by)]
     base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
     progress = frame.numbers(plan["step"] or (*plan.named(*AXES), "")[0])
     falls_with_all, falls_without = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))

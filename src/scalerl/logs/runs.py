@@ -77,7 +77,11 @@ def _split(plan: Plan, is_one_of_many: bool) -> list[LoggedRun]:
         key, names = ({name: str(frame.words(name)[0]) for name in each} for each in (label.columns, repeat))
         runs.append(LoggedRun(plan, key, names, frame, plan.facts))
     logged = [run for run in runs if (run.frame.words(plan["y"]) != "").any()]
-    silent = tuple("/".join([*run.key.values()][1:]) for run in runs if run not in logged)
+    silent = tuple(
+        "/".join(word for column, word in {**run.key, **run.repeat}.items() if column != FILE)
+        for run in runs
+        if run not in logged
+    )
     return [run.noting(*facts_of("no_reward", names=silent, y=plan["y"])) for run in logged] or runs
 
 
