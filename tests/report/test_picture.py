@@ -145,6 +145,11 @@ def test_comparison_has_one_end_and_its_budget(compared: Result):
         (["alone"], WORDS, "", ["alone"]),
         (["scalerl", "scalerl-b"], WORDS, "", ["scalerl", "scalerl-b"]),
         (["same", "same"], WORDS, "", ["same", "same"]),
+        (["task=sums/arm=2m", "task=sums/arm=10m"], WORDS, "task=sums", ["2m", "10m"]),
+        (["arm=2m", "arm=10m"], WORDS, "", ["2m", "10m"]),
+        (["bs64-2e-4", "bs128-1e-4"], WORDS, "", ["bs64-2e-4", "bs128-1e-4"]),
+        (["bs64-lr1e-4", "bs64-lr2e-4"], WORDS, "bs64", ["lr1e-4", "lr2e-4"]),
+        (["clip=0.5", "clip=1.5"], WORDS, "", ["0.5", "1.5"]),
     ],
 )
 def test_names_leave_out_what_all_share(names: list[str], parts: str, shared: str, short: list[str]):

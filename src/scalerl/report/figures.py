@@ -27,8 +27,8 @@ MOST_SDS = 8.0  # residuals further out, in standard deviations, are drawn there
 DIFFERENT_UNITS = "compute (different units)"
 ODDS = (0.02, 50.0)
 """Range of won over left gain within which noise does not decide."""
-FOLDERS, WORDS = r"[^/]+|/", r"[^\W_]+|[\W_]+"
-"""Parts of names: folders, or words."""
+FOLDERS, WORDS = r"[^/]+|/", r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
+"""Parts of names: folders, or words and numbers."""
 
 
 def dots_of(series: Series, fit: Fit | None = None) -> Dots:
@@ -188,4 +188,4 @@ def short_names(names: Sequence[str], parts: str = FOLDERS) -> tuple[str, list[s
     end = min(num_shared([each[::-1] for each in words]), most - begin)
     pieces = [words[0][:begin], *(each[begin : len(each) - end] for each in words)]
     shared, *short = ("".join(piece).strip("_-/. ") for piece in pieces)
-    return shared, short
+    return re.sub(r"/?[^/]*=$", "", shared), short  # a column whose values differ says nothing

@@ -29,6 +29,7 @@ from scalerl.report.results import CurveResult, Result
 
 SUFFIXES = (".png", ".svg")
 DPI = 160
+TICK_INCHES = 0.6  # width of a tick's text, such as 1.5e14, with the space around it
 MOST_NAMED = 60  # curves in the legend
 LEGEND = {"loc": "outside lower left", "frameon": False, "alignment": "left", "fontsize": 7.5, "title_fontsize": 7.5}
 # Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
@@ -274,7 +275,8 @@ def _compute_axis(axes: Any, chart: Curves) -> None:
 
     class RoundNumbers(Locator):
         def __call__(self) -> list[float]:
-            return compute_ticks(*axes.get_xlim())
+            inches = axes.get_window_extent().width / axes.get_figure().dpi
+            return compute_ticks(*axes.get_xlim(), most=max(2, int(inches / TICK_INCHES)))
 
     axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label)
     axes.xaxis.set_major_locator(RoundNumbers())
@@ -282,7 +284,7 @@ def _compute_axis(axes: Any, chart: Curves) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:
+def compute_ticks(low: float, high: float, most: int) -> list[float]:
     """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
     apart = math.log(high / low) / most
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -348,7 +350,7 @@ def explain_params(axes: Any, fit: Fit, shade: str) -> None:
     axes.axhline(ceiling, color=shade, linewidth=0.9, linestyle=":")
     marks = [("A: how high", float(fit.compute.min()), ceiling)]
     if fit.compute.min() < midpoint < axes.get_xlim()[1]:
-        marks += [("C_mid: when half is won", midpoint, start), ("B: how fast", 1.1 * midpoint, half)]
+        marks += [("C_mid: when half is won", midpoint, max(start, low)), ("B: how fast", 1.1 * midpoint, half)]
         axes.plot([midpoint, midpoint], [start, half], color=shade, linewidth=0.9, linestyle=":")
         # The tangent at the midpoint: in units of log compute its slope is B / 4 of the gain.
         reach = min(1.0 / exponent, 1.2) * np.array([-1.0, 1.0])
