@@ -245,6 +245,11 @@ def portable(folder: str) -> Path:
     return Path(folder.replace("\\", "/"))
 
 
+def hours_name(device: object) -> str:
+    """Return what the column gpu_hours counts on a device: env.json has its name, and "cpu" without a GPU."""
+    return "CPU-hours" if device == "cpu" else "GPU-hours"
+
+
 def is_run_folder(path: str | Path) -> bool:
     """Return whether a run of scalerl wrote this folder. (Other trainers also write metrics.jsonl.)"""
     folder = Path(path)

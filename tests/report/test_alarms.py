@@ -1,6 +1,7 @@
 """Alarms of a run: as values, with when they began and ended, and in words."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 from known import known
 
+from scalerl import store
 from scalerl.config import load_recipe, remedies
 from scalerl.curves import Value
+from scalerl.logs import Selection
 from scalerl.report.alarms import (
     ALARM_STEPS,
     SIGNALS,
@@ -112,13 +115,15 @@ def test_mismatch_names_what_the_recipe_does_not_do_yet(changes: tuple[str, ...]
     assert all(each in alarm.text for each in expected)
 
 
-def test_a_run_that_falls_below_its_curve_is_an_alarm():
+def test_a_run_that_falls_below_its_curve_is_an_alarm(tmp_path: Path):
     rising = [{"gpu_hours": float(n), "reward": 0.2 + (0.6 / (1 + (3.0 / n) ** 1.5) if n else 0), "num_samples": 1000}
               for n in range(21)]  # fmt: skip
     fallen = rising[:-5] + [row | {"reward": 0.3} for row in rising[-5:]]
     rows = [{**row, "set": name, "step": at} for name, own in (("main", rising), ("hard", fallen))
             for at, row in enumerate(own)]  # fmt: skip
-    curves = outlooks_of(rows, "gpu_hours")
+    for row in rows:
+        store.append_row(tmp_path / store.EVALS, row)
+    curves = outlooks_of(tmp_path, Selection(x="gpu_hours"))
     (alarm,) = present([], curves={**curves, "new": None})
     assert (alarm.kind, alarm.subject) == ("fall", "hard")
     fall = known(known(curves["hard"].decision).fall)

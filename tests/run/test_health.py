@@ -1,10 +1,16 @@
 """What a run says of itself: stalls, uneven time, the axis of its forecast."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from scalerl import store
+from scalerl.logs import read
 from scalerl.report.alarms import Alarm
+from scalerl.report.analyse import analyse_fit
+from scalerl.report.options import FitOptions
 from scalerl.run.clock import Clock, StallDetector
 from scalerl.run.health import Health, Outlooks
 from scalerl.run.rows import Rows
@@ -32,16 +38,19 @@ BUSY = evaluations([0.1 * place for place in range(11)] + [1.0 + 0.8 * place for
 
 
 class Told:
-    """The health of a run without a folder, and what it has reported."""
+    """The health of a run on a CPU, and what it has reported."""
 
     def __init__(
         self,
+        folder: Path,
         errors: Mapping[tuple[str, str], str] | None = None,
         num_unrewarded: int = 0,
     ) -> None:
         self.now = 0.0
         self.clock = Clock(now=lambda: self.now, stalls=StallDetector())
-        self.rows = Rows(Path("none"))
+        self.rows = Rows(folder)
+        store.write_json(folder / store.RECIPE, {})
+        store.write_env(folder, {"device": "cpu"})
         self.reports: list[tuple[Outlooks, list[Alarm]]] = []
         self.health = Health(
             self.rows,
@@ -53,25 +62,26 @@ class Told:
             graders="mine:grade",
         )
 
-    def evaluated(self, *rows: dict[str, Any]) -> tuple[Outlooks, list[Alarm]]:
-        self.rows.evals.extend(rows)
+    def evaluated(self, *rows: dict[str, Any], samples: Sequence[dict[str, Any]] = ()) -> tuple[Outlooks, list[Alarm]]:
+        for row in rows:
+            self.rows.add_evaluation(row["step"], [row], samples)
         self.health.after_step(None, None)
         return self.reports[-1]
 
 
-def axis_of(rows: list[dict[str, Any]]) -> str | None:
-    outlook = Told().evaluated(*rows)[0]["main"]
-    assert outlook is not None
-    return outlook.axis
+@pytest.mark.parametrize(("rows", "unit"), [(EVEN, "CPU-hours"), (BUSY, "FLOPs")])
+def test_live_forecast_is_that_of_fit_in_its_unit(tmp_path: Path, rows: list[dict[str, Any]], unit: str):
+    outlooks, raised = Told(tmp_path).evaluated(*rows)
+    live, (offline,) = outlooks["main"], analyse_fit(read([tmp_path]), FitOptions()).curves
+    assert live is not None
+    assert live.unit == offline.unit == unit
+    assert live.fit.params == offline.fit.params
+    assert live.decision == offline.decision
+    assert [alarm.kind for alarm in raised] == ["uneven_time"] * (unit == "FLOPs")
 
 
-def test_forecast_is_over_flops_where_time_is_uneven():
-    assert axis_of(EVEN) == "gpu_hours"
-    assert axis_of(BUSY) == "flops"
-
-
-def test_nothing_is_reported_without_an_evaluation():
-    told = Told()
+def test_nothing_is_reported_without_an_evaluation(tmp_path: Path):
+    told = Told(tmp_path)
     told.health.after_step(None, None)
     assert told.reports == []
     told.evaluated(EVEN[0])
@@ -79,21 +89,20 @@ def test_nothing_is_reported_without_an_evaluation():
     assert len(told.reports) == 1
 
 
-def test_uneven_time_and_stalls_are_reported_once():
-    told = Told()
-    told.rows.metrics.extend(BUSY)
+def test_uneven_time_and_stalls_are_reported_once(tmp_path: Path):
+    told = Told(tmp_path)
     told.clock.start_training()
     for seconds in [0.5] * 8 + [69.0]:
         told.now += seconds
         told.clock.after_step({}, None)
-    uneven, stalled = told.evaluated(EVEN[0])[1]
+    uneven, stalled = told.evaluated(*BUSY[:-1])[1]
     assert (uneven.kind, stalled.kind, stalled.value) == ("uneven_time", "stalled", 68.5)
-    assert told.evaluated(EVEN[1])[1] == []
+    assert told.evaluated(BUSY[-1])[1] == []
 
 
-def test_each_exception_of_a_grader_is_reported_once():
+def test_each_exception_of_a_grader_is_reported_once(tmp_path: Path):
     errors = {("grader", "mine"): "KeyError: 3"}
-    told = Told(errors)
+    told = Told(tmp_path, errors)
     assert [(alarm.kind, alarm.subject) for alarm in told.evaluated(EVEN[0])[1]] == [("grader_error", "mine")]
     assert told.evaluated(EVEN[1])[1] == []
     errors[("environment", "game")] = "it took more than 60 s (task.environment.step_s)"
@@ -103,19 +112,19 @@ def test_each_exception_of_a_grader_is_reported_once():
 EMPTY = [{"step": step, "batch/effective": 0, "reward/correct_frac": 0.0} for step in range(1, 9)]
 
 
-def test_grader_that_never_rewards_is_named_with_answers():
-    told = Told(num_unrewarded=384)
+def test_grader_that_never_rewards_is_named_with_answers(tmp_path: Path):
+    told = Told(tmp_path, num_unrewarded=384)
     told.rows.metrics.extend(EMPTY)
-    told.rows.samples = [{"completion": f"<think></think>{place}", "answer": "7"} for place in range(4)]
-    (alarm,) = told.evaluated(EVEN[0])[1]
+    samples = [{"completion": f"<think></think>{place}", "answer": "7"} for place in range(4)]
+    (alarm,) = told.evaluated(EVEN[0], samples=samples)[1]
     assert (alarm.kind, alarm.cause, alarm.subject, alarm.num_answers) == ("empty", "unrewarded", "mine:grade", 384)
     assert alarm.answers == (("<think></think>0", "7"), ("<think></think>1", "7"), ("<think></think>2", "7"))
     text = alarm.text
     assert all(part in text for part in ("mine:grade", "384", "'<think></think>2' for '7'"))
 
 
-def test_problems_are_too_hard_where_some_answer_was_rewarded():
-    told = Told()
+def test_problems_are_too_hard_where_some_answer_was_rewarded(tmp_path: Path):
+    told = Told(tmp_path)
     told.rows.metrics.extend(EMPTY)
     (alarm,) = told.evaluated(EVEN[0])[1]
     assert (alarm.kind, alarm.cause) == ("empty", "all_wrong")

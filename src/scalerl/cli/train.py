@@ -284,12 +284,11 @@ class Terminal(RunTerminal):
         self.update(description=f"evaluating {finished}/{total}")
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
-
         self._reward, self.last_lines = rows[0]["reward"], []
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
-            hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'CPU-h'}"
-            words = f"step {row['step']}  {hours}  {name}reward {_number(row['reward'])}"
+            hours = store.hours_name(self._run.device.type).removesuffix("ours")
+            words = f"step {row['step']}  {row['gpu_hours']:.4g} {hours}  {name}reward {_number(row['reward'])}"
             self.last_lines.append(words + forecast_words(outlooks[row["set"]]))
             self.print(self.last_lines[-1])
             self._post_decision(row["set"], outlooks[row["set"]])

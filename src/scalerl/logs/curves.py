@@ -178,7 +178,7 @@ def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fac
     plan = runs[0].plan
     facts = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in labels]
     if axis == "flops" and plan.is_ours and plan["gpu_hours"]:
-        facts.append(fact("counted_in_flops"))
+        facts.append(fact("counted_in_flops", share=disagreement_in(plan.frame)))
     if plan.roles[axis].rule == "counted":
         facts.append(fact("rows_counted", num=max(len(run.frame) for run in runs)))
     devices = {device for run in runs if "device" in run.frame for device in run.frame.words("device")}

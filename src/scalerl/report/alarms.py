@@ -4,6 +4,7 @@
     backend_alarm    generator and learner differ although their weights are equal
     overtrained      pass@1 rises while pass@k falls
     fall_alarms      an evaluation fell after its peak
+    uneven_time      time per FLOP changed, so that compute is counted in FLOPs
     moved_alarms     a forecast left its own interval
     AlarmNews        reduces the alarms of a run that goes on to what is new
 
@@ -11,7 +12,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.curves import Value
-from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.logs.axes import UNEVEN_TIME
 from scalerl.report.document import Level, Say
 from scalerl.report.evaluations import counted, ks_of, pass_at
 from scalerl.report.results import CurveResult
@@ -251,10 +252,15 @@ def alarms(
         raised += overtrained(rows, name)
     for name, curve in curves.items():
         raised += [] if curve is None else fall_alarms(name, curve, columns)
-    spent = [columns.get(key, np.empty(0)) for key in ("gpu_hours", "flops")]
-    if all(map(len, spent)) and (share := disagreement(*spent)) > UNEVEN_TIME:
-        raised.append(Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME))
+    raised += uneven_time(curves.values())
     return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in raised]
+
+
+def uneven_time(curves: Iterable[CurveResult | None]) -> list[Alarm]:
+    """Return the alarm if the reader of the run's folder counts its compute in FLOPs, since its time is uneven."""
+    facts = [fact for curve in curves if curve is not None for fact in curve.series.facts]
+    shares = [fact.values["share"] for fact in facts if fact.kind == "counted_in_flops"]
+    return [Alarm(kind=AlarmKind.UNEVEN_TIME, value=shares[0], limit=UNEVEN_TIME)] if shares else []
 
 
 def backend_alarm(columns: Columns) -> list[Alarm]:

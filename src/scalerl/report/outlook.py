@@ -1,6 +1,5 @@
-"""The forecast of a run while it trains, from its own evaluations: the same value that `scalerl fit` gives. Pure."""
+"""The forecast of a run while it trains: what `scalerl fit` says of its folder, or of the numbers of any other loop."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from scalerl.curves.decide import State, decide
 from scalerl.curves.fit import LEAST_POINTS
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
-from scalerl.logs.formats import log_of_rows
-from scalerl.logs.objects import flatten
+from scalerl.logs.formats import read_place
 from scalerl.logs.start import start_noise
 from scalerl.report.analyse import fitted_curves
 from scalerl.report.options import FitOptions
@@ -80,23 +78,20 @@ class LiveForecast:
         return with_end(CurveResult(series=series, fit=done, decision=decide(done, self._worth)), self.end_compute)
 
 
-def outlooks_of(rows: Iterable[Mapping[str, Any]], x: str | None = None) -> dict[str, CurveResult]:
-    """Fit the evaluation sets in rows of evals.jsonl as `scalerl fit` of their folder does; by set.
+def outlooks_of(folder: Path, selection: Selection | None = None) -> dict[str, CurveResult]:
+    """Read a run folder as `scalerl fit` does and fit its evaluation sets; by set.
 
-    `x` is the column of compute, chosen as `fit` does if None. A set without a curve yet is left out.
+    A set without a curve yet is left out.
     """
-    placed = [(f"row {place}", flatten(dict(row))) for place, row in enumerate(rows, start=1)]
-    if not placed:
-        return {}
-    sets = [*dict.fromkeys(str(row.get("set", "")) for _, row in placed)]
     try:
-        series = series_from([log_of_rows(Path("run"), placed)], Selection(x=x))
+        log = read_place(folder)
+        series = series_from([log], selection or Selection())
     except InputError:
         return {}
     ready = [data for data in series if not data.problem and len(data.compute) >= FIRST_FIT]
     # The curves of one run are different sets, which do not inform each other.
     done = fitted_curves(ready, FitOptions(alone=True))
-    return {curve.series.evaluation_set or sets[0]: curve for curve in done}
+    return {curve.series.evaluation_set or str(log.frame.words("set")[0]): curve for curve in done}
 
 
 def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:

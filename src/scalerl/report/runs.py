@@ -93,7 +93,7 @@ class Run:
     @property
     def hours(self) -> str:
         """The name of its device hours: CPU-hours or GPU-hours."""
-        return "CPU-hours" if self.environment.get("device") == "cpu" else "GPU-hours"
+        return store.hours_name(self.environment.get("device"))
 
     @property
     def status(self) -> str:

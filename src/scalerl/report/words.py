@@ -181,7 +181,7 @@ ALARMS = {
     "forecast_moved": (
         "the forecast of {subject} has left the interval that it gave itself: {value:.3f} now, and {detail}"
     ),
-    "uneven_time": "time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value:.0%} of the run)",
+    "uneven_time": "time per FLOP changed during the run (hours and FLOPs differ by up to {value:.0%} of the run)",
     "grader_error": "the grader {subject} failed: {detail}",
     "environment_error": "the environment {subject} failed: {detail}",
     "stalled": "training stood still for {value:.0f} s, far beyond the usual time of a step",

@@ -58,8 +58,8 @@ class Health(Hook):
             return
         self._num_reported += len(new)
         with self._clock.aside("evaluation"):
-            # All sets of a run share an axis, as when `scalerl fit` reads the folder.
-            known = outlooks_of(self._rows.evals)
+            # Read the folder as `scalerl fit` does: the reader chooses the axis, and knows the device.
+            known = outlooks_of(self._rows.folder)
             ahead = {name: with_end(curve, self._at_end(curve.axis)) for name, curve in known.items()}
             outlooks = {row["set"]: ahead.get(row["set"]) for row in new}
             self._report(new, outlooks, self._alarms(outlooks))

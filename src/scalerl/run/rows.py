@@ -33,7 +33,7 @@ class Rows(Hook):
         self.metrics, self.evals = list(metrics), list(evals)
         self.samples: list[Row] = []
         """Samples written at the last evaluation."""
-        self._folder, self._attempt = folder, attempt
+        self.folder, self._attempt = folder, attempt
         self._spent, self._columns, self._on_row = spent, columns, on_row
         self._pending: Callable[[], Row] | None = None
 
@@ -52,7 +52,7 @@ class Rows(Hook):
         make, self._pending = self._pending, None
         if make is not None:
             row = make()
-            store.append_row(self._folder / store.METRICS, row)
+            store.append_row(self.folder / store.METRICS, row)
             self.metrics.append(row)
             self._on_row(row)
 
@@ -63,7 +63,7 @@ class Rows(Hook):
         self.samples = [{**first_columns, **row} for row in samples]
         for file, written in ((store.EVALS, new), (store.SAMPLES, self.samples)):
             for row in written:
-                store.append_row(self._folder / file, row)
+                store.append_row(self.folder / file, row)
         self.evals += new
 
 

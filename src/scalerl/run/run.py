@@ -80,7 +80,7 @@ class Run:
         self.budget = Budget(
             self.recipe.budget,
             lambda: {"step": self.pipeline.version, **self.clock.at_step},
-            hours="GPU-hours" if self.device.type == "cuda" else "CPU-hours",
+            hours=store.hours_name(self.device.type),
             pause_at=pause_at,
         )
         self.rows = Rows(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from scalerl import store
 from scalerl.curves import Decision, Value
+from scalerl.logs import Selection
 from scalerl.logs.axes import Axis
 from scalerl.report.outlook import outlooks_of
 from scalerl.study.folder import first_set, last_row
@@ -62,6 +63,7 @@ def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
         return replace(before, step=step)
     rows = first_set(folder)
     now = Progress(step=step, reward=rows[-1]["reward"] if rows else None, evals_size=size)
-    for outlook in outlooks_of(rows, axis).values():
+    first = tuple(("set", str(row["set"])) for row in rows[:1])
+    for outlook in outlooks_of(folder, Selection(x=axis, where=first)).values():
         return replace(now, ceiling=outlook.ceiling, decision=outlook.decision)
     return now
