@@ -14,7 +14,7 @@ import pytest
 from log_texts import rising, verl
 from other_user import needs_another_user, run_as_another
 from read_logs import Content, column, fault, kinds, names, planned, read, rows, write
-from run_folders import write_study
+from run_folders import write_run, write_study
 
 from scalerl import store
 from scalerl.errors import InputError
@@ -24,6 +24,8 @@ from scalerl.logs.formats import FILES, FOLDERS
 from scalerl.logs.frame import Frame
 from scalerl.logs.selection import Selection
 from scalerl.logs.tidy import tidied
+from scalerl.report.build import build_report
+from scalerl.report.options import FitOptions
 
 
 def tidy(path: Path) -> Frame:
@@ -222,6 +224,19 @@ def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:
         write(tmp_path / f"z{number}.txt", "It went well.\n")
     beyond = read_log(tmp_path).facts[-1]
     assert (beyond.kind, beyond.values["num"]) == ("files_beyond", 8)
+
+
+def test_logs_beside_run_folders_and_broken_runs_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "broken")
+    write(tmp_path / "broken/evals.jsonl", "not json\n" * 2)
+    write(tmp_path / "other.csv", "step,reward\n1,0.5\n")
+    unread = [("files_unused", ("broken",)), ("files_beside", ("other.csv",))]
+    [log] = read_logs([tmp_path])
+    assert [(fact.kind, fact.values["names"]) for fact in log.facts] == unread
+    [curve] = build_report([tmp_path], Selection(), FitOptions()).curves
+    kinds = [fact.kind for fact in curve.series.facts]
+    assert {"files_unused", "files_beside"} <= {*kinds}
 
 
 def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:

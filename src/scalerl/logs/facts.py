@@ -60,6 +60,7 @@ SENTENCES = {
         "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
     ),
     "files_unused": "Files without a curve are left out: {names}.",
+    "files_beside": "Logs beside run folders are not read: {names}.",
     "files_beyond": "{num} files are not read: of a folder at most {most} are; name the others, or give a pattern.",
     "files_joined": "{names} are one run: each continues the one before (--by file keeps them apart).",
     "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",

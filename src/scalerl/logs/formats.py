@@ -17,7 +17,17 @@ from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.frame import Frame, Placed, Row, grouped, objects
 from scalerl.logs.names import FILE, without_split
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
-from scalerl.logs.places import MAX_LOGS, Group, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
+from scalerl.logs.places import (
+    MAX_LOGS,
+    Group,
+    files_of,
+    find,
+    logs_among,
+    no_such_file,
+    nothing_to_read,
+    step_files,
+    whole_kinds,
+)
 from scalerl.logs.plan import Plan
 from scalerl.logs.projects import project_at, project_rows
 from scalerl.logs.selection import Selection
@@ -94,6 +104,8 @@ def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     num_beyond = sum(len(group[MAX_LOGS:]) for group in groups)
     inside = (file.relative_to(path) if file.is_relative_to(path) else file for file in unused)
     facts = facts_of("files_unused", names=tuple(map(str, inside)))
+    if any(place.kind == "run" and place.path.parent == path for group in groups for place in group):
+        facts += facts_of("files_beside", names=tuple(file.name for file in logs_among(path, sorted(path.iterdir()))))
     facts += facts_of("files_beyond", num=num_beyond, most=MAX_LOGS)
     return [replace(log, facts=(*log.facts, *facts)) for logs in kept for log in _of_one_run(logs, path)]
 

@@ -82,8 +82,7 @@ def groups(
     if not _is_open(path):
         raise InputError(f"{path} cannot be listed: you have no permission for it.")
     entries = [path / name for name in sorted(glob.glob("*", root_dir=path)) if holds(path / name)][:_MAX_ENTRIES]
-    taken = step_files(path)
-    files = [entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry not in taken and entry.is_file()]
+    files = logs_among(path, entries)
     logs = [Place(file, "log", False) for file in files[: MAX_LOGS if everything else None]]
     if kinds:
         return [[place, *logs]]
@@ -94,6 +93,12 @@ def groups(
     inner = [each for folder in folders for each in groups(folder, depth + 1, holds=holds, everything=everything)]
     logs = [] if has_runs else logs
     return [[*inner[0], *logs]] if len(inner) == 1 == len(inner[0]) else [*inner, logs]
+
+
+def logs_among(folder: Path, entries: Iterable[Path]) -> list[Path]:
+    """Return the entries of a folder that may be logs by their names."""
+    steps = step_files(folder)
+    return [entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry not in steps and entry.is_file()]
 
 
 def _is_open(folder: Path) -> bool:

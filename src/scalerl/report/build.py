@@ -65,7 +65,7 @@ def gather(paths: Sequence[Path]) -> tuple[Source, list[Run]]:
     for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
         is_run = store.is_run_folder(log.path)
         source = Source(path=log.path, root=Root(), kind="run" if is_run else "log", name=name, arm=name)
-        runs.append(read_folder(source) if is_run else run_of_log(source, log))
+        runs.append(replace(read_folder(source), facts=log.facts) if is_run else run_of_log(source, log))
     title = file_names([path.resolve()])[0] if len(paths) == 1 else "report"
     return Source(path=path, root=Root(), kind="all", name=title), runs
 

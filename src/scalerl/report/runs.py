@@ -5,6 +5,7 @@ Run            the columns over the steps, evaluations, settings, cost, faults a
 differences, environments, uneven_pace    compare runs with each other
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs.columns import with_role
+from scalerl.logs.facts import Fact
 from scalerl.logs.formats import Log, log_of_rows, read_log
 from scalerl.logs.objects import flatten
 from scalerl.report.alarms import Alarm, alarms
@@ -54,6 +56,8 @@ class Run:
     evals: Sequence[tuple[int, store.Row]] = ()
     """The evaluations with their line numbers, without those that a later attempt replaced."""
     log: Log | None = None
+    facts: Sequence[Fact] = ()
+    """What was decided about the files around a run folder."""
     problem: str = ""
     """Why it has no curve; empty if it has one."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -173,9 +177,8 @@ class Run:
             return self.log
         labels = {ARM: self.arm if with_arm else None, "device": self.environment.get("device"), "seed": self.seed}
         labels = {name: value for name, value in labels.items() if value is not None}
-        return log_of_rows(
-            self.source.path, [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
-        )
+        rows = [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
+        return dataclasses.replace(log_of_rows(self.source.path, rows), facts=tuple(self.facts))
 
     def _counted(self) -> dict[str, list[store.Row]]:
         """Return the evaluations that have counts of right answers per problem, by set."""
