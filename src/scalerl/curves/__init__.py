@@ -1,4 +1,4 @@
-"""Fit, forecast, decide and compare reward-against-compute curves. numpy and scipy only, nothing else of scalerl.
+"""Fit, forecast, decide and compare reward-against-compute curves. Imports nothing else of scalerl.
 
 >>> compute = [500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 5000, 6000, 8000, 12000, 16000]
 >>> reward = [0.410, 0.431, 0.456, 0.477, 0.502, 0.519, 0.530, 0.543, 0.556, 0.567, 0.581, 0.591, 0.595]

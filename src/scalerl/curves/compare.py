@@ -1,8 +1,8 @@
-"""Compare recipes: which to take at a budget, and the paper's own measures beside every answer.
+"""Compare recipes: choose one at a budget, and report the paper's own measures with every answer.
 
 The paper (arXiv 2510.13786, 1.1 and A.5) compares ceilings first and efficiency second: the compute that a reward
-takes, and the exponent at one shared ceiling. Here each of these is a difference with its probability, from draws of
-both posteriors, and none decides by itself: `decide.pick` decides by what the recipes reach at a budget.
+takes, and the exponent at one shared ceiling. Here each measure is a difference with its probability, from draws of
+both posteriors. None of them decides: `decide.pick` chooses by the rewards that the recipes reach at a budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,23 +30,23 @@ from scalerl.curves.forms import Array
 from scalerl.curves.paper import Grid
 
 HORIZON = 4.0
-"""Times the largest compute measured: the budget at which recipes are compared unless one is given."""
+"""Default budget of a comparison, as a multiple of the largest compute measured."""
 RUN_SPREAD = 0.03
 """Spread of the ceiling between runs of a recipe that was run once, as a share of the gain. It lies between that of
 the paper's three repeats (0.01 at a gain of 0.2) and of our own seeds (0.01 at 0.6)."""
 SHARES = (0.5, 0.8, 0.95)
 """Targets at which the compute of two recipes is compared, as shares of the way to the lower ceiling."""
 LEAST_PAIRED = 8
-"""Evaluations on the same prompts from which their correlation is known."""
+"""Least number of evaluations on the same prompts from which to estimate their correlation."""
 MOST_PAIRED = 8
-"""Of more recipes than these only the leader is paired with each of the others."""
+"""With more recipes than this, only the leader is paired with each of the others."""
 LATE = 0.5
-"""Share of the common compute after which measured rewards are compared."""
+"""Measured rewards are compared after this share of the common compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Compute that a needs for a reward, over that of b."""
+    """Ratio of the computes that a and b need for a reward."""
 
     reward: float
     ratio: Value
@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """How far a was measured above b, over the late evaluations that both have."""
+    """Measured difference of rewards, a minus b, over the late evaluations that both have."""
 
     difference: float
     error: float
@@ -66,33 +66,33 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two recipes at the budget. Everything is that of `a` against `b`."""
+    """Comparison of two recipes at the budget; differences and ratios are of `a` relative to `b`."""
 
     a: str
     b: str
     answer: Answer | None
     """None where the two cannot be compared."""
     winner: str | None
-    """The one to take; None for every other answer."""
+    """The recipe to take; None for any other answer."""
     p_ahead: float
     """Probability that a is higher at the budget ..."""
     p_close: float
     """... and that the two differ by less than the worth."""
     lead: Value
     losses: tuple[float, float]
-    """Reward that is lost on average by taking a, and by taking b."""
+    """Expected loss of reward from taking a, and from taking b."""
     settling: Settling | None
-    """What should settle an open choice."""
+    """The additional compute or seeds that should settle an open choice."""
     p_higher_ceiling: float
     ceiling_difference: Value
     targets: tuple[Target, ...]
     p_larger_exponent: float
-    """Probability that a's exponent is larger at one ceiling for both; NaN where they share none."""
+    """Probability that a's exponent is larger at a shared ceiling; NaN if they share none."""
     measured: Measured | None
     crossing: float | None
     """The last compute at which the two curves cross, up to the budget."""
     is_same_run: bool = False
-    """Both hold the same evaluations: one is the other, or a part of it."""
+    """Whether one recipe's evaluations are the other's, or a part of them."""
 
     @property
     def target(self) -> Target | None:
@@ -107,12 +107,12 @@ class Standing:
     name: str
     p_best: float
     loss: float
-    """Reward that is lost on average if this one is taken."""
+    """Expected loss of reward from taking this recipe."""
     reward: Value
     uses_best_checkpoint: bool
-    """The run is past its peak, and competes with its best checkpoint."""
+    """Whether the run is past its peak, so that its best checkpoint is compared."""
     assumed_spread: float | None
-    """Standard deviation between runs that is assumed since there is one run; None with several."""
+    """Assumed standard deviation between runs if there is only one run; None with several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,24 +126,24 @@ class Comparison:
     names: tuple[str, ...]
     """The recipes that have a curve."""
     standings: tuple[Standing, ...]
-    """By expected loss, the smallest first."""
+    """Sorted by expected loss, smallest first."""
     pairs: tuple[Pair, ...]
     correlation: float
-    """Of the residuals at evaluations on the same prompts; 0 where there are too few."""
+    """Correlation of the residuals at evaluations on the same prompts; 0 if there are too few."""
     shared_ceiling: float | None
-    """Mean ceiling of the recipes whose ceiling may be the best one's."""
+    """Mean ceiling of the recipes that may share the best recipe's ceiling."""
     shared_fits: Mapping[str, Fit]
     """The same recipes fitted with that ceiling."""
 
     @property
     def winner(self) -> str | None:
-        """The recipe to take; None unless that is the answer."""
+        """The recipe to take; None if the answer is not to take one."""
         taken = self.pick is not None and self.pick.answer == Answer.TAKE
         return self.names[self.pick.chosen[0]] if self.pick is not None and taken else None
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The recipe to take, those of which any will do, or the leader of an open choice."""
+        """The recipe to take, the recipes that are equally good, or the leader of an open choice."""
         return () if self.pick is None else tuple(self.names[index] for index in self.pick.chosen)
 
     @property
@@ -159,17 +159,17 @@ class Comparison:
 def compare(
     fits: Mapping[str, Fit], *, at: float | None = None, worth: float | None = None, run_sd: float | None = None
 ) -> Comparison:
-    """Compare fits two by two and all together, by what they reach at the compute `at`.
+    """Compare fits in pairs and all together, by the rewards that they reach at the compute `at`.
 
-    `run_sd` is the spread between runs of a recipe that was run once, in units of the reward; by default a share of its
-    gain.
+    `run_sd` is the spread between runs to assume for a recipe that was run once, in units of the reward; by default a
+    share of its gain.
     """
     usable = {name: curve for name, curve in fits.items() if curve.has_intervals}
     worth = default_worth([*usable.values()]) if worth is None else worth
     budget = HORIZON * max((curve.scale for curve in usable.values()), default=1.0) if at is None else at
     recipes = [_recipe(name, curve, budget, worth, run_sd) for name, curve in usable.items()]
     correlation = shared_correlation(recipes)
-    # What all evaluations share does not tell recipes apart; two that are one run have one value.
+    # Noise that all evaluations share does not tell recipes apart; two parts of one run have one value.
     values = {each.name: narrowed(whole_of(each, recipes).value, correlation) for each in recipes}
     shared_ceiling, shared = _shared(recipes)
     by_name = {each.name: each for each in recipes}
@@ -237,7 +237,7 @@ def no_pair(a: str, b: str) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One of the recipes that are compared, with all that its pairs ask of its curve: it is in many of them."""
+    """A recipe of a comparison. Its draws are computed once, because it is in many pairs."""
 
     name: str
     fit: Fit
@@ -245,28 +245,28 @@ class Recipe:
     first: float
     """Reward before training, or at its first evaluation."""
     spread: float
-    """How far the mean of its runs lies from the recipe itself: assumed where there is one run ..."""
+    """Standard deviation of the mean of its runs around the recipe: assumed if there is one run ..."""
     added: float
-    """... and then added to what its curve says; the curve of several runs has it."""
+    """... and then added to the draws of its curve; the curve of several runs includes it."""
     top: Array
-    """Draws of the ceiling; of a run past its peak, of the peak ..."""
+    """Draws of the ceiling, or of the peak for a run past its peak ..."""
     value: Array
-    """... and of what it reaches at the budget: all with the spread between runs, in an order of its own."""
+    """... and of the reward at the budget, both with the spread between runs, in this recipe's own random order."""
     evaluations: frozenset[tuple[float, float]]
-    """(Compute, reward) of each ..."""
+    """(Compute, reward) of each evaluation ..."""
     residual: Array
-    """... and how far it lies from the curve."""
+    """... and its distance from the curve."""
     places: Array
     draws: Array
     """Its `wide_curve` ..."""
     luck: Array
-    """... how many of the added spreads each of these is to be moved up ..."""
+    """... a standard normal number for each draw, by which the added spread moves it ..."""
     middle: Array
     """... and the median."""
     _left: dict[float, list[float]] = field(default_factory=dict)
 
     def left_at(self, budget: float) -> list[float]:
-        """Return the `left_sds` of the curve at the budget: of each recipe once, whatever pairs it is in."""
+        """Return the `left_sds` of the curve at the budget, computed once for all pairs."""
         if budget not in self._left:
             self._left[budget] = left_sds(self.fit, budget)
         return self._left[budget]
@@ -303,13 +303,13 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
 
 
 def whole_of(recipe: Recipe, recipes: Sequence[Recipe]) -> Recipe:
-    """Return the recipe that holds all points of this one: itself, unless it is a part of another."""
+    """Return the recipe that contains all points of this one: itself, unless it is a part of another."""
     holders = (each for each in recipes if recipe.evaluations <= each.evaluations)
     return max(holders, key=lambda each: (len(each.evaluations), each.name))
 
 
 def narrowed(draws: Array, correlation: float) -> Array:
-    """Return draws with the share of their spread that others have in common taken away."""
+    """Return draws without the share of their spread that the recipes have in common."""
     middle = float(np.median(draws))
     return middle + (draws - middle) * np.sqrt(1.0 - correlation)
 
@@ -321,7 +321,7 @@ def shared_correlation(recipes: Sequence[Recipe]) -> float:
 
 
 def paired_correlation(one: Recipe, other: Recipe) -> float | None:
-    """Return the correlation of the residuals at evaluations on the same prompts; None with too few."""
+    """Return the correlation of the residuals at evaluations on the same prompts; None if there are too few."""
     a, b = one.fit.evaluation, other.fit.evaluation
     if a is None or b is None:
         return None
@@ -333,7 +333,7 @@ def paired_correlation(one: Recipe, other: Recipe) -> float | None:
 
 
 def _shared(recipes: Sequence[Recipe]) -> tuple[float | None, dict[str, Fit]]:
-    """Fit the recipes whose ceiling may be the best one's again, with one ceiling for all."""
+    """Refit the recipes that may share the best recipe's ceiling, with one ceiling for all."""
     rising = [
         each
         for each in recipes
@@ -412,7 +412,7 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
     for index, reward in enumerate(rewards):
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = mine[:, index] / theirs[:, index]
-        # Where neither ever reaches it, or both had it before training, nothing is said for either.
+        # A draw in which neither reaches it, or both had it before training, counts for neither.
         ratio = np.where(np.isnan(ratio), 1.0, ratio)
         p_less = p_above(np.ones(len(ratio)), ratio)
         rows.append(Target(reward=reward, ratio=summary(ratio, one.fit.level), p_less=p_less))
@@ -420,7 +420,7 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
 
 
 def measured(one: Recipe, other: Recipe) -> Measured | None:
-    """Return how far one was measured above the other, over the last half of the compute that both have."""
+    """Return the measured difference of two recipes over the last half of the compute that both have."""
     end = min(one.fit.scale, other.fit.scale)
     means, errors, num = [], [], []
     for each in (one.fit, other.fit):
@@ -436,7 +436,7 @@ def measured(one: Recipe, other: Recipe) -> Measured | None:
 def crossing_compute(one: Recipe, other: Recipe, budget: float, worth: float) -> float | None:
     """Return the last compute at which the curves cross, between the first point and the budget.
 
-    None where one is never ahead of the other by the worth, and the other of it.
+    None unless each is ahead of the other by the worth somewhere.
     """
     a, b = one.fit, other.fit
     places = np.geomspace(max(a.compute.min(), b.compute.min()), max(budget, a.scale, b.scale), 80)
@@ -448,7 +448,7 @@ def crossing_compute(one: Recipe, other: Recipe, budget: float, worth: float) ->
 
 
 def linearise(curve: Fit) -> tuple[Array, Array]:
-    """log C and log F, a straight line of slope B where the sigmoid holds (arXiv 2510.13786, fig. 5).
+    """Return log C and log F, a straight line of slope B where the sigmoid holds (arXiv 2510.13786, fig. 5).
 
         F(R) = C_mid^B / ((A - R0) / (R - R0) - 1) = C^B
 
@@ -477,7 +477,7 @@ class PaperPair:
     by_ceiling: bool
     ceiling_difference: float
     exponents: tuple[float, float] | None
-    """At the mean of both ceilings; None where the ceilings decide."""
+    """Exponents at the mean of both ceilings; None if the ceilings decide."""
     margin: float
 
 
@@ -490,7 +490,7 @@ class PaperComparison:
 
 
 def compare_by_paper(fits: Mapping[str, Fit], *, margin: float = PAPER_MARGIN) -> PaperComparison:
-    """Compare fits of method="paper" two by two; share a ceiling among those within the margin of the best."""
+    """Compare fits of method="paper" in pairs; those within the margin of the best share a ceiling."""
     usable = {name: curve for name, curve in fits.items() if curve.usable}
     pairs = tuple(_paper_pair(a, b, usable, margin) for a, b in combinations(usable, 2))
     ceilings = {name: curve.params["ceiling"] for name, curve in usable.items()}
@@ -522,6 +522,6 @@ def _paper_pair(name_a: str, name_b: str, fits: Mapping[str, Fit], margin: float
 
 
 def _paper_refit(curve: Fit, ceiling: float) -> Fit:
-    """Fit exponent and midpoint again with this ceiling, by the paper's grid."""
+    """Refit exponent and midpoint with this ceiling, by the paper's grid."""
     grid = Grid(ceilings=np.array([ceiling]))
     return fit(curve.compute, curve.reward, start=curve.start, bounds=curve.bounds, method="paper", grid=grid)

@@ -1,4 +1,4 @@
-"""The evaluations to fit: validated, sorted, and long logs summed up by blocks."""
+"""The evaluations to fit: validated, sorted, and averaged in blocks if a log is long."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from scalerl.curves.forms import Array
 
 MOST_BLOCKS = 60
-"""Blocks that a long log is summed up by: neighbours are averaged, and the noise of a mean is known."""
+"""Largest number of blocks: a long log's neighbouring evaluations are averaged, and the noise of a mean is known."""
 Bounds = tuple[float, float] | None
 
 
@@ -18,14 +18,14 @@ class Points:
     compute: Array
     reward: Array
     variance: Array
-    """Noise variance of each: known, or relative to each other where `is_noise_known` is False."""
+    """Noise variance of each point: absolute, or relative to the others if `is_noise_known` is False."""
     run: np.ndarray
     """The run's number, 0, 1, ..."""
     is_noise_known: bool
     bounds: Bounds
     """Smallest and largest possible reward; None for a reward without limits."""
     evaluation: np.ndarray | None
-    """What each was evaluated on: equal labels of two runs mean the same prompts at the same step."""
+    """Label of each evaluation: two runs with the same label used the same prompts at the same step."""
     num_samples: np.ndarray | None
 
     @property
@@ -77,7 +77,7 @@ def make_points(compute, reward, *, num_samples=None, run=None, evaluation=None,
         num_samples = np.broadcast_to(np.asarray(num_samples), compute.shape)
         if num_samples.size and not (num_samples > 0).all():
             raise ValueError(f"num_samples must be positive, but {num_samples.min():g} was given")
-        # Counts say nothing of the noise of a reward without limits.
+        # Counts do not give the noise of an unbounded reward.
         num_samples = None if bounds is None else num_samples.astype(float)
     labels = np.zeros(compute.size, dtype=int) if run is None else np.unique(np.asarray(run), return_inverse=True)[1]
     order = np.lexsort((compute, labels))
@@ -95,28 +95,28 @@ def make_points(compute, reward, *, num_samples=None, run=None, evaluation=None,
 
 
 def noise_variance(reward: Array, num_samples: Array | None, bounds: Bounds) -> Array:
-    """Return each evaluation's variance: binomial from its count, or 1 where nothing is known."""
+    """Return each evaluation's variance: binomial from its count, or 1 if the count is unknown."""
     if num_samples is None:
         return np.ones(len(reward))
     assert bounds is not None
     low, high = bounds
     share = np.clip((reward - low) / (high - low), 0.0, 1.0)
-    # One right and one wrong answer more: an evaluation with none right is not without noise.
+    # Add one right and one wrong answer: an evaluation with no right answer still has noise.
     share = (share * num_samples + 1.0) / (num_samples + 2.0)
     return (high - low) ** 2 * share * (1.0 - share) / num_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blocks:
-    """What the model sees: at most `MOST_BLOCKS` means of neighbours, in logarithms of compute."""
+    """The model's input: at most `MOST_BLOCKS` means of neighbouring evaluations, over log compute."""
 
     x: Array
     """Log compute, relative to `scale`."""
     y: Array
     weight: Array
-    """Noise variance of each, in units of `noise`**2."""
+    """Noise variance of each block, in units of `noise`**2."""
     index: Array
-    """Place among the evaluations of its run."""
+    """Position of each block among the evaluations of its run."""
     size: Array
     run: np.ndarray
     scale: float
@@ -124,7 +124,7 @@ class Blocks:
     spacing: float
     """Compute between evaluations."""
     noise: float
-    """Noise of one block: known, or guessed from how far each lies from the line between its neighbours."""
+    """Noise of one block: known, or estimated from each block's distance to the line between its neighbours."""
     is_noise_known: bool
     span: float
     """Range of the rewards beyond their noise: the unit of gains."""
@@ -151,7 +151,7 @@ class Blocks:
 
 
 def make_blocks(points: Points, start: float | None, start_sd: float | None) -> Blocks:
-    """Sum up the points; `start_sd` is the noise of the start, None for that of one evaluation."""
+    """Average the points in blocks; `start_sd` is the noise of the start, None for that of one evaluation."""
     scale = float(points.compute.max())
     most = max(MOST_BLOCKS // points.num_runs, 8)
     rows = [_blocks_of(points, points.run == run, scale, most) for run in range(points.num_runs)]
@@ -198,14 +198,14 @@ def _block_starts(x: Array, most: int) -> np.ndarray:
     num = len(x)
     label = np.arange(num)
     if num > most:
-        # Half by number and half by log compute: an early rise is not averaged away, and late noise is.
+        # Half by number and half by log compute: this keeps an early rise and averages late noise.
         along = label / num + (x - x[0]) / max(x[-1] - x[0], 1e-9)
         label = np.minimum((along / along[-1] * most).astype(int), most - 1)
     return np.flatnonzero(np.diff(label, prepend=-1))
 
 
 def block_means(compute: Array, reward: Array) -> tuple[Array, Array, Array, np.ndarray]:
-    """Return compute, reward, standard error and size of the blocks of one run, to draw a long log by."""
+    """Return compute, reward, standard error and size of one run's blocks, for drawing a long log."""
     order = np.argsort(compute, kind="stable")
     compute, reward = compute[order], reward[order]
     first = _block_starts(np.log(compute), MOST_BLOCKS)
@@ -217,7 +217,7 @@ def block_means(compute: Array, reward: Array) -> tuple[Array, Array, Array, np.
 
 
 def _scatter(x: Array, y: Array, weight: Array, run: np.ndarray) -> float:
-    """Return the noise, guessed from how far each point lies from the line between its neighbours."""
+    """Estimate the noise from each point's distance to the line between its neighbours."""
     inner = (run[2:] == run[:-2]).nonzero()[0] + 1
     if not len(inner):
         return 0.0

@@ -1,11 +1,11 @@
 """Every decision that follows from a posterior, in one place.
 
     decide   where a run stands, whether to go on with it, and the smallest change that means something
-    pick     which of several recipes to take, by draws of what each offers at a budget (`value_draws`)
+    pick     which of several recipes to take, by draws of the reward that each offers at a budget (`value_draws`)
     settle   how much more compute, or how many seeds, would settle an open choice
 
-Decisions are functions of draws and of one number, the worth: the smallest difference of reward that matters. The level
-of the intervals that are shown changes none of them. docs/math.md has the rules on one page.
+Decisions are functions of draws and of one number, the worth: the smallest difference of reward that matters. The
+interval level changes none of them. docs/math.md has the rules on one page.
 """
 
 from collections.abc import Sequence
@@ -22,32 +22,32 @@ from scalerl.curves.model import Kind
 from scalerl.curves.normal import normal_quantile
 
 SURE = 0.9
-"""Probability from which something counts as true ..."""
+"""A statement with at least this probability counts as true ..."""
 UNLIKELY = 0.1
-"""... and below which it counts as false."""
+"""... and one with less than this as false."""
 LIKELIER = 0.5
-"""Probability from which something is likelier than not."""
+"""A statement with more than this probability is likelier than not."""
 NOT_WANDER = 0.2
-"""Probability of a fall, rather than wander, from which a run that surely lies below its peak has fallen. It is low
+"""Least probability of a fall, rather than wander, for a run below its peak to count as fallen. It is low
 because falls are rare in the prior: they must explain the rewards several times better than wander to reach it."""
 NEARLY_ALL = 0.9
-"""Share of its whole gain from which a run is levelling off."""
+"""A run that has reached this share of its whole gain is levelling off."""
 WORTH = 0.01
-"""Default worth of a reward with limits, as a share of its scale ..."""
+"""Default worth of a bounded reward, as a share of its scale ..."""
 WORTH_OF_RANGE = 0.03
-"""... and of a reward without limits, as a share of the range that was seen, less noise."""
+"""... and of an unbounded reward, as a share of the observed range without noise."""
 EARLY_POINTS = 12
 """With fewer points than these, a run in which no rise is seen is too early to judge, not flat ..."""
 LATE_BEGINNING = 0.3
 """... as is a run whose first evaluation comes after this share of its compute."""
 ONCE_IN_TWENTY = 1.96
-"""Standard errors that a normal number exceeds, up or down, once in twenty times."""
+"""A normal number exceeds this many standard errors, up or down, once in twenty times."""
 TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-"""Multiples of the present compute that are tried to settle an open question."""
+"""Multiples of the present compute to try for settling an open question."""
 MOST_SEEDS = 32
-"""Seeds of each recipe up to which they are proposed to settle a choice."""
+"""Largest number of seeds per recipe to propose for settling a choice."""
 NUM_LATER = 8
-"""Places at which the later evaluations of a longer run are averaged, to estimate what they would tell."""
+"""Number of means of later evaluations used to estimate how much a longer run would tell."""
 
 
 def default_worth(curves: Sequence[Fit]) -> float:
@@ -79,12 +79,12 @@ class Action(StrEnum):
     GO_ON = "go on"
     STOP = "stop"
     OPEN = "open"
-    """Nobody can tell yet whether more compute is worth it."""
+    """The data do not tell yet whether more compute is worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
-    """A fall of the run's own course after its peak: more than the run's wander, and not about to be regained."""
+    """A fall after the run's peak that wander does not explain and that is not about to be regained."""
 
     probability: float
     """Probability that the drop is larger than the worth."""
@@ -94,7 +94,7 @@ class Fall:
     last_good: float
     """Compute of the last measured evaluation before the fall."""
     num_after: int
-    """Number of evaluations after that."""
+    """Number of evaluations after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +102,23 @@ class Dip:
     """A fall that was regained later."""
 
     compute: float
-    """Where it was deepest."""
+    """Compute at the lowest point."""
     depth: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is decided about one run."""
+    """The decision about one run."""
 
     state: State
     action: Action
     worth: float
     share: Value | None = None
-    """How much of its whole gain a run has reached; None unless it is rising or levelling off."""
+    """Share of its whole gain that a run has reached; None unless it is rising or levelling off."""
     p_nearly_all: float = float("nan")
     """Probability that this share is at least `NEARLY_ALL`."""
     doubling: Value | None = None
-    """What twice the compute gains over the best so far; None where there is no curve."""
+    """Gain of doubling the compute over the best reward so far; None without a curve."""
     p_worth: float = float("nan")
     """Probability that the doubling brings more than the worth."""
     settled_at: float | None = None
@@ -130,7 +130,7 @@ class Decision:
     smallest_change: float = float("nan")
     """The difference between two evaluations that noise exceeds once in twenty times."""
     missing: Lack | None = None
-    """What a run lacks that is too early to judge."""
+    """What is missing if it is too early to judge the run."""
     fall: Fall | None = None
     dip: Dip | None = None
 
@@ -138,7 +138,7 @@ class Decision:
 def decide(curve: Fit, worth: float | None = None) -> Decision:
     """Decide where a run stands and whether to go on with it.
 
-    Raise ValueError for a fit by the paper's procedure, which does not say how sure its numbers are.
+    Raise ValueError for a fit by the paper's procedure, which has no intervals.
     """
     worth = default_worth([curve]) if worth is None else worth
     if curve.lack is not None:
@@ -178,10 +178,10 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
 
 
 def action_of(state: State, p_worth: float) -> Action:
-    """Return what to do with a run, by its state and the probability that a doubling is worth it.
+    """Return what to do with a run, given its state and the probability that a doubling is worth it.
 
-    A rising run goes on, for that is what rising means. One past its peak stops: its best checkpoint is behind it. Of
-    one that is too early or flat nobody can say that more compute will do; a flat one may surely not be worth it.
+    A rising run goes on. A run past its peak stops, because its best checkpoint is behind it. A run that is too early
+    to judge is open. A flat run is open too, or stops if a doubling is unlikely to be worth it.
     """
     if state == State.PAST_PEAK or (state != State.TOO_EARLY and p_worth < UNLIKELY):
         return Action.STOP
@@ -189,12 +189,12 @@ def action_of(state: State, p_worth: float) -> Action:
 
 
 def doubling_draws(curve: Fit, path: Array) -> Array:
-    """Return draws of what twice the compute gains over the best so far."""
+    """Return draws of the gain of doubling the compute over the best reward so far."""
     return curve.curve_draws([2.0 * curve.scale])[:, 0] - path.max(axis=1)
 
 
 def share_reached(curve: Fit, path: Array) -> Array:
-    """Return draws of the share of its whole gain that a run has reached; all of it where there is none."""
+    """Return draws of the share of its whole gain that a run has reached; 1 in draws without a gain."""
     start, ceiling = curve.drawn.draws.level, curve.drawn.ceiling
     has_gain = ceiling - start > 1e-9 * max(float(np.ptp(curve.reward)), 1e-12)
     share = np.clip((path[:, -1] - start) / np.where(has_gain, ceiling - start, 1.0), 0.0, 1.0)
@@ -202,14 +202,14 @@ def share_reached(curve: Fit, path: Array) -> Array:
 
 
 def settling_times(curve: Fit, doubling: Array, worth: float) -> float | None:
-    """Return the first of `TIMES` that should show whether a doubling is worth it; None if none of them does."""
-    # The spread with which a doubling is surely not worth it, if its mean stays.
+    """Return the first of `TIMES` that should show whether a doubling is worth it; None if none does."""
+    # The spread at which a doubling with this mean would count as not worth it.
     target = (worth - float(doubling.mean())) / float(normal_quantile(SURE))
     return next((times for times in TIMES if left_sd(curve, doubling, times) <= target), None)
 
 
 def missing_of_flat(curve: Fit) -> Lack | None:
-    """Return what is missing before a run without a visible rise may be called flat; None if nothing is."""
+    """Return what is missing before a run without a visible rise can be called flat; None if nothing is."""
     if curve.num_points < EARLY_POINTS:
         return Lack(what="points", num=curve.num_points, needed=EARLY_POINTS)
     first = float(curve.compute.min())
@@ -221,7 +221,7 @@ def missing_of_flat(curve: Fit) -> Lack | None:
 def course(curve: Fit) -> Array:
     """Return draws (rows) of the reward without noise at each block, in order of compute.
 
-    Of one run this is its curve with its wander. Several runs wander in different ways: then it is the recipe's curve.
+    For one run this is its curve with its wander; for several, which wander differently, it is the recipe's curve.
     """
     drawn = curve.drawn
     order = np.argsort(drawn.blocks.x, kind="stable")
@@ -231,9 +231,9 @@ def course(curve: Fit) -> Array:
 
 
 def value_draws(curve: Fit, at: float, worth: float) -> tuple[Array, bool]:
-    """Return draws of the reward that a run offers at a compute, and whether that is its best checkpoint's.
+    """Return draws of the reward that a run offers at a compute, and whether they are of its best checkpoint.
 
-    A run past its peak offers its best checkpoint, any other run its curve.
+    A run past its peak offers its best checkpoint; any other run offers its curve.
     """
     path = course(curve)
     if find_fall(curve, path, worth) is not None:
@@ -242,9 +242,9 @@ def value_draws(curve: Fit, at: float, worth: float) -> tuple[Array, bool]:
 
 
 def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
-    """Return the fall from the peak to now, of a run whose rise or fall is seen; None unless there is one.
+    """Return the fall from the peak to now; None if there is none. The run's rise or fall must have been seen.
 
-    It must surely be larger than the worth, nothing that the run's wander explains, and not likely to be regained.
+    A fall exceeds the worth with probability `SURE`, is not explained by wander, and is unlikely to be regained.
     """
     drop, drawn = path.max(axis=1) - path[:, -1], curve.drawn
     probability = float(np.mean(drop > worth))
@@ -253,7 +253,7 @@ def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
     if np.mean(doubling_draws(curve, path) > worth) > LIKELIER:
         return None
     compute = np.sort(drawn.blocks.compute)
-    # The last place at which each draw was as good as at its peak.
+    # The last block at which each draw was as good as at its peak.
     is_good = path >= path.max(axis=1, keepdims=True) - worth
     last = compute[path.shape[1] - 1 - is_good[:, ::-1].argmax(axis=1)]
     measured = np.unique(curve.compute)
@@ -270,7 +270,7 @@ def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
 
 
 def find_dip(curve: Fit, path: Array, worth: float) -> Dip | None:
-    """Return the deepest fall inside the run; None unless it surely exceeds `smallest_change` by the worth."""
+    """Return the deepest fall inside the run; None unless it is `SURE` to exceed `smallest_change` by the worth."""
     below = np.maximum.accumulate(path, axis=1) - path
     depth = below.max(axis=1)
     if np.mean(depth - smallest_change(curve) > worth) < SURE:
@@ -286,7 +286,7 @@ def smallest_change(curve: Fit) -> float:
 
 
 def left_sd(curve: Fit, wanted: Array, times: float) -> float:
-    """Return the standard deviation left of `wanted` once the run has `times` its compute, evaluated as often."""
+    """Return the standard deviation of `wanted` that remains after `times` the compute, evaluated as often."""
     drawn = curve.drawn
     evaluations_per_place = max((times - 1.0) * curve.scale / drawn.blocks.spacing / NUM_LATER, 1.0)
     later = curve.curve_draws(curve.scale * np.linspace(1.0, times, NUM_LATER + 1)[1:])
@@ -295,7 +295,7 @@ def left_sd(curve: Fit, wanted: Array, times: float) -> float:
 
 
 def left_sds(curve: Fit, at: float) -> list[float]:
-    """Return the standard deviation left of the curve at a compute after each of `TIMES`."""
+    """Return the standard deviation of the curve at a compute that remains after each of `TIMES`."""
     wanted = curve.curve_draws([at])[:, 0]
     return [left_sd(curve, wanted, times) for times in TIMES]
 
@@ -308,7 +308,7 @@ class Answer(StrEnum):
 
     TAKE = "take"
     EITHER = "either"
-    """The best ones are so close that it does not matter which is taken."""
+    """The best recipes are so close that it does not matter which one is taken."""
     OPEN = "open"
 
 
@@ -318,7 +318,7 @@ class Option:
 
     p_best: float
     loss: float
-    """Reward that is lost on average if this one is taken."""
+    """Expected loss of reward from taking this recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,20 +327,20 @@ class Pick:
 
     answer: Answer
     options: tuple[Option, ...]
-    """In the order given."""
+    """In the given order."""
     order: tuple[int, ...]
-    """The options by expected loss, the smallest first."""
+    """Indices of the options, sorted by expected loss, smallest first."""
     chosen: tuple[int, ...]
-    """The one to take, those of which any will do, or the leader of an open choice."""
+    """The recipe to take, the recipes that are equally good, or the leader of an open choice."""
     probability: float
-    """Probability that the chosen one is the best; of several, that all lie within the worth of the best."""
+    """Probability that the chosen recipe is the best; for several, that all lie within the worth of the best."""
 
 
 def pick(values: Array, worth: float) -> Pick:
-    """Decide between recipes by draws (columns) of what each (row) is worth at the budget.
+    """Choose between recipes, given draws (columns) of the reward of each (row) at the budget.
 
-    Any of several will do if all of them surely lie within the worth of the best. Otherwise the one with the smallest
-    loss is to be taken, if it is surely the best and loses less than the worth on average.
+    Any of several will do if all of them lie within the worth of the best with probability `SURE`. Otherwise take the
+    one with the smallest expected loss, if it is the best with that probability and loses less than the worth.
     """
     best = values.max(axis=0)
     losses = best - values
@@ -349,7 +349,7 @@ def pick(values: Array, worth: float) -> Pick:
     loss = losses.mean(axis=1)
     order = np.argsort(loss, kind="stable")
     options = tuple(Option(p_best=float(p), loss=float(mean)) for p, mean in zip(p_best, loss, strict=True))
-    # As many of the best as surely lie within the worth of the best, all at once.
+    # The largest number of leading recipes that all lie within the worth of the best.
     close, p_close = [int(order[0])], 0.0
     for candidate in order[1:]:
         together = [*close, int(candidate)]
@@ -371,12 +371,12 @@ def pick(values: Array, worth: float) -> Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """What should settle an open choice between two recipes: either of these alone, or None where it is not enough."""
+    """What should settle an open choice between two recipes: each alone is enough; None if it is not."""
 
     times: float | None
-    """Times the present compute of both."""
+    """Multiple of the present compute, for both recipes."""
     seeds: int | None
-    """Seeds of each."""
+    """Number of seeds of each recipe."""
 
 
 def settle(
@@ -386,20 +386,20 @@ def settle(
     between: float,
     worth: float,
 ) -> Settling:
-    """Return what should settle a choice: that one of the two is surely better, or that it surely does not matter.
+    """Return how much compute, or how many seeds, should show which recipe is better or that it does not matter.
 
     `values` are draws of both at the budget and `spreads` their `left_sds`. `between` is the standard deviation of the
-    difference that comes from runs of a recipe not being alike: that of the means over the runs there are.
+    difference of the two means due to the spread between runs.
     """
     difference = values[0] - values[1]
     lead = abs(float(difference.mean()))
     by_lead, by_worth = normal_quantile([SURE, 0.5 + SURE / 2])
-    # The larger spread of the difference that is enough: to be surely above 0, or surely between -worth and worth.
+    # The largest spread of the difference that is still enough: above 0, or between -worth and worth, for sure.
     target = max(lead / float(by_lead), (worth - lead) / float(by_worth))
     within = float(np.sqrt(max(float(difference.var()) - between**2, 0.0)))
     sds_after = zip(TIMES, *spreads, strict=True)
     times = next((factor for factor, *sds in sds_after if np.linalg.norm([*sds, between]) <= target), None)
-    # More seeds reduce all of the variance in proportion to their number.
+    # More seeds reduce the whole variance in proportion to their number.
     num_runs = min(curve.num_runs for curve in curves)
     needed = (within**2 + between**2) / max(target, 1e-12) ** 2 * num_runs
     seeds = max(int(np.ceil(needed)), num_runs + 1) if needed <= MOST_SEEDS else None

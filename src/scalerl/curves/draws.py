@@ -1,4 +1,4 @@
-"""What draws say: a median with its interval, probabilities, and what evaluations still to come will tell."""
+"""Summaries of draws: medians with intervals, probabilities, and how much future evaluations will explain."""
 
 import zlib
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def summary(draws: Array, level: float) -> Value:
 
 
 def stream_of(name: str) -> np.random.Generator:
-    """Return the random numbers of a curve: its own, whatever it is compared with and in whatever order."""
+    """Return a random generator that depends only on the curve's name, whatever it is compared with."""
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
@@ -49,9 +49,9 @@ def p_above(mine: Array, theirs: Array) -> float:
 
 
 def explained_share(wanted: Array, later: Array, noise_variance: float) -> float:
-    """Return the share of a quantity's variance that evaluations still to come will explain.
+    """Return the share of a quantity's variance that future evaluations will explain.
 
-    The draws are an ensemble: `later` holds the curve where it will be evaluated (columns), each with that noise.
+    `later` holds the draws (rows) of the curve at the future evaluations (columns), each with that noise variance.
     """
     wanted, later = wanted - wanted.mean(), later - later.mean(axis=0)
     cross = later.T @ wanted / len(wanted)

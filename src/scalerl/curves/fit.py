@@ -1,4 +1,4 @@
-"""`fit`: rewards against compute in, one frozen value out. What follows from it is decided in `decide.py`."""
+"""Fit a curve to rewards against compute; return one frozen value. `decide.py` takes decisions from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,22 +15,22 @@ from scalerl.curves.priors import WEAK, Prior
 
 LEVEL = 0.9
 LEAST_POINTS = 6
-"""Points that a fit needs. The start counts as one, where it is known."""
+"""Number of points that a fit needs. A known start counts as one."""
 LEAST_COMPUTES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """What there is too little of to fit a run, or to judge it."""
+    """What is missing to fit a run, or to judge it."""
 
     what: Literal["points", "computes", "beginning"]
-    """`beginning`: the log starts in the middle of the run, so nobody can see what it has risen from."""
+    """`beginning`: the log starts in the middle of the run, so its rise cannot be seen from the start."""
     num: float
-    """How many there are; of a beginning, the compute of the first evaluation."""
+    """The present number; for a beginning, the compute of the first evaluation."""
     needed: float
-    """How many are needed; of a beginning, the largest compute at which it would count as one."""
+    """The needed number; for a beginning, the largest compute that the first evaluation may have."""
     num_left_out: int = 0
-    """Points that lie outside the window that was asked for."""
+    """Number of points outside the requested window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Fit:
     form: str
     params: dict[str, float]
     lack: Lack | None
-    """Why there is no curve; None where there is one."""
+    """Why there is no curve; None if there is one."""
     compute: Array = field(repr=False)
     reward: Array = field(repr=False)
     run: np.ndarray = field(repr=False)
@@ -48,27 +48,27 @@ class Fit:
     evaluation: np.ndarray | None = field(repr=False)
     num_samples: np.ndarray | None = field(repr=False)
     noise_sd: float
-    """Scatter of one evaluation about its run's own curve."""
+    """Scatter of one evaluation around its run's curve."""
     run_sd: float | None
     """Spread of the ceiling between runs; None with one run."""
     level: float
-    """Of the intervals that are shown. No decision depends on it."""
+    """Level of the shown intervals. No decision depends on it."""
     bounds: Bounds
     scale: float
     """The largest compute fitted."""
     start: float | None
-    """The reward before training, as it was given."""
+    """The given reward before training."""
     start_sd: float | None
     fixed: Mapping[str, float] = field(default_factory=dict)
     """Parameters held fixed, by name."""
     edges: tuple[str, ...] = ()
-    """Parameters whose best value lies on the edge of the paper's grid."""
+    """Parameters whose best value is on the edge of the paper's grid."""
     posterior: Posterior | None = field(repr=False, default=None)
-    """None where there is no curve, and for the paper's procedure, which has no intervals."""
+    """None without a curve, and for the paper's procedure, which has no intervals."""
     prior: Prior | None = field(repr=False, default=None)
-    """The prior that other runs made; None for the weak one."""
+    """The prior learned from other runs; None for the weak prior."""
     alone: "Fit | None" = field(repr=False, default=None)
-    """The fit without what other runs say, where this one has it."""
+    """The same fit without the information of other runs, if this one uses it."""
 
     @property
     def num_points(self) -> int:
@@ -93,7 +93,7 @@ class Fit:
 
     @property
     def gain(self) -> float:
-        """What the curve adds to its start, or to the reward at the first evaluation, at its ceiling."""
+        """Ceiling minus the start, or minus the reward at the first evaluation."""
         if "start" in self.params:
             return self.params["ceiling"] - self.params["start"]
         return self.params["ceiling"] - float(self.reward[np.argmin(self.compute)])
@@ -147,18 +147,18 @@ class Fit:
         return low, high
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """Return the interval of one new evaluation: of the curve, drift, misfit, noise and spread between runs."""
+        """Return the interval of one new evaluation: curve, drift, misfit, noise and spread between runs."""
         values = self.drawn.new(np.asarray(compute, dtype=float))
         low, high = np.quantile(values, tails(self.level if level is None else level), axis=0)
         return low, high
 
     def thinned(self, every: int) -> Posterior:
-        """Return the posterior with fewer draws, for what needs many places."""
+        """Return the posterior with every n-th draw, for computations at many places."""
         return replace(self.drawn, draws=self.drawn.draws.take(slice(None, None, every)))
 
     @property
     def drawn(self) -> Posterior:
-        """The posterior; ValueError where there is none."""
+        """The posterior; raises ValueError if there is none."""
         if self.posterior is None:
             raise ValueError('a fit with method="paper", or of too few points, has no intervals')
         return self.posterior
@@ -187,9 +187,9 @@ def fit(
 
     `start` is the reward before any training (fitted when None) and `start_sd` its own noise (None: that of one more
     evaluation); `fixed` holds parameters by name; `num_samples` is the number of graded completions behind each point;
-    `run` labels the run (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons).
-    `skip_before` is a compute or a share of the largest ("10%"). `bounds=None` is for rewards without limits. `pool` is
-    what other runs say of its parameters (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786,
+    `run` labels the run (seed) of each point and `evaluation` its prompts and step (for paired comparisons).
+    `skip_before` is a compute or a share of the largest ("10%"). `bounds=None` is for unbounded rewards. `pool` is
+    the prior learned from other runs (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786,
     A.5, over `grid`, without intervals.
     """
     shape, fixed = _checked(form, method, start, dict(fixed or {}), bounds)
@@ -272,7 +272,7 @@ def _checked(
 
 
 def _lack(points: Points, start: float | None, num_given: int) -> Lack | None:
-    """Return what there is too little of for a fit; None if there is enough."""
+    """Return what is missing for a fit; None if nothing is."""
     num, num_computes = points.num + (start is not None), len(np.unique(points.compute))
     if num < LEAST_POINTS:
         return Lack(what="points", num=num, needed=LEAST_POINTS, num_left_out=num_given - points.num)
@@ -282,12 +282,12 @@ def _lack(points: Points, start: float | None, num_given: int) -> Lack | None:
 
 
 def _form_ceiling(form: Form, bounds: Bounds) -> float | None:
-    """Return the ceiling that a form fixes: the largest reward there is."""
+    """Return the ceiling that a form fixes: the largest possible reward."""
     return None if form.ceiling is None or bounds is None else bounds[1]
 
 
 def _prior_with(fixed: Mapping[str, float], prior: Prior, scale: float) -> Prior:
-    """Return a prior relative to this scale, without room for what is held fixed."""
+    """Return a prior relative to this scale, with no width for fixed parameters."""
     if prior.scale is not None:
         mean, sd = prior.log_midpoint
         prior = replace(prior, log_midpoint=(mean + float(np.log(prior.scale / scale)), sd), scale=None)

@@ -1,4 +1,4 @@
-"""What more compute buys, and how well such forecasts did on points that they had not seen."""
+"""Forecast what more compute brings, and score forecasts on held-out points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
 
 MANY_PLACES = 40
-"""Different computes from which an interval, which is smooth, is interpolated."""
+"""With more computes than this, intervals are interpolated, since they are smooth."""
 NUM_PLACES = 160
-"""Computes that a `wide_curve` has."""
+"""Number of computes in a `wide_curve`."""
 EVERY = 4
-"""A `wide_curve` has one draw in four: its intervals are shown to two digits."""
+"""A `wide_curve` uses every fourth draw, because its intervals are shown to two digits."""
 MOST = 0.95
 """Share of the gain that counts as most of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
-    """The reward forecast at a compute, with the interval in which a new evaluation there should fall."""
+    """The reward forecast at a compute, with the interval of a new evaluation there."""
 
     compute: float
     reward: Value
@@ -29,7 +29,7 @@ class At:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The compute at which the curve reaches a reward; None where it probably never does."""
+    """The compute at which the curve reaches a reward; None if it probably never does."""
 
     reward: float
     compute: Value | None
@@ -39,19 +39,19 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How a forecast did on points it had not seen."""
+    """The score of a forecast on held-out points."""
 
     num_points: int
     rmse: float
     bias: float
-    """Forecast minus what happened, on average."""
+    """Mean of forecast minus measured reward."""
     coverage: float | None
     """Share of the points within the interval of a new evaluation; None without intervals."""
     level: float
 
 
 def reward_at(curve: Fit, computes: Sequence[float]) -> list[At]:
-    """Return the curve at each compute, with the interval in which a new evaluation there should fall."""
+    """Return the reward forecast at each compute, with the interval of a new evaluation there."""
     compute = np.asarray(computes, dtype=float)
     if compute.size and not (compute > 0).all():
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
@@ -69,9 +69,9 @@ def wide_curve(curve: Fit) -> tuple[Array, Array]:
 
 
 def reach_draws(places: Array, draws: Array, rewards: Sequence[float] | Array) -> Array:
-    """Return draws (rows) of the compute at which a `wide_curve` first has each reward; infinite where it never does.
+    """Return draws (rows) of the compute at which a `wide_curve` first reaches each reward; infinite if it never does.
 
-    It is 0 for what the curve has from the start. `rewards` are the same for all draws, or one row for each.
+    It is 0 for a reward that the curve has from the start. `rewards` are the same for all draws, or one row for each.
     """
     heights = np.maximum.accumulate(draws, axis=1)
     columns = []
@@ -87,7 +87,7 @@ def reach_draws(places: Array, draws: Array, rewards: Sequence[float] | Array) -
 
 
 def compute_for(curve: Fit, rewards: Sequence[float]) -> list[Reach]:
-    """Return the compute needed for each reward, or that it lies above the ceiling."""
+    """Return the compute needed for each reward; None if the reward is probably above the ceiling."""
     if not curve.has_intervals:
         return [_reach_without_intervals(curve, float(reward)) for reward in rewards]
     draws = reach_draws(*wide_curve(curve), rewards)
@@ -100,7 +100,7 @@ def _reach(curve: Fit, reward: float, computes: Array) -> Reach:
 
 
 def _reach_without_intervals(curve: Fit, reward: float) -> Reach:
-    """The paper's curve has one inverse."""
+    """Invert the paper's curve, which has no draws."""
     p = curve.params
     share = (reward - p["start"]) / (p["ceiling"] - p["start"])
     if share >= 1.0:
@@ -118,7 +118,7 @@ def most_of_gain(curve: Fit) -> Value:
 
 
 def score(curve: Fit, compute: Array, reward: Array) -> Score | None:
-    """Compare a fit with points it has not seen; None where there are none or there is no curve."""
+    """Score a fit on held-out points; None without points or without a curve."""
     if not len(compute) or not curve.usable:
         return None
     coverage = None

@@ -1,4 +1,4 @@
-"""The shapes a reward-against-compute curve may take: R(C) = level + gain * shape(C), with a shape that rises to 1.
+"""Shapes of a reward-against-compute curve: R(C) = level + gain * shape(C), with a shape that rises to 1.
 
 Shape parameters are logarithms, and compute is in units of the largest compute fitted, so nothing depends on whether
 compute is counted in GPU-hours or in FLOPs.
@@ -27,7 +27,7 @@ class Form:
     has_start: bool = True
     """Whether the level is the reward before training; otherwise it is the reward at the largest compute."""
     ceiling: float | None = None
-    """A ceiling that the form itself fixes, of rewards up to 1: the largest reward there is."""
+    """The ceiling that the form fixes for rewards up to 1: the largest possible reward."""
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -41,12 +41,12 @@ class Form:
 
 
 def sigmoid(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
-    """1 / (1 + (C_mid / C)^B), the law of arXiv 2510.13786 (eq. 1), with a skew.
+    """Return 1 / (1 + (C_mid / C)^B), the law of arXiv 2510.13786 (eq. 1), with a skew.
 
         s(C) = (1 + (2^(1/v) - 1) (C_mid / C)^k)^-v,   k = B / (2 v (1 - 2^(-1/v)))
 
     C_mid is where half of the gain is reached and B / 4 the slope there for every skew v. Before it the curve takes off
-    with exponent v k, after it the curve saturates with exponent k. v = 1 is the paper's law.
+    with exponent v k; after it, it saturates with exponent k. v = 1 is the paper's law.
     """
     skew = np.exp(np.clip(log_skew, -MOST_SKEW, MOST_SKEW))
     half = np.exp2(-1.0 / skew)
@@ -57,12 +57,12 @@ def sigmoid(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Arr
 
 
 def exponential(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
-    """1 - 2^(-C / C_mid): exponential saturation, written with its half-way point."""
+    """Return 1 - 2^(-C / C_mid): exponential saturation, written with its half-way point."""
     return -np.expm1(-np.log(2.0) * np.exp(np.minimum(log_compute - log_midpoint, 20.0)))
 
 
 def power(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
-    """1 - C^-B, which is 0 at the largest compute: A - D / C^B = level + gain * shape with gain = D."""
+    """Return 1 - C^-B, which is 0 at the largest compute: A - D / C^B = level + gain * shape with gain = D."""
     return -np.expm1(np.minimum(-np.exp(log_exponent) * log_compute, 100.0))
 
 

@@ -7,15 +7,14 @@
     drop, f       how far the reward falls after its peak, and the share of the fall that has happened at C
     wander        slow drift of the evaluations (an Ornstein-Uhlenbeck process along them), or a departure of the curve
                   from its shape (a Matern process in log compute)
-    run           how far the gain of one run lies from the mean of the runs, and that from the recipe
+    run           deviation of one run's gain from the mean of the runs, and of that mean from the recipe
     noise         binomial where the number of answers is known, otherwise of one unknown size
 
 A curve is *flat* (no rise), a *rise*, or a rise with a *fall*. Given a shape (exponent, midpoint, skew), a course (no
 fall, or one that begins at some place) and a covariance of the wander, the rest is linear: level, gain, drop and the
 size of the noise integrate out in closed form (`weigh.py`). Courses (`problem.py`) and covariances (`wander.py`) are
-few and are summed over. Shapes are found by rounds of weighing and drawing again (`search.py`). Nothing is tested
-first, repaired or widened afterwards. `priors.py` has every number that is taken for granted; docs/math.md derives the
-formulas.
+few and are summed over. Shapes are found by rounds of weighing and drawing again (`search.py`). There are no tests
+before the fit and no corrections after it. `priors.py` has every assumed number; docs/math.md derives the formulas.
 """
 
 from dataclasses import dataclass, replace
@@ -34,13 +33,13 @@ from scalerl.curves.wander import Wander, kernels, movement, places_of
 from scalerl.curves.weigh import Prepared, Weighed, drawn_by_mass, prepare
 
 MODEL = "scalerl-curve-8"
-"""Name of the model in JSON, sealed forecasts and prior files. Change it whenever the same points get other answers."""
+"""Name of the model in JSON, sealed forecasts and prior files. Change it if the same points get different answers."""
 NUM_DRAWS = 2000
-"""Draws that a posterior consists of."""
+"""Number of draws in a posterior."""
 
 
 class Kind(IntEnum):
-    """What happens to the reward: nothing, a rise, or a rise with a fall after it."""
+    """The kind of a curve: flat, a rise, or a rise followed by a fall."""
 
     flat = 0
     rise = 1
@@ -49,27 +48,27 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """Draws of everything, in no order."""
+    """Draws of all parameters, in random order."""
 
     kind: np.ndarray
     level: Array
     gain: Array
     log_exponent: Array
     log_midpoint: Array
-    """Relative to the largest compute."""
+    """Log midpoint, relative to the largest compute."""
     log_skew: Array
     drop: Array
-    """How far the reward falls in the end; 0 without a fall."""
+    """Total fall of the reward; 0 without a fall."""
     place: Array
     length: Array
     """Place and length of the fall, as in `Courses`."""
     noise: Array
     covariance: np.ndarray
-    """Number of the covariance, through all wanders."""
+    """Number of the covariance, counted through all wanders."""
     far: Array
-    """Standard normal numbers for what no evaluation shows: how far the curve leaves its shape beyond the last ..."""
+    """Standard normal numbers for what no evaluation shows: the departure from the shape beyond the last one ..."""
     beside: Array
-    """... and how far the recipe lies from the mean of its runs."""
+    """... and the distance of the recipe from the mean of its runs."""
     seen: np.ndarray
     """Whether the rise or the fall is larger than `NOTICED` of its own standard errors."""
 
@@ -83,7 +82,7 @@ class Draws:
 
 
 def draw(prepared: Prepared, weighed: Weighed, num: int, rng: np.random.Generator) -> Draws:
-    """Draw cells and components of the gain by their mass, then everything that was integrated out."""
+    """Draw cells and components of the gain by their mass, then the parameters that were integrated out."""
     problem = prepared.problem
     component, cell = np.unravel_index(_drawn(weighed.log_mass, num, rng), weighed.log_mass.shape)
     covariance, course = weighed.covariance[cell], weighed.course[cell]
@@ -118,7 +117,7 @@ def draw(prepared: Prepared, weighed: Weighed, num: int, rng: np.random.Generato
 
 
 def draw_flat(prepared: Prepared, log_mass: Array, num: int, rng: np.random.Generator) -> Draws:
-    """Draw curves without a rise; `log_mass` is that of each covariance."""
+    """Draw curves without a rise, given the log mass of each covariance."""
     problem = prepared.problem
     covariance, zero = _drawn(log_mass, num, rng), np.zeros(num)
     noise = np.sqrt((prepared.squares[covariance] + problem.prior_squares) / rng.chisquare(problem.df, num))
@@ -138,14 +137,14 @@ def draw_flat(prepared: Prepared, log_mass: Array, num: int, rng: np.random.Gene
 
 
 def _drawn(log_mass: Array, num: int, rng: np.random.Generator) -> np.ndarray:
-    """Return `num` places in the flat array of masses, drawn by mass at even distances, in random order."""
+    """Return `num` indices into the flattened masses: a systematic sample by mass, in random order."""
     shares = (rng.permutation(num) + rng.uniform()) / max(num, 1)
     return drawn_by_mass(np.exp(log_mass - log_mass.max()), shares)
 
 
 def cut_normal(mean: Array, sd: Array, high: float, share: Array) -> Array:
-    """Return the quantiles at these shares of normals that are cut off below 0 and above `high`."""
-    # From the tail that is nearer, where small probabilities are exact.
+    """Return quantiles, at these shares, of normals truncated to 0 .. `high`."""
+    # Compute from the nearer tail, where small probabilities are exact.
     sign = np.where(mean < 0.0, -1.0, 1.0)
     one, other = normal_cdf(sign * (0.0 - mean) / sd), normal_cdf(sign * (high - mean) / sd)
     value = mean + sign * sd * normal_quantile(np.clip(one + (other - one) * share, 1e-300, 1.0 - 1e-15))
@@ -154,7 +153,7 @@ def cut_normal(mean: Array, sd: Array, high: float, share: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posterior:
-    """Draws of the model given the evaluations, and what follows from them. Compute has the unit of the data."""
+    """Draws of the model given the evaluations, and quantities derived from them. Compute has the unit of the data."""
 
     blocks: Blocks
     form: Form
@@ -167,10 +166,10 @@ class Posterior:
     """The largest gain that is possible."""
 
     def curve(self, compute) -> Array:
-        """Return the recipe's own curve: one row for every draw, one column for every compute.
+        """Return draws of the recipe's curve: one row per draw, one column per compute.
 
-        Beyond the last evaluation it may leave its shape, further with each doubling until its rise is over. The mean
-        of several runs lies above or below the recipe, in proportion to its rise.
+        Beyond the last evaluation it may leave its shape, further with each doubling until its rise is over. It
+        differs from the mean of several runs in proportion to its rise.
         """
         mean = self.mean_curve(compute)
         if self.shared_shape is None:
@@ -180,18 +179,18 @@ class Posterior:
 
     @property
     def recipe_offset(self) -> Array:
-        """Draws of how far the recipe's ceiling lies from the mean of its runs."""
+        """Draws of the distance of the recipe's ceiling from the mean of its runs."""
         if self.shared_shape is None:
             return np.zeros(len(self.draws.kind))
         spread = self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
         return spread * self.draws.beside
 
     def _x_of(self, compute) -> Array:
-        """Return the logarithm of compute in units of the largest that was measured."""
+        """Return log compute, relative to the largest measured compute."""
         return np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)) / self.blocks.scale, 1e-9))
 
     def mean_curve(self, compute) -> Array:
-        """Return draws of the curve that the runs have in common."""
+        """Return draws of the runs' common curve."""
         d, x = self.draws, self._x_of(compute)
         column = lambda name: getattr(d, name)[:, None]  # noqa: E731
         shape = self.form.shape(x, column("log_exponent"), column("log_midpoint"), column("log_skew"))
@@ -204,16 +203,16 @@ class Posterior:
 
     @property
     def doublings_left(self) -> Array:
-        """Draws of how many doublings after the last evaluation 95 % of the rise is over, cut to 1 to 4."""
+        """Draws of the number of doublings beyond the data until 95 % of the rise is over, limited to 1 to 4."""
         d = self.draws
         return np.clip((d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0), 1.0, 4.0)
 
     @property
     def departure(self) -> Array:
-        """Draws of how far the curve has left its shape one doubling beyond the last evaluation, up or down.
+        """Draws of the curve's departure from its shape one doubling beyond the last evaluation, up or down.
 
-        It is of the order of a share of what the last doubling brought. After a fall, what has been lost is added: the
-        run may lose as much again, or recover.
+        Its scale is a share of what the last doubling brought, plus the loss after a fall: the run may lose as much
+        again, or recover.
         """
         d = self.draws
         ends = self.form.shape(np.log([[0.5], [1.0]]), d.log_exponent, d.log_midpoint, d.log_skew)
@@ -222,7 +221,7 @@ class Posterior:
 
     @property
     def ceiling(self) -> Array:
-        """Draws of the reward that the curve rises to, if it does not fall."""
+        """Draws of the reward that the curve approaches if it does not fall."""
         d = self.draws
         if self.fixed_ceiling is not None:
             return np.full(len(d.kind), self.fixed_ceiling)
@@ -247,9 +246,9 @@ class Posterior:
         return self.clipped(path)
 
     def new(self, compute) -> Array:
-        """Return draws of a new evaluation at each compute: of the same run, or of a new one where there are several.
+        """Return draws of a new evaluation at each compute: of the same run, or of a new run if there are several.
 
-        The residuals of the evaluations say where drift and misfit are now; beyond them these go back to nothing.
+        The residuals give the present drift and misfit, which decay to 0 beyond the last evaluation.
         """
         blocks, d = self.blocks, self.draws
         compute = np.atleast_1d(np.asarray(compute, dtype=float))
@@ -284,13 +283,13 @@ class Posterior:
 
     @property
     def noise_sd(self) -> float:
-        """Scatter of one evaluation about the curve: noise and drift."""
+        """Scatter of one evaluation around the curve: noise and drift."""
         is_drift = self._of_covariance("kernel") < len(priors.DRIFT_LENGTHS)
         drift = np.where(is_drift, self._of_covariance("size"), 0.0)
         return float(np.median(self.draws.noise * np.sqrt(self.blocks.evaluation_weight + drift)))
 
     def _of_covariance(self, name: str) -> Array:
-        """Return a value of every draw's covariance."""
+        """Return an attribute of each draw's covariance."""
         values = [np.broadcast_to(getattr(each, name), len(each.size)) for each in self.wanders]
         return np.concatenate(values)[self.draws.covariance].astype(float)
 
@@ -316,10 +315,10 @@ def posterior(
 ) -> Posterior:
     """Return the posterior of a curve.
 
-    Rises, rises with a fall and flat curves are weighed one after the other, and share the draws by their mass.
+    Rises, rises with a fall and flat curves are weighed one after the other and share the draws by mass.
     """
     shape = FORMS[form]
-    # With a ceiling that is given, the curve rises to it.
+    # With a given ceiling, the curve rises to it.
     flat, fall = (priors.FLAT, priors.FALL) if fixed_ceiling is None else (0.0, 0.0)
     problem = make_problem(blocks, shape, prior_of_form(prior, shape), fixed_ceiling, fall)
     rng = np.random.default_rng(seed)
@@ -329,7 +328,7 @@ def posterior(
         falls = np.arange(1, len(problem.courses.place))
         parts.append(search(prepared, falls, FALL_SIZES, rng, cloud.wider(), like_spread(prepared, rise))[0])
     flat_mass = weigh_flat(prepared)
-    # The masses of the parts are of curves that are not flat.
+    # The masses of the rises and falls are conditional on a curve that is not flat.
     log_masses = [log_sum(part.log_mass) + np.log(1.0 - flat) for part in parts]
     log_masses.append(log_sum(flat_mass) + np.log(max(flat, 1e-300)))
     *counts, num_flat = shared_out(np.array(log_masses), NUM_DRAWS)
@@ -347,16 +346,16 @@ def posterior(
 
 
 def prior_of_form(prior: Prior, form: Form) -> Prior:
-    """Return the prior without room for what the form does not have."""
+    """Return the prior with no width for parameters that the form does not have."""
     if not form.has_exponent:
         prior = replace(prior, log_exponent=(0.0, 1e-4))
     return prior if form.has_midpoint else replace(prior, log_exponent=priors.LOG_POWER, log_midpoint=(0.0, 1e-4))
 
 
 def search_rises(problem: Problem, rng: np.random.Generator) -> tuple[Prepared, Weighed, Cloud]:
-    """Search for rises without a fall; with several runs again, with a spread between them.
+    """Search for rises without a fall; with several runs, search again with a spread between them.
 
-    Runs of a recipe differ along the shape of its rise, which that spread hardly changes.
+    Runs of a recipe differ along the shape of its rise, which the spread barely changes.
     """
     no_fall, prepared = np.array([NO_FALL]), prepare(problem)
     rise, cloud = search(prepared, no_fall, RISE_SIZES, rng)
@@ -367,26 +366,26 @@ def search_rises(problem: Problem, rng: np.random.Generator) -> tuple[Prepared, 
 
 
 def like_spread(prepared: Prepared, rise: Weighed) -> np.ndarray | None:
-    """Return the covariances whose spread between runs is likely for rises: a fall of the recipe does not change it."""
+    """Return the covariances with a likely spread between runs, given the rises; a fall does not change that spread."""
     if prepared.spread is None:
         return None
     return np.flatnonzero(np.isin(prepared.spread, prepared.spread[rise.covariance]))
 
 
 def weigh_flat(prepared: Prepared) -> Array:
-    """Return the log mass of a curve without a rise, under each covariance. Its runs do not differ."""
+    """Return the log mass of a flat curve under each covariance; runs of a flat curve do not differ."""
     problem, spread = prepared.problem, prepared.spread
     log_mass = prepared.log_weight - 0.5 * problem.df * np.log(prepared.squares + problem.prior_squares)
     return log_mass if spread is None else np.where(spread > 0.0, -np.inf, log_mass)
 
 
 def shared_out(log_masses: Array, num: int) -> np.ndarray:
-    """Return how many of `num` draws each mass gets."""
+    """Divide `num` draws among the masses."""
     share = np.exp(log_masses - log_masses.max())
     return np.diff(np.round(np.cumsum(share) / share.sum() * num).astype(int), prepend=0)
 
 
 def log_sum(values: Array) -> float:
-    """Return the logarithm of the sum of numbers that are given by their logarithms."""
+    """Return log(sum(exp(values)))."""
     top = float(values.max())
     return top + float(np.log(np.exp(values - top).sum()))

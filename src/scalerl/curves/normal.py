@@ -1,6 +1,6 @@
-"""The normal distribution and a Student-t, in numpy alone: importing scipy.special takes longer than a fit.
+"""The normal distribution and a Student-t in numpy, because importing scipy.special takes longer than a fit.
 
-All of it follows from one function of the upper tail, P(Z > z) = exp(-z^2 / 2) * `_scaled_tail(z)`.
+Everything follows from one function of the upper tail, P(Z > z) = exp(-z^2 / 2) * `_scaled_tail(z)`.
 """
 
 import numpy as np
@@ -15,15 +15,15 @@ TAIL = (
     0.06039657488256644, -0.18652185796145454, 0.38713740074242146, -0.60789664197186738,
     0.75528513041575065,
 )  # fmt: skip
-"""Of (z + 4) exp(z^2 / 2) P(Z > z) in (z - 4) / (z + 4): its Chebyshev expansion, highest power first."""
+"""Chebyshev expansion of (z + 4) exp(z^2 / 2) P(Z > z) in (z - 4) / (z + 4), highest power first."""
 GUESS = (
     -0.0896976, 0.14457774, -0.14820755, 0.15067229, -0.25476223, 0.34036851, -0.84579178, 0.71337446,
 )  # fmt: skip
-"""Of r - z with r = sqrt(-2 log P(Z > z)), in (r - 3) / (r + 3): wrong by less than 2e-5, and corrected from there."""
+"""Expansion of r - z, with r = sqrt(-2 log P(Z > z)), in (r - 3) / (r + 3): within 2e-5, and refined from there."""
 FARTHEST = 1e150
-"""Stands for infinity: its square is finite."""
+"""Used for infinity, because its square is finite."""
 FAR = 9.0
-"""Beyond it is a share of 1e-19, which a probability near 1 does not notice."""
+"""The tail beyond this is 1e-19, which does not change a probability near 1."""
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
@@ -48,7 +48,7 @@ def normal_cdf(x) -> Array:
 
 
 def log_normal_cdf(x) -> Array:
-    """Return log P(Z <= x), also where that probability is too small for a number; 0 for a large x."""
+    """Return log P(Z <= x), even if the probability underflows; 0 for a large x."""
     x = np.asarray(x, dtype=float)
     value, is_near = np.zeros_like(x), x < FAR
     near = x[is_near]
@@ -59,7 +59,7 @@ def log_normal_cdf(x) -> Array:
 
 
 def log_normal_between(low: Array, high: Array) -> Array:
-    """Return log P(low < Z < high), at least log 1e-300; 0 where both ends are far out."""
+    """Return log P(low < Z < high), at least log 1e-300; 0 if both ends are far out."""
     value, is_near = np.zeros_like(low), (low > -FAR) | (high < FAR)
     inside = normal_cdf(high[is_near]) - normal_cdf(low[is_near])
     value[is_near] = np.log(np.maximum(inside, 1e-300))
@@ -96,7 +96,7 @@ def student_quantile(p) -> Array:
 
 
 def _less_sine(a: Array) -> Array:
-    """Return a - sin a from 0 to pi by its series: the difference itself loses every digit of a small one."""
+    """Return a - sin a for a from 0 to pi by its series, because subtracting loses all digits of a small a."""
     square, value = a * a, np.ones_like(a)
     for k in range(28, 2, -2):
         value = 1.0 - square / (k * (k + 1.0)) * value

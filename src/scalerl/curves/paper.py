@@ -1,6 +1,6 @@
 """The paper's own procedure (arXiv 2510.13786, A.5): a grid of ceilings and midpoints, exponents by least squares.
 
-It gives numbers without intervals, and says nothing about how sure they are.
+It gives point estimates without intervals.
 """
 
 import itertools
@@ -12,27 +12,27 @@ import numpy as np
 from scalerl.curves.forms import Array
 
 CEILINGS = np.linspace(0.450, 0.800, 71)
-# The paper prints [100, 40000]; every midpoint it reports lies on this one (docs/math.md).
+# The paper prints [100, 40000], but every midpoint that it reports is on this grid (docs/math.md).
 MIDPOINTS = np.linspace(100, 4000, 100)
 # The grid of its larger runs: their three midpoints are 35, 90 and 93 steps of it. A midpoint of 0 makes no curve.
 LARGE_MIDPOINTS = np.linspace(0, 12_000, 100)[1:]
 # Its runs start near 0.4, gain about 0.2 and take about 16,000 GPU-hours: the grids for other data are in these units.
 START, GAIN, COMPUTE = 0.4, 0.2, 16_000
 STEP = 0.005
-"""Between ceilings."""
+"""Distance between neighbouring ceilings of the grid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The ceilings that are tried. One alone holds it fixed."""
+    """The ceilings to try; a single value fixes the ceiling."""
 
     ceilings: Array
 
 
 def default_grid(start: float, reward: Array) -> Grid:
-    """Return the printed grid where the rewards lie within it, else the same grid for rewards like these.
+    """Return the printed grid if the rewards lie within it, else the same grid scaled to these rewards.
 
-    So a curve in another unit has the same ceiling in that unit, and the same exponent.
+    So a curve in another unit gets the same ceiling in that unit, and the same exponent.
     """
     best = float(reward.max())
     if CEILINGS[0] <= best <= CEILINGS[-1] - STEP and start < CEILINGS[0]:
@@ -44,10 +44,10 @@ def default_grid(start: float, reward: Array) -> Grid:
 def paper_fit(
     compute: Array, reward: Array, start: float, grid: Grid | None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Return the parameters with the least squared error, and the names of those that lie on the grid's edge.
+    """Return the parameters with the least squared error, and the names of those on the grid's edge.
 
-    While the best midpoint lies on the upper edge of its grid, a larger one is taken: that of the paper's larger runs,
-    then three times as long ones.
+    While the best midpoint is on the upper edge of its grid, try a larger grid: that of the paper's larger runs, then
+    three times as long ones.
     """
     ceilings = (grid or default_grid(start, reward)).ceilings
     scale = float(compute.max())
@@ -71,7 +71,7 @@ def paper_fit(
 
 
 def _fit_exponent(compute: Array, reward: Array, start: float, ceiling: float, midpoint: float) -> tuple[float, float]:
-    # Here, because it takes as long to load as everything else together and nothing else needs it.
+    # Imported here, because it takes as long to load as everything else together.
     from scipy.optimize import OptimizeWarning, curve_fit
 
     def curve(compute: Array, exponent: float) -> Array:

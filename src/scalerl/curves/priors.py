@@ -1,15 +1,15 @@
-"""Every number that the model of a curve takes for granted, with where it comes from.
+"""Every number that the model of a curve assumes, with its source.
 
 Most are round numbers chosen on simulated runs (`benchmarks/populations.py`); scores hardly change with any of them.
 `DIVERGENCE` was set on measured curves; docs/results/data.md lists which. Compute is in units of the largest compute
-measured, rewards in units of what is said.
+measured; each comment names the unit of rewards.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-# How likely a curve is flat, and how likely one that is not falls: 7 of 144 public logs do.
+# Probability that a curve is flat, and that a rising curve falls: 7 of 144 public logs do.
 FLAT = 0.04
 FALL = 0.05
 
@@ -18,23 +18,23 @@ FALL = 0.05
 LOG_EXPONENT = (np.log(2.0), 0.65)
 # Exponents of power laws in arXiv 2509.25300 lie about 0.1, those of the paper's A.4 below 1.
 LOG_POWER = (np.log(0.2), 1.2)
-# People look at a run, or stop it, within a factor of about ten of where its curve bends, and often before that.
+# People look at a run, or stop it, within a factor of about ten of its bend, and often before it.
 LOG_MIDPOINT = (0.4, 1.5)
 # Ratio of the exponents of take-off and saturation: between a third and three in two runs of three.
 LOG_SKEW = (0.0, 1.0)
 
-# The gain: half-normal, of a scale that is one of these shares of what is possible, with these weights. Together they
+# The gain is half-normal; its scale is one of these shares of the possible gain, with these weights. Together they
 # are nearly even in the logarithm, and lean to large gains: a run that is worth training usually gains something.
 GAIN_SHARES = ((0.025, 0.10), (0.06, 0.15), (0.14, 0.20), (0.32, 0.25), (0.7, 0.30))
-# Rewards without limits: the same in units of the range that was seen.
+# Unbounded rewards: the same in units of the observed range.
 GAIN_SPANS = ((0.1, 0.10), (0.3, 0.15), (0.9, 0.25), (2.5, 0.25), (8.0, 0.25))
-# Weight of these scales beside what other runs say of the gain.
+# Weight of these scales if other runs inform the gain.
 SURPRISE = 0.1
 
-# How fast a fall happens, in units of what is left of the run when it begins: at once, or over the rest of it. With a
-# slower one a rise that goes on and a fall that cancels it would look like a run that has levelled off.
+# Speed of a fall, in units of the rest of the run when it begins: at once, or over that rest. With a slower one, a
+# continuing rise and a fall that cancels it would look like a run that has levelled off.
 FALL_LENGTHS = (0.03, 0.3)
-# Size of a fall: half-normal, with this scale in units of the range that was seen.
+# Size of a fall: half-normal, with this scale in units of the observed range.
 FALL_SIZE = 0.5
 
 # The noise of evaluations may be independent; or they drift slowly: variance in units of an evaluation's noise and
@@ -64,17 +64,17 @@ NO_RUN_SPREAD = 0.04
 NOISE_DF = 2.0
 KNOWN_NOISE_DF = 12.0
 
-# A rise smaller than so many of its own standard errors has not been seen.
+# A rise smaller than this many of its standard errors has not been seen.
 NOTICED = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is believed of a sigmoid's parameters before its points are seen: location and scale of each logarithm.
+    """Prior of a sigmoid's parameters: location and scale of each logarithm.
 
-    Each is normal, or a Student-t with three degrees of freedom (`has_heavy_tails`). `log_share` is the gain's share of
-    what is possible; None stands for the weak prior of this module. `log_midpoint` is relative to `scale`, or to the
-    largest compute where that is None.
+    Each is normal, or a Student-t with three degrees of freedom (`has_heavy_tails`). `log_share` is the gain as a
+    share of the possible gain; None is the weak prior of this module. `log_midpoint` is relative to `scale`, or to the
+    largest compute if that is None.
     """
 
     log_exponent: tuple[float, float] = LOG_EXPONENT

@@ -1,7 +1,7 @@
-"""The problem that a fit solves: evaluations and the prior of everything unknown about them, in one unit.
+"""The problem that a fit solves: the evaluations and the priors of all unknowns, in one unit.
 
-Courses, gains and covariances have priors of a few numbers each (`priors.py`); the prior of shapes is a transformation
-of standard normal numbers (`Problem.shapes`), so that the search draws those.
+The priors of courses, gains and covariances are a few numbers each (`priors.py`). The prior of shapes transforms
+standard normal numbers (`Problem.shapes`), which the search draws.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ NO_FALL = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Courses:
-    """The courses that a rise may take: `NO_FALL`, then falls that differ in place and length. One entry for each."""
+    """Possible courses after a rise: `NO_FALL`, then falls that differ in place and length. One array entry each."""
 
     place: Array
     """Compute at which the fall begins, relative to the largest."""
@@ -32,7 +32,7 @@ class Courses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gains:
-    """Normal components of the gain's prior, cut off at 0 and at what is possible."""
+    """Normal components of the gain's prior, truncated to 0 .. `room`."""
 
     mean: Array
     precision: Array
@@ -44,14 +44,14 @@ class Gains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The evaluations of a fit, and the prior of everything that is unknown about them."""
+    """The evaluations of a fit, and the priors of all unknowns."""
 
     blocks: Blocks
     form: Form
     prior: Prior
     fixed_ceiling: float | None
     rewards: Array
-    """Relative to `centre`; the start, where it is known, comes last."""
+    """Rewards relative to `centre`; a known start comes last."""
     centre: float
     level_precision: float
     """Prior precision of the level about the centre, in units of the noise."""
@@ -69,11 +69,11 @@ class Problem:
 
     @property
     def prior_squares(self) -> float:
-        """Sum of squares that the noise's prior adds to that of the residuals."""
+        """Sum of squares that the noise's prior adds to the residuals'."""
         return self.noise_df * self.blocks.noise**2
 
     def with_start(self, values: Array) -> Array:
-        """Add a row for the start, where nothing has happened yet."""
+        """Add a row of zeros for a known start, before any rise."""
         return values if self.blocks.start is None else np.concatenate([values, np.zeros((1, values.shape[1]))])
 
     def rises(self, shapes: Array) -> Array:
@@ -82,13 +82,13 @@ class Problem:
         return columns if self.fixed_ceiling is None else columns - 1.0
 
     def falls(self) -> Array:
-        """Return the column of the drop for every course."""
+        """Return the column of the drop for each course."""
         shares = fallen_share(np.exp(self.blocks.x)[:, None], self.courses.place, self.courses.length)
         shares[:, NO_FALL] = 0.0
         return -self.with_start(shares)
 
     def shapes(self, normal: Array) -> Array:
-        """Return log exponent, midpoint and skew (rows) for standard normal numbers (columns), following the prior."""
+        """Map standard normal numbers (columns) to log exponent, midpoint and skew (rows) by the prior."""
         prior = self.prior
         exponent, midpoint = normal[:, 0], normal[:, 1]
         if prior.has_heavy_tails:
@@ -127,12 +127,12 @@ def make_problem(blocks: Blocks, form: Form, prior: Prior, fixed_ceiling: float 
 
 
 def room_of(blocks: Blocks) -> float:
-    """Return the largest gain that is possible; infinite for rewards without limits."""
+    """Return the largest possible gain; infinite for unbounded rewards."""
     if blocks.bounds is None:
         return np.inf
     low, high = blocks.bounds
     if blocks.start is None:
-        # A run may have risen within its first evaluations, or have fallen below them since.
+        # A run may have risen during its first evaluations, or fallen below them since.
         first = blocks.y[np.argsort(blocks.x, kind="stable")][: max(blocks.num // 20, 1)]
         from_here = min(float(first.mean()), float(np.quantile(blocks.y, 0.1)))
     else:
@@ -141,12 +141,12 @@ def room_of(blocks: Blocks) -> float:
 
 
 def gain_unit(blocks: Blocks) -> float:
-    """Return what the prior counts gains in: what is possible, or the range that was seen."""
+    """Return the prior's unit of gains: the possible gain, or the observed range."""
     return blocks.span if blocks.bounds is None else room_of(blocks)
 
 
 def make_gains(blocks: Blocks, prior: Prior) -> Gains:
-    """Return the prior of the gain: wide components, and narrow ones where earlier runs inform it."""
+    """Return the prior of the gain: wide components, plus narrow ones if earlier runs inform it."""
     unit = gain_unit(blocks)
     rows = [
         (0.0, scale * unit, weight)

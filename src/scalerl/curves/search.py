@@ -1,4 +1,4 @@
-"""Find where the mass is: rounds of weighing shapes and drawing new ones about the heavy ones."""
+"""Find the shapes with posterior mass: weigh shapes, draw new ones around the heavy ones, and repeat."""
 
 from dataclasses import dataclass
 
@@ -13,29 +13,29 @@ WIDE = 1.2
 ALWAYS_WIDE = 0.1
 """Share of the shapes of every round that are drawn with that width."""
 NUM_CENTRES = 40
-"""Old shapes that the new ones of a round are drawn about."""
+"""Number of old shapes around which a round draws new ones."""
 WIDTH = 0.7
-"""Standard deviation of a new shape about an old one, in units of the old ones' spread."""
+"""Standard deviation of a new shape around an old one, in units of the old ones' spread."""
 EFFECTIVE = 14.0
-"""Least effective number of the old shapes, from which these centres are drawn."""
+"""Least effective number of old shapes from which these centres are drawn."""
 MOST_ROUNDS = 12
 ENOUGH = 0.25
 """The search ends once the effective number of the shapes is this share of their number."""
 MOST_COURSES = 12
-"""Courses that are still tried after the first round."""
+"""Largest number of courses to try after the first round."""
 NEGLIGIBLE = 1e-4
-"""Share of the mass below which a covariance is no longer tried."""
+"""A covariance with less than this share of the mass is no longer tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """Shapes, as the numbers that `Problem.shapes` takes, with the log mass of each over covariances and courses."""
+    """Shapes, as inputs of `Problem.shapes`, with the log mass of each summed over covariances and courses."""
 
     normal: Array
     log_mass: Array
 
     def wider(self) -> "Cloud":
-        """Return the cloud with flatter masses, to begin the search of a problem whose mass is nearby."""
+        """Return the cloud with flatter masses, to start the search of a similar problem."""
         return Cloud(normal=self.normal, log_mass=0.2 * self.log_mass)
 
 
@@ -47,9 +47,9 @@ class Round:
     shapes: Array
     cells: Cells
     rough: Array
-    """Log mass of every cell, given its shape."""
+    """Rough log mass of each cell, given its shape."""
     log_share: Array
-    """Log density of each shape under the prior over that with which it was drawn."""
+    """Log ratio of each shape's prior density to the density that it was drawn from."""
     mass: Array
     """Mass of every cell, relative to the largest."""
 
@@ -62,11 +62,10 @@ def search(
     begin: Cloud | None = None,
     covariance: np.ndarray | None = None,
 ) -> tuple[Weighed, Cloud]:
-    """Weigh shapes and draw new ones about the heavy ones until enough have mass; return the last, as cells and cloud.
+    """Search by adaptive importance sampling until enough shapes have mass; return the last cells and cloud.
 
-    This is adaptive importance sampling. `course` and `covariance` hold those to try, all covariances without any;
-    `begin` is a cloud to start from. `sizes` are the numbers of shapes in the first round, in later ones and in the
-    last.
+    `course` and `covariance` are those to try (None: all covariances), and `begin` is a cloud to start from. `sizes`
+    are the numbers of shapes in the first round, in later ones and in the last.
     """
     num, again, last = sizes
     covariance = np.arange(len(prepared.level)) if covariance is None else covariance
@@ -82,7 +81,7 @@ def search(
             if effective_number(by_shape) / len(by_shape) >= ENOUGH:
                 break
     done = weigh_round(prepared, cloud, last, covariance, course, rng)
-    # The courses that were kept stand for all of them in the total.
+    # Scale the total by the share of mass of the courses that were kept.
     log_share = done.log_share - np.log(last) - log_kept
     return weigh_exactly(prepared, done.cells, done.shapes, done.rough, log_share, rng), done.cloud
 
@@ -95,7 +94,7 @@ def weigh_round(
     course: np.ndarray,
     rng: np.random.Generator,
 ) -> Round:
-    """Draw shapes about those of a cloud, and weigh them roughly."""
+    """Draw shapes around those of a cloud, and weigh them roughly."""
     normal, log_drawn = draw_again(cloud, num, rng)
     shapes = prepared.problem.shapes(normal)
     cells = weigh(prepared, shapes, covariance, course)
@@ -108,7 +107,7 @@ def weigh_round(
 
 
 def likely_courses(course: np.ndarray, mass: Array) -> tuple[np.ndarray, float]:
-    """Return the courses with the most mass, at most `MOST_COURSES`, and the share of the mass that they have."""
+    """Return the courses with the most mass, at most `MOST_COURSES`, and their share of the mass."""
     if len(course) <= MOST_COURSES:
         return course, 1.0
     by_course = mass.sum(axis=(0, 1))
@@ -117,17 +116,17 @@ def likely_courses(course: np.ndarray, mass: Array) -> tuple[np.ndarray, float]:
 
 
 def log_normal(normal: Array, sd: float = 1.0) -> Array:
-    """Return the log density of normal numbers (rows), up to the constant that all of these have."""
+    """Return the log density of normal numbers (rows), up to a constant."""
     return -0.5 * (normal**2).sum(axis=1) / sd**2 - normal.shape[1] * np.log(sd)
 
 
 def effective_number(weight: Array) -> float:
-    """Return how many equal weights would be worth as much as these (Kish)."""
+    """Return Kish's effective number of the weights."""
     return float(weight.sum() ** 2 / (weight @ weight))
 
 
 def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draw shapes about those of a cloud, or from a wide prior without one; return them and their log density."""
+    """Draw shapes around those of a cloud, or from a wide prior without one; return them and their log density."""
     dims = 3
     even = spread_evenly(num, dims + 1, rng)
     normal = normal_quantile(np.clip(even[:, :dims], 1e-4, 1.0 - 1e-4))
@@ -144,7 +143,7 @@ def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple
 
 
 def log_mixture(drawn: Array, centres: Array, factor: np.ndarray) -> Array:
-    """Return the log density of a mixture: normals about the centres, with this factor, and the wide one."""
+    """Return the log density of the mixture of normals around the centres (scaled by `factor`) and the wide one."""
     inverse = np.linalg.inv(factor).T
     mine, theirs = drawn @ inverse, centres @ inverse
     apart = (mine**2).sum(axis=1)[:, None] + (theirs**2).sum(axis=1) - 2.0 * mine @ theirs.T
@@ -153,7 +152,7 @@ def log_mixture(drawn: Array, centres: Array, factor: np.ndarray) -> Array:
 
 
 def spread_evenly(num: int, dims: int, rng: np.random.Generator) -> Array:
-    """Return points of a unit cube that cover it more evenly than random ones: an additive recurrence."""
+    """Return quasi-random points of the unit cube, by an additive recurrence."""
     # The golden ratio, generalised to this many dimensions; its powers are the steps.
     base = 2.0
     for _ in range(30):
@@ -164,7 +163,7 @@ def spread_evenly(num: int, dims: int, rng: np.random.Generator) -> Array:
 
 
 def tempered(log_mass: Array, least: float) -> Array:
-    """Return weights, the mass to a power: the largest up to 1 whose effective number is at least `least`."""
+    """Return the mass raised to the largest power, at most 1, that gives an effective number of at least `least`."""
     power, low, high = 1.0, 0.0, 1.0
     log_mass = log_mass - log_mass.max()
     for _ in range(10):

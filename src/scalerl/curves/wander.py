@@ -1,4 +1,4 @@
-"""Wander: how evaluations depart from their curve together, as covariances that one rotation makes diagonal.
+"""Wander: correlated departures of evaluations from their curve, as covariances diagonalised by one rotation.
 
 Drift is an Ornstein-Uhlenbeck process along the evaluations of a run, misfit a Matern process in log compute.
 """
@@ -20,9 +20,9 @@ def places_of(blocks: Blocks) -> Place:
 
 
 def movement(blocks: Blocks, x: Array) -> Array:
-    """Return how much of its range the run moves within a factor of compute about each place, up to 1.
+    """Return the share of its range (up to 1) that the run moves within a factor of compute around each place.
 
-    A curve departs from its shape where it moves, not where it has levelled off.
+    Misfit is in proportion to it: a curve departs from its shape where it moves, not where it has levelled off.
     """
     order = np.argsort(blocks.x, kind="stable")
     places, level = blocks.x[order], blocks.y[order]
@@ -45,25 +45,25 @@ def kernels(blocks: Blocks, here: Place, there: Place) -> list[Array]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wander:
-    """Covariances `noise + spread between runs + size * kernel` for several sizes; one rotation makes all diagonal."""
+    """Covariances `noise + spread between runs + size * kernel` for several sizes; one rotation diagonalises all."""
 
     kernel: int
     """Number of the kernel in the list of `kernels`."""
     size: Array
-    """In units of the noise's variance."""
+    """Sizes of the wander, in units of the noise's variance."""
     spread: float
     """Standard deviation between runs, in units of the noise."""
     rotate: Array
     shrink: Array
-    """Precision of each rotated direction (columns) for every size (rows), 1 without wander."""
+    """Precision of each rotated direction (columns) for each size (rows); 1 without wander."""
     log_weight: Array
     """Logarithm of the prior probability of each size, plus that of the normal density's constant."""
 
 
 def make_wanders(blocks: Blocks, shared_shape: Array | None) -> list[Wander]:
-    """Return every covariance that is tried.
+    """Return all covariances to try.
 
-    The rewards of runs of one recipe differ in proportion to a sigmoid of `shared_shape`; with None they do not differ.
+    Runs of one recipe differ in proportion to a sigmoid of `shared_shape`; with None they do not differ.
     """
     unit = blocks.span / blocks.noise
     noise = blocks.weight if blocks.start is None else np.append(blocks.weight, blocks.start_weight)
@@ -82,9 +82,9 @@ def make_wanders(blocks: Blocks, shared_shape: Array | None) -> list[Wander]:
 
 
 def wander_sizes(unit: float) -> list[Array]:
-    """Return the sizes and their prior probabilities, a table for each kernel. No wander stands once, in the first.
+    """Return a table of sizes and prior probabilities for each kernel. Only the first table has the size 0 (no wander).
 
-    `unit` is the range that was seen, in units of the noise.
+    `unit` is the observed range, in units of the noise.
     """
     drifts = np.array(priors.DRIFTS)
     no_wander = np.array([[0.0, priors.INDEPENDENT]])
@@ -94,16 +94,16 @@ def wander_sizes(unit: float) -> list[Array]:
 
 
 def between_runs(blocks: Blocks, shared_shape: Array | None) -> Array:
-    """Return the covariance of the evaluations that a spread of 1 between runs makes.
+    """Return the covariance of the evaluations for a spread of 1 between runs.
 
-    What the runs have in common is the recipe's: how far they lie from it in the mean cannot be seen.
+    It leaves out the runs' common deviation, which the data cannot tell from the recipe.
     """
     risen = np.zeros(blocks.num) if shared_shape is None else sigmoid(blocks.x, *shared_shape)
     return (np.equal.outer(blocks.run, blocks.run) - 1.0 / blocks.num_runs) * np.outer(risen, risen)
 
 
 def diagonalised(number: int, kernel: Array, table: Array, spread: float, whiten: np.ndarray, log_det: float) -> Wander:
-    """Return the covariances of one kernel for all its sizes; `whiten` makes noise and spread independent."""
+    """Return the covariances of one kernel for all its sizes; `whiten` decorrelates noise and spread."""
     num = len(kernel)
     values, vectors = np.linalg.eigh(whiten[:, :num] @ kernel @ whiten[:, :num].T)
     size, weight = table.T

@@ -2,8 +2,8 @@
 
 prepare         integrates the level out of rewards and falls, once for all shapes
 weigh           integrates level and drop out of every cell: a covariance, a shape and a course
-rough_mass      the mass of every cell at its best gain, to find where the mass is
-weigh_exactly   the cells that matter, with the whole prior of the gain and all limits
+rough_mass      approximates the mass of every cell by its best gain
+weigh_exactly   weighs the cells that matter with the whole prior of the gain and all limits
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from scalerl.curves.wander import Wander, make_wanders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A problem under every covariance (first axis), with all that does not depend on the shape of the rise."""
+    """A problem under every covariance (first axis): everything that does not depend on the shape of the rise."""
 
     problem: Problem
     wanders: list[Wander]
@@ -31,19 +31,19 @@ class Prepared:
     them is their scalar product under that covariance. The level is projected out of rewards and falls."""
     log_weight: Array
     spread: Array | None
-    """Spread between runs, as a share of the range that was seen: one of `RUN_SPREADS` or 0; None with one run."""
+    """Spread between runs, as a share of the observed range: one of `RUN_SPREADS` or 0; None with one run."""
     level_precision: Array
     """Posterior precision of the level, given gain and drop ..."""
     level: Array
-    """... and its mean without any."""
+    """... and its mean without gain and drop."""
     squares: Array
-    """Sum of squares of the rewards, less what the level explains."""
+    """Sum of squares of the rewards after removing the level."""
     fall_on_level: Array
-    """How much a drop of 1 lowers the level, under each course."""
+    """Decrease of the level's mean per unit of drop, for each course."""
     fall_precision: Array
     """Posterior precision of the drop under each course, given the gain ..."""
     fall: Array
-    """... and times the drop's mean without a gain."""
+    """... and its product with the drop's mean without a gain."""
 
 
 def prepare(problem: Problem, shared_shape: Array | None = None) -> Prepared:
@@ -84,25 +84,25 @@ def prepare(problem: Problem, shared_shape: Array | None = None) -> Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Covariances x shapes x courses: level and drop are integrated out, the gain is not yet."""
+    """Cells, one per covariance, shape and course: level and drop are integrated out, the gain is not yet."""
 
     covariance: np.ndarray
     course: np.ndarray
-    """Numbers of the covariances and courses that are still tried."""
+    """Indices of the remaining courses (and, above, covariances)."""
     log_weight: Array
     precision: Array
     """Precision of the gain, without its prior ..."""
     pull: Array
-    """... and times its least-squares value."""
+    """... and its product with the least-squares gain."""
     squares: Array
-    """Sum of squares of the rewards, less what level and drop explain."""
+    """Sum of squares of the rewards after removing level and drop."""
     on_level: Array
-    """How much a gain of 1 lowers the level (without courses) ..."""
+    """Decrease of the level's mean per unit of gain (without courses) ..."""
     on_fall: Array
-    """... and the drop."""
+    """... and decrease of the drop's mean per unit of gain."""
 
     def take(self, covariance: np.ndarray, shape: np.ndarray, course: np.ndarray) -> "Cells":
-        """Return the cells at these places, along one axis."""
+        """Return the selected cells of each axis."""
         whole, of_all_shapes = (covariance, shape, course), (covariance, 0, course)
         return Cells(
             covariance=self.covariance[covariance],
@@ -117,7 +117,7 @@ class Cells:
 
 
 def weigh(prepared: Prepared, shapes: Array, covariance: np.ndarray, course: np.ndarray) -> Cells:
-    """Integrate level and drop out of every cell: shapes with these numbers of covariances and courses."""
+    """Integrate level and drop out of every cell of these shapes, covariances and courses."""
     problem = prepared.problem
     rises = problem.rises(shapes)
     products = rises.T @ prepared.columns[covariance][:, :, np.concatenate([[0, 1], 2 + course])]
@@ -131,7 +131,7 @@ def weigh(prepared: Prepared, shapes: Array, covariance: np.ndarray, course: np.
     on_fall = along / fall_precision
     has_fall = np.where(course == NO_FALL, 0.0, 1.0)
     log_weight = prepared.log_weight[covariance, None] + problem.courses.log_weight[course]
-    # A drop is positive: half of its prior is cut off.
+    # A drop is positive, so its prior is a half-normal.
     log_weight = log_weight + has_fall * np.log(2.0 * np.sqrt(problem.drop_precision / fall_precision[:, 0]))
     return Cells(
         covariance=covariance,
@@ -146,7 +146,7 @@ def weigh(prepared: Prepared, shapes: Array, covariance: np.ndarray, course: np.
 
 
 def rise_squares(wanders: list[Wander], rises: Array, covariance: np.ndarray) -> Array:
-    """Return the squares of each rise (columns) under these covariances, which are numbered through all wanders."""
+    """Return the squared norm of each rise (columns) under these covariances, counted through all wanders."""
     squares, begin = [], 0
     for wander in wanders:
         end = begin + len(wander.size)
@@ -158,10 +158,10 @@ def rise_squares(wanders: list[Wander], rises: Array, covariance: np.ndarray) ->
 
 
 def log_spread_prior(spread: Array, gain: Array, unit: Array) -> Array:
-    """Return the log prior of the spread between runs, a share of the gain, among the sizes that are tried.
+    """Return the log prior of the spread between runs over the sizes to try; the spread is a share of the gain.
 
-    `unit` is what those sizes count in. No spread stands for all that are smaller. The weights add up to 1 for every
-    gain: how large a gain is likely to be does not depend on the sizes that are tried.
+    `unit` is the unit of those sizes. The size 0 represents all smaller ones. The weights add up to 1 for every gain,
+    so the prior of the gain does not depend on the sizes.
     """
     mean, sd = priors.LOG_RUN_SPREAD
     expected = (np.log(np.maximum(gain, 1e-12) / unit) + mean) / sd
@@ -176,7 +176,7 @@ def log_spread_prior(spread: Array, gain: Array, unit: Array) -> Array:
 
 
 def rough_mass(prepared: Prepared, cells: Cells) -> Array:
-    """Return the log mass of every cell at the best gain that is possible, under the widest component of its prior."""
+    """Return the log mass of every cell at its best possible gain, under the widest component of the gain's prior."""
     problem = prepared.problem
     precision = cells.precision + problem.gains.precision.min()
     gain = np.clip(cells.pull / precision, 0.0, problem.gains.room)
@@ -185,25 +185,25 @@ def rough_mass(prepared: Prepared, cells: Cells) -> Array:
     log_mass = cells.log_weight - 0.5 * np.log(precision) - 0.5 * problem.df * np.log(squares)
     if prepared.spread is None:
         return log_mass
-    # Spreads are tried in units of the noise, which may turn out larger than was guessed.
+    # Spreads are in units of the noise, which may turn out larger than estimated.
     unit = np.sqrt(squares / problem.df) * problem.blocks.span / problem.blocks.noise
     return log_mass + log_spread_prior(prepared.spread[cells.covariance, None, None], gain, unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """Cells that matter (last axis) with the components of the gain's prior (first axis), weighed exactly."""
+    """Exactly weighed cells (last axis) for each component of the gain's prior (first axis)."""
 
     log_mass: Array
     squares: Array
-    """Sum of squares that is left for the noise, with that of its prior."""
+    """Remaining sum of squares, with that of the noise's prior."""
     drop: Array
     drop_precision: Array
     gain: Array
     gain_precision: Array
     """Precision of the gain, given the drop ..."""
     trade: Array
-    """... and how much less the gain is for a drop that is larger by 1."""
+    """... and the decrease of the gain per unit of drop."""
     shape: Array
     covariance: np.ndarray
     course: np.ndarray
@@ -211,7 +211,7 @@ class Weighed:
 
 
 NUM_WEIGHED = 1200
-"""Cells that are drawn to be weighed exactly."""
+"""Number of cells to draw and weigh exactly."""
 
 
 def weigh_exactly(
@@ -219,8 +219,8 @@ def weigh_exactly(
 ) -> Weighed:
     """Draw cells by their rough mass, and weigh them with the whole prior of the gain and all limits.
 
-    `log_share` is the prior mass that each shape stands for. A drawn cell counts by its exact mass over its rough one,
-    so that the total is that of all cells.
+    `log_share` is the log prior mass of each shape. A drawn cell is weighted by its exact over its rough mass, so the
+    total estimates that of all cells.
     """
     problem = prepared.problem
     gains, df = problem.gains, problem.df
@@ -259,7 +259,7 @@ def weigh_exactly(
 def draw_cells(
     rough: Array, log_share: Array, rng: np.random.Generator
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Array]:
-    """Draw cells by their rough mass; return their places, and the log of what each counts, over its rough mass."""
+    """Draw cells by their rough mass; return their places, and the log weight of each over its rough mass."""
     log_cell = rough + log_share[:, None]
     top = float(log_cell.max())
     mass = np.exp(log_cell - top).ravel()
@@ -270,9 +270,9 @@ def draw_cells(
 
 
 def log_limits(prepared: Prepared, weighed: Weighed) -> Iterator[Array]:
-    """Yield the log probabilities that the drop, then the gain, the spread of runs and the level are possible.
+    """Yield the log probabilities that the drop, then the gain, the spread of runs and the level are within limits.
 
-    Each is taken at the likely values of those before it. The limit of the drop often matters, so it comes first.
+    Each is conditional on likely values of those before it. The limit of the drop often matters, so it comes first.
     """
     problem = prepared.problem
     blocks, room, covariance = problem.blocks, problem.gains.room, weighed.covariance
@@ -289,13 +289,13 @@ def log_limits(prepared: Prepared, weighed: Weighed) -> Iterator[Array]:
     if prepared.spread is not None:
         yield log_spread_prior(prepared.spread[covariance], likely_gain, error * blocks.span / blocks.noise)
     if blocks.bounds is not None and problem.fixed_ceiling is None:
-        # A level below what is possible; by one standard error, since noise may put it there.
+        # Allow a level one standard error below the limit, since noise may put it there.
         level = problem.centre + prepared.level[covariance] - likely_gain * weighed.on_level - blocks.bounds[0]
         level -= likely_drop * prepared.fall_on_level[covariance, weighed.course]
         yield log_normal_cdf(level / error * np.sqrt(prepared.level_precision[covariance]) + 1.0)
 
 
 def drawn_by_mass(mass: Array, shares: Array) -> np.ndarray:
-    """Return the places at which these shares of the total mass are reached."""
+    """Return the indices at which the cumulative mass reaches these shares."""
     total = np.cumsum(mass)
     return np.minimum(np.searchsorted(total, shares * total[-1]), len(total) - 1)

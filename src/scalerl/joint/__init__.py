@@ -1,4 +1,4 @@
-"""Inference from several curves together: pooled fits, learnt priors, transfer between sizes, and what to run next.
+"""Inference from several curves together: pooled fits, learned priors, transfer between sizes, and what to run next.
 
 Imports numpy only.
 """

@@ -1,7 +1,7 @@
-"""How to spend a budget: which completions per problem n and problems per batch B are best at which compute.
+"""How to split a step: the best completions per problem n and problems per batch B at each compute.
 
-From arms that differ in n and B, as in C = n x B x steps. Every arm has joint draws of its curve; in each draw one arm
-is the best at a compute, and the shares of the arms are the posterior of the best n and B among those that were tried.
+The arms differ in n and B, where C = n x B x steps. Each arm has joint draws of its curve. In each draw one arm is the
+best at a compute, so the arms' shares are the posterior of the best n and B among those tried.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from scalerl.curves.forms import Array
 from scalerl.joint.plan import draws_at, table_of
 
 Spending = tuple[float, ...]
-"""The settings of an arm, in the order of their names."""
+"""The settings of an arm, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What to spend a compute on."""
+    """The best use of a compute."""
 
     compute: float
     best: Spending
@@ -31,11 +31,11 @@ class Allocation:
     reward: Value
     """Reward of the best arm."""
     lost: Value
-    """Reward that the arm which is best at the largest compute loses against it here."""
+    """Reward lost here by the arm that is best at the largest compute."""
 
 
 def allocate(arms: Mapping[Spending, Fit], computes: Sequence[float], level: float) -> list[Allocation]:
-    """Return the best arm at each compute; the computes rise."""
+    """Return the best arm at each compute, in rising order."""
     settings = np.array(list(arms))
     tables = [table_of([draws_at(str(arm), fit, compute) for arm, fit in arms.items()]) for compute in computes]
     last = int(tables[-1].mean(axis=1).argmax())

@@ -1,7 +1,7 @@
 """Where a run lies among public runs of its kind, offline: "steeper than 80 % of 60 agent runs".
 
-The package ships, for each kind of task, the sorted values of the runs in docs/results/bank. They describe a run that
-has been fitted; no fit, prior or decision uses them.
+The package ships the sorted values of the runs in docs/results/bank for each kind of task. They only describe fitted
+runs; no fit, prior or decision uses them.
 """
 
 import json
@@ -27,25 +27,25 @@ class Place:
     """Where a run lies among others by one measure."""
 
     measure: Measure
-    """`exponent`: how steep; `gain`: of the reward, in all; `midpoint`: the share of its compute at which half of the
-    gain was there; `reached`: the share of the gain that it has."""
+    """`exponent`: the steepness; `gain`: the total gain of reward; `midpoint`: the share of the run's compute at which
+    half of the gain was reached; `reached`: the share of the gain reached."""
     kind: str
     own: Value
     below: Value
-    """Share of the other runs that have less, from 0 to 1."""
+    """Share of the other runs with a smaller value, from 0 to 1."""
     num: int
-    """Runs that it is compared with."""
+    """Number of other runs."""
 
 
 def kinds() -> tuple[str, ...]:
-    """Return the kinds of tasks that there are runs of."""
+    """Return the kinds of tasks in the bank."""
     return tuple(_reference())
 
 
 def place(curve: Fit, kind: str) -> tuple[Place, ...]:
-    """Return where a run lies among those of a kind; nothing for one in which no rise is seen.
+    """Return where a run lies among those of a kind; empty if no rise is seen in it.
 
-    Gains are compared only where rewards have limits.
+    Gains are compared only for bounded rewards.
     """
     if kind not in _reference():
         raise ValueError(f"the bank has no runs of kind {kind!r}; it has {', '.join(_reference())}")
@@ -66,7 +66,7 @@ def place(curve: Fit, kind: str) -> tuple[Place, ...]:
 
 
 def measured(curve: Fit) -> dict[Measure, Array]:
-    """Return draws of each measure of a run; nothing where no rise is seen."""
+    """Return draws of each measure of a run; empty if no rise is seen."""
     if curve.posterior is None or curve.form != "sigmoid" or np.mean(curve.drawn.draws.seen) < LIKELIER:
         return {}
     start, ceiling = curve.param_draws("start"), curve.param_draws("ceiling")

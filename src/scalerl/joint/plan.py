@@ -25,11 +25,11 @@ from scalerl.curves.forms import Array
 from scalerl.curves.normal import normal_cdf
 
 NUM_HORIZONS = 6
-GROUPS = 3  # averages that new evaluations are summed up by
-LEAST_KNOWN = 3  # curves that say what an arm without one may be like
-FIRST_STAGE = 0.7  # share of the spread of such an arm that its first curve explains
-LEAST_VALUE = 0.02  # of the worth: what continuing an arm must be expected to add to what is chosen in the end
-DONE = 1 - 1e-6  # share of the target from which an arm is there
+GROUPS = 3  # number of means that summarise new evaluations
+LEAST_KNOWN = 3  # least number of curves from which to guess that of an arm without one
+FIRST_STAGE = 0.7  # share of such an arm's spread that its first curve explains
+LEAST_VALUE = 0.02  # share of the worth that continuing an arm must be expected to gain
+DONE = 1 - 1e-6  # an arm with this share of the target has reached it
 
 
 class Reason(StrEnum):
@@ -56,25 +56,25 @@ PlanKind = Literal["decided", "continue", "open"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An arm at the time of planning. `fit` is None, or has no intervals, while there are too few points to fit."""
+    """An arm at the time of planning. `fit` is None, or has no intervals, if there are too few points."""
 
     name: str
     spent: float
     fit: Fit | None
     can_continue: bool = True
     num_runs: int = 1
-    """Number of seeds, which are continued together: the cost of continuing is multiplied by it."""
+    """Number of seeds. They are continued together, so the cost of continuing is multiplied by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmPlan:
-    """The state of an arm, and the action that the plan proposes for it."""
+    """The state of an arm, and the proposed action."""
 
     name: str
     spent: float
     p_best: float
     loss: float
-    """Reward that is lost on average if this arm is taken now; NaN where it is not known."""
+    """Expected loss of reward from taking this arm now; NaN if unknown."""
     reward_at_target: Value | None
     action: Action
     reason: Reason
@@ -96,12 +96,12 @@ class Planned:
     kind: PlanKind
     """`open`: the arms cannot be told apart, and no continuation is worth it or within the budget."""
     chosen: tuple[str, ...]
-    """The arm to take, or those of which any will do; the leader where the choice is open."""
+    """The arm to take, the arms that are equally good, or the leader of an open choice."""
     answer: Answer | None
-    """None where no arm has a curve."""
+    """None if no arm has a curve."""
     is_budget_spent: bool
     cost: float
-    """Compute that all proposed continuations cost together."""
+    """Total compute of the proposed continuations."""
 
     def arm(self, name: str) -> ArmPlan:
         return next(arm for arm in self.arms if arm.name == name)
@@ -118,8 +118,8 @@ def plan(
 ) -> Planned:
     """Return what to do with each arm.
 
-    `stage` is the least compute to continue by, an eighth of the target if None. `budget` limits the compute of all
-    arms together, including what they have spent already.
+    `stage` is the smallest continuation, an eighth of the target if None. `budget` limits the compute of all arms
+    together, including what they have already spent.
     """
     stage = stage or target / 8
     known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.has_intervals}
@@ -130,7 +130,7 @@ def plan(
         at_target[name] = stream_of(name).permutation(draws)
         past_peak |= {name} if is_past_peak else set()
     if len(known) >= LEAST_KNOWN:
-        # An arm without a curve of its own may be like any of the others.
+        # An arm without a curve may be like any of the others.
         mixture = np.concatenate([at_target[name] for name in sorted(known)])
         num = len(mixture) // len(known)
         for arm in arms:
@@ -165,19 +165,19 @@ def plan(
 
 
 def table_of(draws: Sequence[Array]) -> Array:
-    """Return draws of several arms as rows; where one has fewer, as many of each."""
+    """Return draws of several arms as rows, cut to the smallest number of draws."""
     return np.stack([own[: min(map(len, draws))] for own in draws])
 
 
 def draws_at(name: str, curve: Fit, compute: float) -> Array:
-    """Return draws of the curve at a compute, in an order of its own, so that draws of two arms are independent."""
+    """Return draws of the curve at a compute, shuffled by the name, so that draws of two arms are independent."""
     return stream_of(name).permutation(curve.curve_draws([compute])[:, 0])
 
 
 def _row(
     arm: Candidate, names: Sequence[str], choice: Pick | None, at_target: Mapping[str, Array], level: float
 ) -> ArmPlan:
-    """Return the state of an arm, before anything is decided about it."""
+    """Return the state of an arm, without a decision."""
     draws = at_target.get(arm.name)
     option = None if choice is None or draws is None else choice.options[names.index(arm.name)]
     value = None
@@ -259,7 +259,7 @@ def horizons_of(arm: Candidate, curve: Fit, target: float, stage: float) -> tupl
 
 
 def _gap(name: str, means: Mapping[str, float]) -> float:
-    """Return the distance between the mean of an arm and the best mean of the others."""
+    """Return the distance between an arm's mean and the best mean of the others."""
     others = [mean for other, mean in means.items() if other != name]
     return abs(means[name] - max(others)) if others else 0.0
 
@@ -292,7 +292,7 @@ def _spacing(curve: Fit) -> float:
 
 
 def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None) -> tuple[list[ArmPlan], bool]:
-    """Cut the continuations to the budget, serving the highest rates first; return the rows and whether it is spent."""
+    """Limit the continuations to the budget, highest rates first; return the rows and whether the budget is spent."""
     left = np.inf if budget is None else budget - sum(row.spent * runs[row.name] for row in rows)
     is_spent = bool(left <= 1e-9 * max((row.spent for row in rows), default=1.0))
     kept: dict[str, ArmPlan] = {}

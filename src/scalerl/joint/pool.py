@@ -1,4 +1,4 @@
-"""Pool the arms of a study: fit each again with a prior that is learnt from the others."""
+"""Pool the arms of a study: refit each with a prior learned from the others."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,14 +6,14 @@ from scalerl.curves.decide import smallest_change
 from scalerl.curves.fit import Fit, refit
 from scalerl.joint.population import Member, can_be_pooled, learn_prior, member
 
-LEAST_MEMBERS = 3  # fewer runs say nothing of how far runs differ
+LEAST_MEMBERS = 3  # fewer runs do not show how much runs differ
 
 
 def pool(fits: Mapping[str, Fit], earlier: Sequence[Member] = ()) -> dict[str, Fit]:
-    """Fit each curve again under the prior that the other fits and the `earlier` runs make; return all fits.
+    """Refit each curve with a prior learned from the other fits and the `earlier` runs; return all fits.
 
-    A run is left out of its own prior, so that nothing counts twice. Fits that cannot be pooled are returned unchanged,
-    and so are all if there are fewer than LEAST_MEMBERS runs. The fits must have the same axis of compute, base model
+    A run does not inform its own prior, so nothing counts twice. Fits that cannot be pooled are returned unchanged, and
+    so are all fits if there are fewer than LEAST_MEMBERS runs. The fits must have the same axis of compute, base model
     and task.
     """
     own = {name: member(name, curve) for name, curve in fits.items() if can_be_pooled(curve)}
@@ -28,10 +28,10 @@ def pool(fits: Mapping[str, Fit], earlier: Sequence[Member] = ()) -> dict[str, F
 
 
 def siblings(fits: Mapping[str, Fit]) -> list[tuple[str, ...]]:
-    """Return the names of curves that share a start, in groups: those that may inform each other by default.
+    """Return groups of curves with the same start, which inform each other by default.
 
-    Two starts are one if they differ by less than noise makes of two evaluations. The curves must be on one axis of
-    compute, and evaluated on one task.
+    Two starts are the same if noise could explain their difference. The curves must have the same axis of compute and
+    the same task.
     """
     known = [(start_of(curve), name) for name, curve in fits.items() if can_be_pooled(curve)]
     groups: list[list[str]] = []
@@ -43,5 +43,5 @@ def siblings(fits: Mapping[str, Fit]) -> list[tuple[str, ...]]:
 
 
 def start_of(curve: Fit) -> float:
-    """Return the reward before training: as it was given, else as it is fitted."""
+    """Return the reward before training: the given one, else the fitted one."""
     return curve.params["start"] if curve.start is None else curve.start

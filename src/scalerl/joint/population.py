@@ -1,13 +1,13 @@
-"""A population of runs: what runs of one kind have in common, and how far they differ.
+"""A population of runs: what runs of one kind have in common, and how much they differ.
 
-Each run has a location and an error of the logarithms of its gain's share, exponent and midpoint: those of its
-posterior, with the weak prior divided out so that a run that knows nothing says nothing. A law of these values has a
-scatter about it, learnt with them:
+Each run gives the logarithms of its gain's share, exponent and midpoint a location and an error: those of its
+posterior, with the weak prior divided out so that an uninformative run adds nothing. A law predicts these values up to
+a scatter, which is learned too:
 
     value_j = features_j . coefficients + scatter * t_j + error_j
 
-A pool is the law with one coefficient, its centre; `transfer.py` has laws that depend on the size. What is forecast for
-one more run is a Student-t with few degrees of freedom, so that an arm that differs from all others may do so.
+A pool is the law with one coefficient, its centre; `transfer.py` has laws that depend on the size. The forecast for one
+more run is a Student-t with few degrees of freedom, so that an arm may differ from all others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,20 +24,20 @@ from scalerl.curves.priors import Prior
 from scalerl.curves.problem import gain_unit
 
 SCATTERS = np.geomspace(0.125, 16.0, 15)
-"""In units of a typical scatter."""
+"""Grid of scatters, in units of the typical scatter."""
 T_QUANTILE = 1.6377
-"""Half the width of the central 80 % of a Student-t with three degrees of freedom."""
+"""Half-width of the central 80 % interval of a Student-t with three degrees of freedom."""
 WEAK_SHARE = (np.log(0.2), 1.2)
-"""About what the weak prior says of the logarithm of the gain, in units of what is possible ..."""
+"""Approximate weak prior of the gain's logarithm, in units of the possible gain ..."""
 WEAK_SPAN = (0.0, 1.6)
-"""... and of rewards without limits, in units of the range that was seen."""
+"""... and for unbounded rewards, in units of the observed range."""
 NEW = 0.9
-"""A run whose error is not smaller than this share of the weak prior's variance has said nothing."""
+"""A run whose variance is at least this share of the weak prior's is uninformative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawPrior:
-    """Means and sds of a law's coefficients, and the typical scatter about it."""
+    """Means and sds of a law's coefficients, and the typical scatter around it."""
 
     mean: tuple[float, ...]
     sd: tuple[float, ...]
@@ -49,20 +49,20 @@ POOLED = {
     "exponent": LawPrior(mean=(priors.LOG_EXPONENT[0],), sd=(priors.LOG_EXPONENT[1],), scatter=0.25),
     "midpoint": LawPrior(mean=(0.0,), sd=(4.0,), scatter=0.35),
 }
-"""What the parameters of related runs differ by: the ablations of arXiv 2510.13786 and our own studies. A share is even
-in its logarithm beforehand; a midpoint may lie anywhere, in any unit."""
+"""How much related runs differ, from the ablations of arXiv 2510.13786 and our own studies. A share is log-uniform a
+priori; a midpoint may lie anywhere, in any unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One run: (location, error) of each logarithm that it says something of."""
+    """One run: (location, error) of each logarithm about which it is informative."""
 
     name: str
     values: Mapping[str, tuple[float, float]]
 
 
 def can_be_pooled(curve: Fit) -> bool:
-    """Return whether a fit is a sigmoid that rises and has nothing held fixed."""
+    """Return whether a fit is a rising sigmoid without fixed parameters."""
     if curve.posterior is None or curve.form != "sigmoid" or curve.fixed:
         return False
     draws = curve.posterior.draws
@@ -70,7 +70,7 @@ def can_be_pooled(curve: Fit) -> bool:
 
 
 def member(name: str, curve: Fit) -> Member:
-    """Return what a run says by itself, without what other runs said of it."""
+    """Return a run's own information, without that of a prior from other runs."""
     own = curve.alone or curve
     draws = own.drawn.draws.take(own.drawn.draws.kind == Kind.rise)
     share_unit, scale = _share_unit(own), np.log(own.scale)
@@ -88,13 +88,13 @@ def member(name: str, curve: Fit) -> Member:
 
 
 def _share_unit(curve: Fit) -> float:
-    """Return the log of what a gain is counted in: what is possible; of a reward without limits, its own unit."""
+    """Return the log of the unit of gains: the possible gain, or the reward's own unit if it is unbounded."""
     return 0.0 if curve.bounds is None else float(np.log(gain_unit(curve.drawn.blocks)))
 
 
 def _without(draws: Array, weak: tuple[float, float]) -> tuple[float, float] | None:
-    """Return location and error of draws, with a normal prior divided out; None where that is all there is."""
-    # By quantiles, since another kind of curve with little mass may lie far away.
+    """Return location and error of draws with a normal prior divided out; None if only the prior remains."""
+    # Use quantiles, since another kind of curve with little mass may be far away.
     low, mean, high = np.quantile(draws, [0.16, 0.5, 0.84])
     variance = max(float(high - low) / 2, 1e-4) ** 2
     if variance >= NEW * weak[1] ** 2:
@@ -104,7 +104,7 @@ def _without(draws: Array, weak: tuple[float, float]) -> tuple[float, float] | N
 
 
 def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
-    """Return the prior for one more run. Given its fit under the weak prior, midpoints and gains are in its units."""
+    """Return the prior for one more run, in the units of its fit under the weak prior if that is given."""
     found: dict[str, tuple[float, float]] = {}
     for param, prior in POOLED.items():
         values = [own.values[param] for own in members if param in own.values]
@@ -138,7 +138,7 @@ def law(
     is_curve: bool = False,
     num: int = 4096,
 ) -> tuple[Array, Array]:
-    """Return draws of the law at the target, where all features but the first are 0, and of the scatter about it.
+    """Return draws of the law at the target, where all features but the first are 0, and of the scatter around it.
 
     `members` are (value, error). The coefficients integrate out in closed form for each scatter, which is half-Cauchy.
     `stretch` multiplies the scatter at each member. With `is_curve` the draws do not include the scatter: the caller
@@ -156,7 +156,7 @@ def law(
         towards = np.linalg.solve(total, (features.T / variance) @ residual)
         covariance = np.linalg.inv(total)
         ratio = scatter / prior.scatter
-        log_width = np.log(ratio) - np.log1p(ratio**2)  # half-Cauchy, on nodes even in the logarithm
+        log_width = np.log(ratio) - np.log1p(ratio**2)  # half-Cauchy, on logarithmically spaced nodes
         log_likelihood = -0.5 * (
             np.log(variance).sum()
             + residual**2 @ (1 / variance)

@@ -1,8 +1,8 @@
 """Read and write prior files. `scalerl prior RUNS --out FILE` writes one and `--prior FILE` reads it; the package ships
 one as well.
 
-A file holds the members (earlier runs) rather than densities, so that people can read it and leave out members. A run
-that was fitted has location and error of the logarithms of `population.py`, a published one what was published:
+A file contains the members (earlier runs) instead of densities, so that people can read it and remove members. A fitted
+run has the location and error of the logarithms of `population.py`, a published run its published parameters:
 
     {"format": "scalerl-prior-2", "model": "scalerl-curve-8", "x": "gpu_hours", "members": [
         {"name": ..., "log_share": [-1.1, 0.03], "log_exponent": [0.65, 0.12], "log_midpoint": [7.6, 0.1]},
@@ -31,7 +31,7 @@ MAKE_ONE = "make one with scalerl prior RUNS --out FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorFile:
-    """Earlier runs, and the column of compute that their midpoints are measured in (None if they have no midpoints)."""
+    """Earlier runs, and the compute column of their midpoints (None if they have no midpoints)."""
 
     members: tuple[Member, ...]
     x: str | None

@@ -1,5 +1,5 @@
 """Seal forecasts and score them later. A sealed file holds the forecast, digests of its data, the date, the version of
-the package, the model's name and a digest of the whole file. It is scored by its numbers, whatever model made them.
+the package, the model's name and a digest of the whole file. Scoring uses only these numbers, whatever model made them.
 
 The digest detects a file that was changed by accident or by hand. It does not protect against someone who writes a new
 file: for that, keep the file (or its digest) where its date can be checked, such as a commit.
@@ -22,9 +22,9 @@ from scalerl.errors import InputError
 
 FORMAT = "scalerl-forecast-1"
 LEVELS = (0.5, 0.8, 0.9)
-NUM_PLACES = 33  # computes at which a forecast is written down; between them it is interpolated
-NEAR = 0.05  # evaluations within this share of a compute count as measured there
-REACH = 4.0  # times the data that a forecast is written down for, or to the largest compute asked for
+NUM_PLACES = 33  # number of computes of a written forecast; between them it is interpolated
+NEAR = 0.05  # an evaluation within this share of a compute counts as measured there
+REACH = 4.0  # a forecast extends to this multiple of the data, or to the largest requested compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class SealScore:
     level: float
     at: tuple[AtScore, ...]
     data_changed: bool
-    """Whether the log no longer holds the data that the forecast was made from."""
+    """Whether the log no longer contains the data that the forecast was made from."""
     beyond: int
     """Number of new evaluations beyond the largest compute in the sealed forecast."""
 
@@ -74,7 +74,7 @@ def data_digest(compute: Array, reward: Array) -> str:
 
 
 def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, reward: Array) -> dict[str, Any]:
-    """Return the forecast of one curve as JSON types; `compute` and `reward` are the data it was made from."""
+    """Return the forecast of one curve as JSON types; `compute` and `reward` are its data."""
     places = np.geomspace(fit.scale, max(REACH * fit.scale, *at), NUM_PLACES)
     paths = {f"{level:g}": fit.new_interval(places, level) for level in LEVELS}
     low, high = fit.interval("ceiling")
@@ -110,7 +110,7 @@ def _value(*numbers: float) -> dict[str, float | None]:
 
 
 def seal(curves: Sequence[Mapping[str, Any]], *, version: str, date: str, **origin: Any) -> dict[str, Any]:
-    """Return the content of a sealed file; `origin` holds the logs and options it was made with."""
+    """Return the content of a sealed file; `origin` has the logs and options of the forecast."""
     content = {"format": FORMAT, "model": MODEL, "version": version, "date": date, **origin, "curves": list(curves)}
     return {**content, "digest": digest(content)}
 
@@ -130,7 +130,7 @@ def opened(text: str, name: str) -> dict[str, Any]:
 
 
 def score_sealed(curve: Mapping[str, Any], compute: Array, reward: Array) -> SealScore:
-    """Score a sealed curve against all points that the log holds now."""
+    """Score a sealed curve against all points that the log has now."""
     last = float(curve["largest_compute"])
     is_new = compute > last * (1 + 1e-9)
     path = curve["path"]

@@ -1,4 +1,4 @@
-"""Forecast the curve of a run that has not begun from runs of smaller models of the same family.
+"""Forecast the curve of a new run from runs of smaller models of the same family.
 
     ceiling    logit(A) = logit(R0) + b0 + b1 logit(R0) + b2 log N,   with scatter in units of the reward
     midpoint   log C_mid = m0 + m1 log N                              with scatter
@@ -20,10 +20,10 @@ from scalerl.curves.forms import Array, sigmoid
 from scalerl.joint.population import LawPrior, law
 
 LEAST_SIBLINGS = 3
-EXPONENTS = (np.log(0.3), np.log(14.0))  # of curves that were ever seen
-FAR = 10.0  # times the largest sibling's size from which a forecast is a guess
-EARLY = 0.02  # share of the largest compute before which an evaluation is as good as one before training
-EDGE = 1e-3  # rewards are held this far from 0 and 1 on the logit scale
+EXPONENTS = (np.log(0.3), np.log(14.0))  # range of exponents that have been observed
+FAR = 10.0  # beyond this multiple of the largest sibling's size a forecast is a guess
+EARLY = 0.02  # an evaluation before this share of the largest compute counts as one before training
+EDGE = 1e-3  # least distance of a reward from 0 and 1 on the logit scale
 
 TransferKind = Literal["ok", "far_size"]
 
@@ -47,7 +47,7 @@ class Sibling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """The forecast for the target size, and the siblings that it was made from."""
+    """The forecast for the target size, and its siblings."""
 
     size: float
     start: float
@@ -58,19 +58,19 @@ class Transfer:
     kind: TransferKind
     siblings: tuple[Sibling, ...]
     scatter: float
-    """Median scatter of ceilings about the law, in units of the reward."""
+    """Median scatter of ceilings around the law, in units of the reward."""
 
 
 def first_reward(compute: Array, reward: Array) -> float | None:
-    """Return the mean reward of the first evaluations, if they are as good as some before training; else None."""
+    """Return the mean reward at the smallest compute, if that counts as before training; else None."""
     first = compute.min()
     return float(reward[compute == first].mean()) if first <= EARLY * compute.max() else None
 
 
 def sibling(name: str, size: float, curve: Fit, *, start: float | None = None) -> Sibling:
-    """Return a sibling from the fit of its curve. `start` is its reward before training, where that was measured.
+    """Return a sibling from the fit of its curve. `start` is its measured reward before training, if there is one.
 
-    A curve that leaves out its first points has a start of its own, far above that reward.
+    A curve without its first points would have a fitted start far above that reward.
     """
     start = curve.params["start"] if start is None else start
     centre = lambda values: (float(np.median(values)), float(np.std(values)))  # noqa: E731
@@ -99,7 +99,7 @@ def transfer(
     log_size = np.log(np.array([own.size for own in siblings]) / size)
     ceiling, scatter = ceiling_draws(siblings, log_size, start, rng)
     sized = np.stack([np.ones_like(log_size), log_size], axis=1)
-    # A midpoint is within a few factors of the siblings': its level has hardly a prior of its own.
+    # A midpoint is within a few factors of the siblings', so its prior level is nearly flat.
     around = float(np.mean([own.log_midpoint[0] for own in siblings]))
     midpoint_prior = LawPrior(mean=(around, midpoint_slope), sd=(4.0, MIDPOINT_SD), scatter=MIDPOINT_SCATTER)
     log_midpoint, _ = law([own.log_midpoint for own in siblings], sized, midpoint_prior, rng)
@@ -126,7 +126,7 @@ def transfer(
 def ceiling_draws(
     siblings: Sequence[Sibling], log_size: Array, start: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Return draws of the target's ceiling, and of the scatter of ceilings about the law."""
+    """Return draws of the target's ceiling, and of the scatter of ceilings around the law."""
     starts = logit(np.array([own.start for own in siblings]))
     ceilings = np.array([own.ceiling[0] for own in siblings])
     gain = logit(ceilings) - starts
