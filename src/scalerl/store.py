@@ -245,6 +245,15 @@ def portable(folder: str) -> Path:
     return Path(folder.replace("\\", "/"))
 
 
+def share_spent(budget: Mapping[str, Any], spent: Mapping[str, Any]) -> float:
+    """Return the share of a recipe's budget that is spent, by the limit that is reached first; the run ends at 1.
+
+    `spent` has the columns of a row of metrics; what it lacks is not spent.
+    """
+    limits = ((column, budget.get(name) or 0.0) for name, column in BUDGET_COLUMNS.items())
+    return max((float(spent.get(column) or 0.0) / limit for column, limit in limits if limit > 0), default=0.0)
+
+
 def hours_name(device: object) -> str:
     """Return what the column gpu_hours counts on a device: env.json has its name, and "cpu" without a GPU."""
     return "CPU-hours" if device == "cpu" else "GPU-hours"

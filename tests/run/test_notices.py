@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalerl.config import load_recipe
+from scalerl.config import load_recipe, remedies, rounds_generator
 from scalerl.run.notices import mismatch_notices, schedule_notices
 
 
@@ -22,7 +22,10 @@ from scalerl.run.notices import mismatch_notices, schedule_notices
     ],
 )
 def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str, ...], noticed: list[str]):
-    assert [line.partition(":")[0] for line in schedule_notices(load_recipe("tiny-cpu", overrides), 128)] == noticed
+    recipe = load_recipe("tiny-cpu", overrides)
+    steps, max_lag = recipe.budget.steps, recipe.pipeline.max_lag
+    notices = schedule_notices(recipe.optimizer, max_lag=max_lag, steps=steps, width=128)
+    assert [line.partition(":")[0] for line in notices] == noticed
 
 
 @pytest.mark.parametrize(
@@ -37,4 +40,6 @@ def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str
 )
 def test_generators_that_round_otherwise_are_noticed(overrides: tuple[str, ...], gpu: bool, noticed: list[str]):
     recipe = load_recipe("tiny-cpu", overrides)
-    assert [line.partition(":")[0] for line in mismatch_notices(recipe, gpu=gpu)] == noticed
+    rounded, corrects = rounds_generator(recipe, gpu=gpu), recipe.correction.name != "none"
+    notices = mismatch_notices(rounded, remedies(recipe)["backend"], corrects=corrects)
+    assert [line.partition(":")[0] for line in notices] == noticed

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scalerl.cli.console import say, table
-from scalerl.errors import ClusterError, RecipeError
+from scalerl.errors import ClusterError
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
@@ -19,13 +19,11 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
     The GPUs are those given, or else those of this machine; without any there is nothing to count. Those of a cluster
     of several machines are not known before the run connects to it, which then counts them.
     """
-    if recipe.model.path is None:
-        raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     from scalerl.models.load import load_config
     from scalerl.rollout.torch.build import engine_advice
     from scalerl.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, settings_that_fit, why_not
 
-    load = functools.partial(load_config, recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
+    load = functools.partial(load_config, recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
     if recipe.learner.context_ranks > 1:
         check_context_ranks(recipe, load())
     elsewhere = recipe.cluster.address not in ("", "local")

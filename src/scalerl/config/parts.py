@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from scalerl.errors import RecipeError
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -73,6 +75,13 @@ class ModelSettings(Settings):
     router_replay: bool = False
     """For mixtures of experts: train every token with the experts to which the engine routed it, and log how often the
     learner would have chosen others."""
+
+    @property
+    def required_path(self) -> str:
+        """The path of the model to train; RecipeError if there is none."""
+        if self.path is None:
+            raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
+        return self.path
 
 
 class GraderSettings(Settings):

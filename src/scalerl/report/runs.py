@@ -196,11 +196,7 @@ class Run:
     def end_compute(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
         settings, last = self.settings, self._last_row
-        limits = {column: number(settings.get(f"budget.{name}")) for name, column in store.BUDGET_COLUMNS.items()}
-        # The limit that is nearest ends the run.
-        share = max(
-            (last[column] / limit for column, limit in limits.items() if limit > 0 and column in last), default=0
-        )
+        share = store.share_spent({name: number(settings.get(f"budget.{name}")) for name in store.BUDGET_COLUMNS}, last)
         return last[axis] / share if share > 0 and last.get(axis, 0.0) > 0 else None
 
     # Its health

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from scalerl.config.parts import BudgetSettings
 from scalerl.run.hooks import RunEnd
-from scalerl.store import BUDGET_COLUMNS
+from scalerl.store import BUDGET_COLUMNS, share_spent
 
 
 class Budget:
@@ -26,8 +26,7 @@ class Budget:
     @property
     def share(self) -> float:
         """The share of the budget that is spent, by the limit that will be reached first; the run ends at 1."""
-        spent = self._spent()
-        return max(spent[BUDGET_COLUMNS[name]] / limit for name, limit in self._limits.items())
+        return share_spent(self._limits, self._spent())
 
     def at_end(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, extrapolated from now; None before the first step."""

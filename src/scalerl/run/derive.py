@@ -55,9 +55,7 @@ def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Deri
     """
     if not recipe.derived:
         return recipe, ()
-    if recipe.model.path is None:
-        raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
-    by_key = {each.key: each for each in _derivations(recipe, recipe.model.path, gpus or Gpus.here())}
+    by_key = {each.key: each for each in _derivations(recipe, recipe.model.required_path, gpus or Gpus.here())}
     if unknown := [key for key in recipe.derived if key not in by_key]:
         raise RecipeError(f"derived names {quoted(unknown)}, which cannot be derived; choices: {quoted(by_key)}")
     # The chosen length control may have no such setting.

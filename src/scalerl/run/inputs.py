@@ -48,8 +48,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
 
     `sets` are the names of the evaluation sets to load; empty for all.
     """
-    if recipe.model.path is None:
-        raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
+    path = recipe.model.required_path
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
     # Tasks first: an error in a file then shows at once, before the model is loaded.
@@ -64,7 +63,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
         )
     with hide_hub_warnings():
         model = load_model(
-            recipe.model.path,
+            path,
             dtype=master_dtype(recipe.model.lora),
             device=device,
             context=recipe.rollout.context,

@@ -48,9 +48,8 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
     if recipe.learner.sharding == "none":
         settings = learner_settings(recipe, gpu=gpu)
         return torch_learner(wrap(model, settings.pop("lora")), version=version, **settings)
-    assert recipe.model.path is not None, "checked by load_inputs"
     common: dict[str, Any] = {
-        "model": name_elsewhere(recipe.model.path),
+        "model": name_elsewhere(recipe.model.required_path),
         "settings": functools.partial(learner_settings, recipe, gpu=gpu),
         "seed": recipe.seed,
         "version": version,

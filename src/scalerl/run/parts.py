@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype, code_outside, replaced
+from scalerl.config import Recipe, body_dtype, code_outside, remedies, replaced, rounds_generator
 from scalerl.config.parts import Curriculum as CurriculumSettings
 from scalerl.config.parts import PipelineSettings, RewardSettings, RolloutSettings
 from scalerl.environments.turns import TurnsEngine
@@ -184,8 +184,17 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             notices=(
                 *(task.notice for task in inputs.tasks.values() if task.notice),
                 *(notice for each in all_prompts for notice in each.notices),
-                *schedule_notices(recipe, inputs.model.model.config.hidden_size),
-                *mismatch_notices(recipe, gpu=place.computes_on.type == "cuda"),
+                *schedule_notices(
+                    recipe.optimizer,
+                    max_lag=recipe.pipeline.max_lag,
+                    steps=recipe.budget.steps,
+                    width=inputs.model.model.config.hidden_size,
+                ),
+                *mismatch_notices(
+                    rounds_generator(recipe, gpu=place.computes_on.type == "cuda"),
+                    remedies(recipe)["backend"],
+                    corrects=recipe.correction.name != "none",
+                ),
             ),
             close=opened.pop_all().close,
         )

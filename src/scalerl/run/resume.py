@@ -162,8 +162,7 @@ def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bo
     recipe = written_recipe(folder, "export")
     settings = recipe.model
     checkpoint = checkpoint_at(folder, step, recipe.best_set or next(iter(recipe.tasks), "main"))
-    assert settings.path is not None, "a run has a model"
-    base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=trust_remote_code)
+    base = load_model(settings.required_path, dtype=torch.float32, device="cpu", trust_remote_code=trust_remote_code)
     frozen = base.model
     if settings.lora.bits == 4:
         frozen = copy.deepcopy(frozen)

@@ -111,7 +111,5 @@ def axis_of(run: PlannedRun) -> tuple[str, float]:
 
 
 def share_spent(folder: Path, run: PlannedRun) -> float:
-    """Return the share of its budget that a run has spent, by the limit that is reached first."""
-    last = last_row(run_folder(folder, run))
-    limits = [(store.BUDGET_COLUMNS[key], limit) for key, limit in run.recipe.budget if limit is not None]
-    return max(float(last.get(column) or 0.0) / limit for column, limit in limits)
+    """Return the share of its budget that a run has spent."""
+    return store.share_spent(dict(run.recipe.budget), last_row(run_folder(folder, run)))

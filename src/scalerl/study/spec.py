@@ -12,6 +12,7 @@ from scalerl.config import Settings
 from scalerl.config.keys import nested
 from scalerl.config.load import locate, read_override, read_table
 from scalerl.config.messages import described
+from scalerl.config.parts import BudgetSettings
 from scalerl.config.suggest import did_you_mean, show
 from scalerl.config.tree import expand, merge
 from scalerl.errors import StudyError
@@ -52,15 +53,9 @@ class HoldoutSettings(Settings):
     """Instead of from: a compute, equal for all arms."""
 
 
-class StudyBudgetSettings(Settings):
+class StudyBudgetSettings(BudgetSettings):
     """When each run ends, and which runs get there."""
 
-    steps: int | None = Field(default=None, ge=1)
-    """Optimiser steps."""
-    gpu_hours: float | None = Field(default=None, gt=0)
-    """Devices held x hours of training."""
-    flops: float | None = Field(default=None, gt=0)
-    """Floating-point operations of generator and learner."""
     policy: Policy = "uniform"
     """uniform runs all arms to the end; halving and forecast pause them at stages and continue the promising ones."""
     stages: Annotated[int, Field(ge=2, le=100)] = 8
@@ -71,7 +66,7 @@ class StudyBudgetSettings(Settings):
     @property
     def limits(self) -> dict[str, float]:
         """The limits of a run, as a recipe's budget has them."""
-        return self.model_dump(include={"steps", "gpu_hours", "flops"}, exclude_none=True)
+        return self.model_dump(include={*BudgetSettings.model_fields}, exclude_none=True)
 
 
 class Study(Settings):

@@ -46,9 +46,8 @@ def load_engine(settings: ModelSettings, rollout: RolloutSettings, *, device: st
     if gpu and target.index is not None:
         # Otherwise streams, events and graphs of the engine would be on the first GPU.
         torch.cuda.set_device(target)
-    assert settings.path is not None, "checked by load_inputs"
     model = load_model(
-        settings.path,
+        settings.required_path,
         # Load rounded weights: the first push brings every weight, and the device need not hold FP32 ones until then.
         # Only the frozen weights under adapters are loaded as the learner has them.
         dtype=None if pushes_adapters(settings, rollout) else getattr(torch, body_dtype(settings, gpu=gpu)),
@@ -76,10 +75,9 @@ def build_fleet(
     `weights` returns the learner's weights; with `borrows`, generators on the same machine read the learner's memory.
     `rollout.slots` is the number of slots of all generators together.
     """
-    assert settings.path is not None, "checked by load_inputs"
     assert rollout.slots is not None
     # Other processes may have another working folder.
-    settings = settings.model_copy(update={"path": name_elsewhere(settings.path)})
+    settings = settings.model_copy(update={"path": name_elsewhere(settings.required_path)})
     slots = max(-(-rollout.slots // max(rollout.generators, 1)), 1)
     rollout = rollout.model_copy(update={"slots": slots})
     on_gpu = place.computes_on.type == "cuda"

@@ -46,8 +46,10 @@ def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], No
 
     `on_lost` is called from another thread if a Ray for this machine alone dies.
     """
-    if recipe.learner.context_ranks > 1 and recipe.model.path is not None:
-        check_context_ranks(recipe, load_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code))
+    if recipe.learner.context_ranks > 1:
+        check_context_ranks(
+            recipe, load_config(recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
+        )
     if recipe.cluster.address:
         from scalerl.run.cluster.connect import connect
 
