@@ -189,7 +189,7 @@ def check(study: str) -> None:
 
     from scalerl import store
     from scalerl.config import changed_recipe
-    from scalerl.run.run import Run
+    from scalerl.run.run import TrainingRun
     from scalerl.study.plan import make_plan
     from scalerl.study.spec import load_study
 
@@ -203,7 +203,7 @@ def check(study: str) -> None:
             tiny.append('kl.reference.path="tiny-base"')
         recipe = changed_recipe(arm.recipe, tiny)
         with tempfile.TemporaryDirectory() as folder:
-            end = Run(recipe, Path(folder) / "run").train()
+            end = TrainingRun(recipe, Path(folder) / "run").train()
             row = store.read_metrics(Path(folder) / "run")[-1]
         shown = {name: row[name] for name in SHOWN if name in row}
         print(f"{arm.name}: {end.reason}; " + ", ".join(f"{name} {value:.3g}" for name, value in shown.items()))

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from scalerl.config import load_recipe
 from scalerl.graders.rules import exact
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 from scalerl.types import Problem
 
 TARGET = 2.5
@@ -72,7 +72,7 @@ class Measured:
 def ours(steps: int) -> Measured:
     """Run steps of the real loop."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(load_recipe("tiny-cpu", [*SETTINGS, f"budget.steps={WARM_UP + steps}"]), Path(folder) / "run")
+        run = TrainingRun(load_recipe("tiny-cpu", [*SETTINGS, f"budget.steps={WARM_UP + steps}"]), Path(folder) / "run")
         times, groups = [], []
         for done in run.pipeline.steps():
             times.append(time.perf_counter())

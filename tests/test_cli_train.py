@@ -82,10 +82,10 @@ def when_stepped(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], o
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps; not to be written into."""
     from scalerl.config import load_recipe
-    from scalerl.run.run import Run
+    from scalerl.run.run import TrainingRun
 
     folder = tmp_path_factory.mktemp("runs") / "finished"
-    Run(load_recipe("tiny-cpu", [*TINY, "budget.steps=2"]), folder).train()
+    TrainingRun(load_recipe("tiny-cpu", [*TINY, "budget.steps=2"]), folder).train()
     return folder
 
 

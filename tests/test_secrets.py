@@ -111,11 +111,11 @@ TINY = (
 
 def trained_folder(folder: Path, *settings: str) -> str:
     """Train, resume, and return all text of the run folder."""
-    from scalerl.run.run import Run
+    from scalerl.run.run import TrainingRun
 
     recipe = load_recipe("tiny-cpu", [*TINY, *settings])
-    Run(recipe, folder).train()
-    Run(load_recipe("tiny-cpu", [*TINY, *settings, "budget.steps=2"]), folder, resume=True).train()
+    TrainingRun(recipe, folder).train()
+    TrainingRun(load_recipe("tiny-cpu", [*TINY, *settings, "budget.steps=2"]), folder, resume=True).train()
     files = [path for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
     assert {store.RECIPE, store.ENV, store.STATUS} <= {path.name for path in files}
     return "\n".join(path.read_bytes().decode(errors="replace") for path in files)
@@ -130,13 +130,13 @@ def test_no_key_reaches_the_run_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_grader_reads_its_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from scalerl.run.run import Run
+    from scalerl.run.run import TrainingRun
 
     settings = [*TINY, 'task.graders.judge.api_key="env:JUDGE_KEY"', "task.graders.judge.refuses=true"]
     with pytest.raises(GraderError, match="the environment variable JUDGE_KEY, which is not set"):
-        Run(load_recipe("tiny-cpu", settings), tmp_path / "run")
+        TrainingRun(load_recipe("tiny-cpu", settings), tmp_path / "run")
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    run = Run(load_recipe("tiny-cpu", settings), tmp_path / "run")
+    run = TrainingRun(load_recipe("tiny-cpu", settings), tmp_path / "run")
     # The grader raises with its key in the message.
     with pytest.raises(GraderError, match=r"PermissionError: \(hidden\) may not judge"):
         run.train()

@@ -93,10 +93,10 @@ def train(
     loaded = load_recipe(recipe, changes)
     check_can_train()
     from scalerl import store
-    from scalerl.run.run import Run
+    from scalerl.run.run import TrainingRun
 
     folder = Path(out)
-    end = Run(_trusting(loaded, trust_remote_code), folder, observer=observer, resume=resume).train()
+    end = TrainingRun(_trusting(loaded, trust_remote_code), folder, observer=observer, resume=resume).train()
     return TrainedRun(
         folder=folder,
         ended=end.kind,

@@ -7,7 +7,7 @@ import pytest
 
 from scalerl import store
 from scalerl.config import load_recipe
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 from scalerl.run.trial import try_parts
 from scalerl.study.plan import make_plan
 from scalerl.study.spec import load_study
@@ -16,7 +16,7 @@ SMALL = ("pipeline.groups_per_batch=4", "evaluation.num_prompts=4", "rollout.slo
 
 
 def test_tiny_tools_is_checked_with_a_conversation(tmp_path: Path):
-    with closing(Run(load_recipe("tiny-tools", SMALL), tmp_path / "run")) as run:
+    with closing(TrainingRun(load_recipe("tiny-tools", SMALL), tmp_path / "run")) as run:
         first, *_ = try_parts(run.parts, run.recipe)
     assert first.startswith("A conversation of main with calculator")
 
@@ -31,7 +31,7 @@ def test_the_arms_of_the_study_differ_in_the_tool_alone():
 @pytest.mark.timeout(3600)
 def test_tiny_tools_learns_to_ask(tmp_path: Path):
     small = ["evaluation.num_prompts=50", "evaluation.samples_per_prompt=2", "evaluation.every=20", "budget.steps=20"]
-    Run(load_recipe("tiny-tools", small), tmp_path / "run").train()
+    TrainingRun(load_recipe("tiny-tools", small), tmp_path / "run").train()
     first, last = store.read_evals(tmp_path / "run")
     assert last["reward"] > first["reward"] + 0.2
     assert last["tool_calls_mean"] > first["tool_calls_mean"]

@@ -20,7 +20,7 @@ from scalerl.rl.algorithm import imitate
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.inputs import load_inputs
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 from scalerl.run.trial import try_parts
 from scalerl.types import Batch, Completion, Group
 
@@ -68,9 +68,9 @@ def test_log_probs_of_conversations_equal_the_learners(dtype):
 
 def test_resumed_run_over_conversations_repeats_itself(tmp_path):
     recipe = small(*NUDGED, "budget.steps=4", "filter.drop_truncated=false", "checkpoint.every=2", "pipeline.max_lag=0")
-    Run(recipe, tmp_path / "whole").train()
-    Run(recipe, tmp_path / "parts", pause_at=0.5).train()
-    Run(recipe, tmp_path / "parts", resume=True).train()
+    TrainingRun(recipe, tmp_path / "whole").train()
+    TrainingRun(recipe, tmp_path / "parts", pause_at=0.5).train()
+    TrainingRun(recipe, tmp_path / "parts", resume=True).train()
     whole, parts = (without_time(store.read_metrics(tmp_path / name)) for name in ("whole", "parts"))
     for row, again in zip(whole, parts, strict=True):
         compared = row.keys() - {"attempt", "rollout/tool_s"}
@@ -92,14 +92,14 @@ def test_resumed_run_over_conversations_repeats_itself(tmp_path):
 def test_generators_in_processes_of_their_own_hold_conversations(tmp_path, monkeypatch):
     forked.children(monkeypatch)
     recipe = small("task.environment=own_environments:Nudge", "rollout.generators=1", "budget.steps=3")
-    Run(recipe, tmp_path / "run").train()
+    TrainingRun(recipe, tmp_path / "run").train()
     for row in store.read_metrics(tmp_path / "run"):
         assert 1 < row["rollout/turns_mean"] <= 2
         assert row["rollout/lag_max"] <= 2
 
 
 def test_a_trial_holds_a_conversation_and_shows_it(tmp_path):
-    with closing(Run(small("task.environment=own_environments:Nudge"), tmp_path / "run")) as run:
+    with closing(TrainingRun(small("task.environment=own_environments:Nudge"), tmp_path / "run")) as run:
         text = "\n".join(try_parts(run.parts, run.recipe))
     assert "own_environments:Nudge" in text
     assert "problem | " in text
@@ -122,7 +122,7 @@ def test_tasks_with_and_without_an_environment_mix(tmp_path):
         "evaluation.sets.most.environment.in_process=true",
         "budget.steps=2",
     )
-    Run(recipe, tmp_path / "run").train()
+    TrainingRun(recipe, tmp_path / "run").train()
     evals = store.read_evals(tmp_path / "run")
     assert {row["set"]: "turns_mean" in row for row in evals} == {"plain": False, "played": True, "most": True}
     assert any("rollout/turns_mean" in row for row in store.read_metrics(tmp_path / "run"))
@@ -138,7 +138,7 @@ def test_evaluation_of_a_model_in_an_environment():
 
 
 def test_environment_that_always_fails_ends_the_run_with_its_error(tmp_path):
-    run = Run(small("task.environment=own_environments:Broken", "budget.steps=1"), tmp_path / "run")
+    run = TrainingRun(small("task.environment=own_environments:Broken", "budget.steps=1"), tmp_path / "run")
     with pytest.raises(GraderError, match="broken on purpose"):
         try_parts(run.parts, run.recipe)
     with pytest.raises(Exception, match="broken on purpose"):

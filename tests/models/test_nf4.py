@@ -17,7 +17,7 @@ from scalerl.models.lora import AdaptedLinear, each_adapter, merged_weights, wra
 from scalerl.models.nf4 import BLOCK, Nf4Linear, num_weights, quantise_layers
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.learners import build_learner
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 CPU = torch.device("cpu")
 IDS = torch.arange(12)[None]
@@ -166,7 +166,7 @@ def test_gpu_decodes_as_a_cpu_does(dtype):
 @pytest.mark.gpu
 def test_gpu_learns_and_samples_with_the_same_weights(tmp_path):
     lora = ("model.lora.rank=4", "model.lora.bits=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0")
-    run = Run(small("budget.steps=3", *lora, "pipeline.completions_per_group=8", *USUAL), tmp_path / "run")
+    run = TrainingRun(small("budget.steps=3", *lora, "pipeline.completions_per_group=8", *USUAL), tmp_path / "run")
     run.train()
     kls = [row["loss/kl"] for row in store.read_metrics(tmp_path / "run") if row["rollout/lag_max"] == 0]
     assert 0 < max(kls) < 2e-3

@@ -13,7 +13,7 @@ from scalerl.models.load import load_config
 from scalerl.run.derive import derive
 from scalerl.run.memory import Gpus, ModelSizes, memory_of
 from scalerl.run.observer import RunObserver
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 from scalerl.run.sft.make import sft
 
 SUMS = [{"question": f"{n}+{n}=", "answer": f"twice {n}. #### {2 * n}"} for n in range(1, 101)]
@@ -73,11 +73,11 @@ def test_resumed_run_keeps_what_was_derived(tmp_path, monkeypatch):
     settings = ("rollout.slots=8", "pipeline.groups_per_batch=4", "pipeline.completions_per_group=2")
     short = ("length.max_length=8", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=1")
     recipe = own_model(tmp_path, SUMS, *settings, *short, "budget.steps=1")
-    Run(recipe, tmp_path / "run").train()
+    TrainingRun(recipe, tmp_path / "run").train()
     # Another machine would derive another rate.
     monkeypatch.setattr("scalerl.run.derive.RATE", 1.0)
     more = changed_recipe(recipe, ["budget.steps=2"])
-    run = Run(more, tmp_path / "run", resume=True)
+    run = TrainingRun(more, tmp_path / "run", resume=True)
     assert run.recipe.optimizer.lr == 4e-5
     run.train()
 
@@ -155,6 +155,6 @@ def test_what_cannot_be_derived_is_said(tmp_path, overrides, message):
 
 def test_run_has_the_derived_settings(tmp_path):
     recipe = changed_recipe(own_model(tmp_path, SUMS), ["budget.steps=1", "evaluation.num_prompts=4"])
-    with closing(Run(recipe, tmp_path / "run")) as run:
+    with closing(TrainingRun(recipe, tmp_path / "run")) as run:
         made = run.recipe
     assert (made.derived, made.rollout.context, made.evaluation.num_prompts) == ((), 80, 4)

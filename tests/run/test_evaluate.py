@@ -14,7 +14,7 @@ from scalerl.errors import RecipeError
 from scalerl.run import parts
 from scalerl.run.evaluate import evaluate_all, evaluate_model, wilson
 from scalerl.run.resume import export
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 from scalerl.tasks.build import build_task
 
 
@@ -94,7 +94,7 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
     made: list[Any] = []
     build = parts.make_engine
     monkeypatch.setattr(parts, "make_engine", lambda *args, **named: made.append(build(*args, **named)) or made[-1])
-    run = Run(small(*IN_FLIGHT, *USUAL, "budget.steps=2"), tmp_path / "run")
+    run = TrainingRun(small(*IN_FLIGHT, *USUAL, "budget.steps=2"), tmp_path / "run")
     run.train()
     assert len(made) == 1
     # At step 2 training was under way in the same slots.
@@ -122,7 +122,7 @@ def test_training_is_the_same_however_often_it_is_evaluated(
     rows = {}
     for every in (1, 100):
         folder = tmp_path / str(every)
-        Run(small(*IN_FLIGHT, f"evaluation.every={every}", "checkpoint.every=100"), folder).train()
+        TrainingRun(small(*IN_FLIGHT, f"evaluation.every={every}", "checkpoint.every=100"), folder).train()
         assert len(store.read_evals(folder)) == (4 if every == 1 else 2)
         # What was spent is left out: a chunk that is under way when an evaluation begins is counted then, not later.
         rows[every] = [

@@ -15,7 +15,7 @@ from small_runs import without_time
 
 from scalerl import store
 from scalerl.config import load_recipe
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden_run.json"
 SETTINGS = (
@@ -30,7 +30,7 @@ SETTINGS = (
 
 def rows_of_a_run(folder: Path) -> dict[str, Any]:
     """Train, and return metrics and evaluations without what depends on the clock or the machine."""
-    Run(load_recipe("tiny-cpu", SETTINGS), folder).train()
+    TrainingRun(load_recipe("tiny-cpu", SETTINGS), folder).train()
     return {
         "metrics": without_time(store.read_metrics(folder)),
         "evals": without_time(store.read_evals(folder)),

@@ -13,7 +13,7 @@ from small_runs import SHORT, SMALL, check_lineage, small, without_time
 from scalerl import store
 from scalerl.learner.step import TorchLearner
 from scalerl.run.observer import RunObserver
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 
 class Events(RunObserver):
@@ -50,7 +50,7 @@ def test_late_rows_equal_rows_written_at_once(tmp_path: Path, monkeypatch: pytes
 
         monkeypatch.setattr(TorchLearner, "reads_late", name == "late")
         monkeypatch.setattr(TorchLearner, "step", counted)
-        run = Run(settings, folder, observer=events)
+        run = TrainingRun(settings, folder, observer=events)
         run.train()
         rows.append((store.read_metrics(folder), store.read_evals(folder)))
         assert without_time(run.rows.metrics) == without_time(rows[-1][0])
@@ -87,7 +87,7 @@ def test_rows_survive_an_error_in_a_step(
         return original(self, *arguments, **options)
 
     monkeypatch.setattr(TorchLearner, method, failing)
-    run = Run(small("budget.steps=10", "evaluation.every=100", "evaluation.num_prompts=2"), folder)
+    run = TrainingRun(small("budget.steps=10", "evaluation.every=100", "evaluation.num_prompts=2"), folder)
     with pytest.raises(type(error), match=str(error) or None):
         run.train()
     assert [row["step"] for row in store.read_metrics(folder)] == list(range(1, rows + 1))
@@ -121,7 +121,7 @@ def test_kills_between_a_step_and_its_row_lose_nothing(tmp_path: Path, late: Non
         process.join()
         assert process.exitcode == -signal.SIGKILL, (tmp_path / "log").read_text()
         assert [row["step"] for row in store.read_metrics(folder)] == list(range(1, last + 1))
-    Run(small("budget.steps=8", "evaluation.every=100"), folder, resume=True).train()
+    TrainingRun(small("budget.steps=8", "evaluation.every=100"), folder, resume=True).train()
     check_lineage(folder, 8)
     # The rows that count are those of the attempts up to their last checkpoints, 2 and 4.
     attempts = [row["attempt"] for row in store.read_metrics(folder)]

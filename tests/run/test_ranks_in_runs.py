@@ -13,7 +13,7 @@ from scalerl import store
 from scalerl.config import Recipe
 from scalerl.models.load import load_model
 from scalerl.run.resume import export
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 
 def small(steps: int, *more: str) -> Recipe:
@@ -31,9 +31,9 @@ def ranks(num: int, sharding: str) -> tuple[str, str]:
 def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
     """20 steps on two ranks, with generators beside them, on Ray, or neither, give the same run; so do 10 steps on two
     ranks resumed on three, in one process, or on two that divide each pass."""
-    Run(small(20), tmp_path / "one").train()
+    TrainingRun(small(20), tmp_path / "one").train()
     assert store.read_metrics(tmp_path / "one")[-1]["optim/grad_norm"] > 0
-    Run(small(10, *ranks(2, "full")), tmp_path / "three").train()
+    TrainingRun(small(10, *ranks(2, "full")), tmp_path / "three").train()
     shutil.copytree(tmp_path / "three", tmp_path / "again")
     shutil.copytree(tmp_path / "three", tmp_path / "together")
     for name, layout in {
@@ -46,7 +46,7 @@ def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
     }.items():
         if "cluster.address=local" in layout and find_spec("ray") is None:
             continue
-        Run(small(20, *layout), tmp_path / name, resume=(tmp_path / name).exists()).train()
+        TrainingRun(small(20, *layout), tmp_path / name, resume=(tmp_path / name).exists()).train()
         check_same_steps(tmp_path / name, tmp_path / "one", 20)
 
     models = {}

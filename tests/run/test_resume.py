@@ -14,7 +14,7 @@ from scalerl.errors import RecipeError, RunFolderError
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.evaluate import eval_rows
 from scalerl.run.resume import best_step, check_same, export, read_earlier
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
 """Two tasks, three to one."""
@@ -103,7 +103,7 @@ def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: p
         lambda *arguments: [row | {"reward": next(given)} for row in eval_rows(*arguments)],
     )
     folder = tmp_path / "run"
-    Run(recipe, folder).train()
+    TrainingRun(recipe, folder).train()
     assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [2, 3]
     weights = {}
     for step, number in (("2", 2), ("best", 2), ("last", 3)):

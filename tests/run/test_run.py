@@ -22,15 +22,15 @@ from scalerl.models.lora import merged_weights
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.observer import RunObserver
 from scalerl.run.resume import export
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def done(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     """A run that has ended by itself, after six steps."""
     recipe, folder = small("budget.steps=6", "budget.flops=1e30"), tmp_path_factory.mktemp("runs") / "done"
     before = time.monotonic()
-    run = Run(recipe, folder)
+    run = TrainingRun(recipe, folder)
     took_s = time.monotonic() - before
     # Not so if the clock began when all was loaded.
     assert run.clock.row()["time/start_up_s"] > 0.9 * took_s
@@ -39,13 +39,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_another_seed_gives_other_rows(tmp_path: Path, done: Run):
-    Run(small("budget.steps=1", "seed=1", "evaluation.num_prompts=1"), tmp_path / "run").train()
+def test_another_seed_gives_other_rows(tmp_path: Path, done: TrainingRun):
+    TrainingRun(small("budget.steps=1", "seed=1", "evaluation.num_prompts=1"), tmp_path / "run").train()
     (row,) = without_time(store.read_metrics(tmp_path / "run"))
     assert row != without_time(store.read_metrics(done.folder))[0]
 
 
-def test_the_run_folder_is_what_the_predictive_half_reads(done: Run):
+def test_the_run_folder_is_what_the_predictive_half_reads(done: TrainingRun):
     evals = store.read_evals(done.folder)
     assert [row["step"] for row in evals] == [0, 3, 6]
     assert evals[0]["gpu_hours"] == 0
@@ -66,7 +66,7 @@ def test_the_run_folder_is_what_the_predictive_half_reads(done: Run):
     assert (done.folder / store.SAMPLES).is_file()
 
 
-def test_clock_counts_training_and_share_the_first_limit(done: Run):
+def test_clock_counts_training_and_share_the_first_limit(done: TrainingRun):
     assert done.budget.share == 1
     spent = done.clock.row()
     # CPU time, of one thread or several: not wall time.
@@ -78,13 +78,13 @@ def test_clock_counts_training_and_share_the_first_limit(done: Run):
         assert after["time/training_s"] - before["time/training_s"] >= worked
 
 
-def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path, done: Run):
+def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path, done: TrainingRun):
     folder = shutil.copytree(done.folder, tmp_path / "run")
     # The first attempt got to step 9, the second came from the checkpoint at 6 as well and died at step 7.
     for step, attempt, hours in ((9, 1, 5.0), (7, 2, 7.0)):
         store.append_row(folder / store.METRICS, {"step": step, "attempt": attempt, "gpu_hours": hours})
     store.append_row(folder / store.EVALS, {"step": 9, "attempt": 1, "set": "main", "reward": 0.9, "gpu_hours": 5.0})
-    run = Run(small("budget.steps=7"), folder, resume=True)
+    run = TrainingRun(small("budget.steps=7"), folder, resume=True)
     assert run.clock.row()["gpu_hours"] == 7.0
     assert run.attempt == 3
     # What is shown follows the steps that led to the checkpoint.
@@ -101,17 +101,17 @@ def test_paused_run_is_locked_saved_by_the_minute_and_resumed(tmp_path: Path):
 
         def stepped(self, row: Mapping[str, Any]) -> None:
             with pytest.raises(RunFolderError, match="another process is training into"):
-                Run(small("budget.steps=8"), folder, resume=True)
+                TrainingRun(small("budget.steps=8"), folder, resume=True)
             self.has_tried = True
 
     folder, observer = tmp_path / "run", Impatient()
     often = ("checkpoint.every=100", "checkpoint.keep=9", "checkpoint.every_minutes=1e-9")
-    end = Run(small("budget.steps=8", *often), folder, pause_at=0.5, observer=observer).train()
+    end = TrainingRun(small("budget.steps=8", *often), folder, pause_at=0.5, observer=observer).train()
     assert (end.kind, end.reason) == ("paused", "paused at 50% of its budget")
     assert observer.has_tried
     assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [1, 2, 3, 4]
     assert (store.read_status(folder) or {})["status"] == "stopped"
-    assert Run(small("budget.steps=8"), folder, resume=True).train().kind == "budget"
+    assert TrainingRun(small("budget.steps=8"), folder, resume=True).train().kind == "budget"
     check_lineage(folder, 8)
     assert [row["attempt"] for row in store.read_metrics(folder)] == [1] * 4 + [2] * 4
 
@@ -143,7 +143,7 @@ def test_the_demo_learns_with_every_seed(tmp_path: Path, seed: int):
     ids=["synchronous", "drained", "pipelined"],
 )
 def test_every_regime_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
-    run = Run(small("budget.steps=3", *mode), tmp_path / "run")
+    run = TrainingRun(small("budget.steps=3", *mode), tmp_path / "run")
     assert run.train().reason == "budget of 3 steps spent"
     lags = [row["rollout/lag_max"] for row in store.read_metrics(tmp_path / "run")]
     assert max(lags) <= run.recipe.pipeline.max_lag
@@ -176,7 +176,7 @@ SAMPLED = ("length.thinking_min=36", "length.thinking_max=42", "pipeline.complet
 )  # fmt: skip
 def test_choices_of_an_algorithm_have_their_columns(tmp_path: Path, settings: tuple[str, ...], columns: set[str]):
     recipe = small("budget.steps=2", "evaluation.every=2", *SAMPLED, *settings)
-    Run(recipe, tmp_path / "run").train()
+    TrainingRun(recipe, tmp_path / "run").train()
     rows = store.read_metrics(tmp_path / "run")
     others = {"loss/corrected_frac", "entropy/clipped_frac", "batch/replaced_groups", "loss/reference_kl"}
     assert all(columns <= row.keys() for row in rows)
@@ -190,9 +190,9 @@ def test_adapters_are_resumed_and_exported_merged(tmp_path: Path, bits: int):
     lora = ("model.lora.rank=4", f"model.lora.bits={bits}", "optimizer.lr=0.01", "optimizer.warmup_steps=0")
     settings = (*lora, "pipeline.completions_per_group=8", *USUAL)
     folder = tmp_path / "run"
-    first: Any = Run(small("budget.steps=1", *settings), folder)
+    first: Any = TrainingRun(small("budget.steps=1", *settings), folder)
     first.train()
-    run: Any = Run(small("budget.steps=2", *settings), folder, resume=True)
+    run: Any = TrainingRun(small("budget.steps=2", *settings), folder, resume=True)
     halfway = {name: weight.clone() for name, weight in merged_weights(run.learner.policy.model).items()}
     assert all(
         torch.equal(weight, halfway[name]) for name, weight in merged_weights(first.learner.policy.model).items()

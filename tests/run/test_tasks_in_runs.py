@@ -26,7 +26,7 @@ from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.health import Outlooks
 from scalerl.run.observer import RunObserver
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 SHORT = '{name="arithmetic", num_problems=12, min_terms=3, max_terms=3, max_number=20, weight=3.0}'
 LONG = '{name="arithmetic", num_problems=12, min_terms=4, max_terms=4, max_number=20, weight=1.0}'
@@ -57,7 +57,7 @@ def test_cache_larger_than_memory_is_refused_and_leaves_no_process(tmp_path: Pat
     task = ("task.num_problems=20", 'task.grader="own_code:obedient"')
     # 4 layers x 2 x 50,000,000 slots x 64 tokens x 128 wide x 4 bytes.
     with pytest.raises(RecipeError, match=r"^50000000 slots \(rollout.slots\) of \d+ tokens .* need a cache of \d{4,}"):
-        Run(small("rollout.slots=50000000", *task), tmp_path / "run")
+        TrainingRun(small("rollout.slots=50000000", *task), tmp_path / "run")
     (graders,) = made
     assert small_runs.graders_are_over(graders)
 
@@ -68,7 +68,7 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
     # What hangs costs a fifth of a second.
     grading = ("grading.num_workers=3", "grading.cpu_limit_s=0.2")
     filters = ("filter.zero_variance=false", "filter.drop_truncated=false")
-    run = Run(small("budget.steps=4", "evaluation.every=4", *task, *grading, *filters), tmp_path / "run")
+    run = TrainingRun(small("budget.steps=4", "evaluation.every=4", *task, *grading, *filters), tmp_path / "run")
     raised: list[Alarm] = []
     run.observer.evaluated = lambda rows, outlooks, alarms: raised.extend(alarms)  # type: ignore[method-assign]
     assert run.train().reason == "budget of 4 steps spent"
@@ -105,7 +105,7 @@ def test_dead_grader_pool_ends_the_run(tmp_path: Path):
             os.kill(run.parts.inputs.graders.pids[0], signal.SIGKILL)
 
     task = ("task.num_problems=20", 'task.grader="own_code:obedient"')
-    run = Run(small("budget.steps=4", *task), tmp_path / "run", observer=Murderer())
+    run = TrainingRun(small("budget.steps=4", *task), tmp_path / "run", observer=Murderer())
     with pytest.raises(GraderPoolError, match='the process of the grader "own_code:obedient" died'):
         run.train()
     status = store.read_status(tmp_path / "run") or {}
@@ -129,7 +129,7 @@ def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, 
     chat = ["task.chat=true", 'task.template="{prompt}="', 'task.grader="math"', f"model.path={chatty}"]
     task = f'task={{name="file", path={path}, {fields}}}'
     more = ("evaluation.samples_per_prompt=4", "evaluation.num_prompts=6")
-    run = Run(small("budget.steps=1", task, *chat, *more), tmp_path / "run")
+    run = TrainingRun(small("budget.steps=1", task, *chat, *more), tmp_path / "run")
     assert run.train().reason == "budget of 1 steps spent"
     first = store.read_evals(tmp_path / "run")[0]
     assert first["num_samples"] == 24
@@ -146,7 +146,7 @@ def test_answers_of_a_run_are_run_as_programs(tmp_path: Path):
     reference = Reference(streams=(("", ""),)).to_text()
     path = rows_file(tmp_path / "problems.jsonl", dict.fromkeys(SUMS, reference))
     task = f'task={{name="file", path={path}, prompt_field="q", answer_field="a", grader="code"}}'
-    Run(small("budget.steps=1", task, "grading.timeout_s=120", *small_runs.USUAL), tmp_path / "run").train()
+    TrainingRun(small("budget.steps=1", task, "grading.timeout_s=120", *small_runs.USUAL), tmp_path / "run").train()
     (first, *_) = store.read_evals(tmp_path / "run")
     assert first["reward"] > 0.5
     assert first["outcome/passed"] == sum(first["num_correct"])
@@ -178,7 +178,7 @@ class Listener(RunObserver):
 
 def test_refill_leaves_a_task_the_groups_that_it_keeps(tmp_path: Path):
     keeps = ("filter.refill=50", "tasks.long.algorithm.filter.zero_variance=false")
-    run = Run(small("budget.steps=3", *MIXED, *keeps), tmp_path / "run")
+    run = TrainingRun(small("budget.steps=3", *MIXED, *keeps), tmp_path / "run")
     batches = [done.batch for done in itertools.islice(run.pipeline.steps(), 3)]
     run.close()
     equal = [group.problem.task for batch in batches for group in batch.groups if len(set(group.values)) == 1]
@@ -191,7 +191,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener
     folder, listeners = tmp_path_factory.mktemp("runs") / "mixed", [Listener(3), Listener(100)]
     recipe = small("budget.steps=6", "evaluation.every=1", 'sinks=["tensorboard"]', *MIXED)
     for resume, listener in enumerate(listeners):
-        Run(recipe, folder, observer=listener, resume=bool(resume)).train()
+        TrainingRun(recipe, folder, observer=listener, resume=bool(resume)).train()
     return folder, listeners
 
 
@@ -232,14 +232,14 @@ def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[L
 def test_changed_problems_are_refused_on_resume(tmp_path: Path):
     path = tmp_path / "sums.jsonl"
     task = f'task={{name="file", path={rows_file(path, SUMS)}, prompt_field="q", answer_field="a"}}'
-    Run(small("budget.steps=1", task), tmp_path / "run").train()
+    TrainingRun(small("budget.steps=1", task), tmp_path / "run").train()
     # Another answer to one problem, its words and its place in the file as they were.
     rows_file(path, SUMS | {"2+6+1=": 10})
     with pytest.raises(RecipeError, match=r"^the training problems of main have changed since .*run was started"):
-        Run(small("budget.steps=2", task), tmp_path / "run", resume=True)
+        TrainingRun(small("budget.steps=2", task), tmp_path / "run", resume=True)
     rows_file(path, {one.replace("+1=", "+0="): answer for one, answer in SUMS.items()})
     with pytest.raises(RecipeError, match="main and the evaluation problems of main have changed"):
-        Run(small("budget.steps=2", task), tmp_path / "run", resume=True)
+        TrainingRun(small("budget.steps=2", task), tmp_path / "run", resume=True)
 
 
 def test_rows_of_all_attempts_go_to_sinks(mixed: tuple[Path, Any]):

@@ -8,7 +8,7 @@ import torch
 from small_runs import small
 
 from scalerl.errors import GraderError, RecipeError
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 from scalerl.run.trial import NUM_SHOWN, try_answers, try_parts
 
 TINY = ("pipeline.groups_per_batch=2", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=1", "budget.steps=1")
@@ -16,7 +16,7 @@ TINY = ("pipeline.groups_per_batch=2", "evaluation.num_prompts=2", "evaluation.s
 
 def tried(folder: Path, *settings: str) -> list[str]:
     recipe = small(*TINY, *settings)
-    run = Run(recipe, folder / "run")
+    run = TrainingRun(recipe, folder / "run")
     try:
         return try_parts(run.parts, run.recipe)
     finally:
@@ -25,7 +25,7 @@ def tried(folder: Path, *settings: str) -> list[str]:
 
 def test_a_trial_takes_a_real_step_and_writes_nothing(tmp_path: Path):
     length = 'length={name="penalty", max_length=32, cache=8}'
-    run = Run(small(*TINY, "optimizer.warmup_steps=0", "kl.coefficient=0.1", length), tmp_path / "run")
+    run = TrainingRun(small(*TINY, "optimizer.warmup_steps=0", "kl.coefficient=0.1", length), tmp_path / "run")
     before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}
     first, *answers = try_parts(run.parts, run.recipe)
     assert first.startswith("main: exact gives ")
@@ -38,7 +38,7 @@ def test_a_trial_takes_a_real_step_and_writes_nothing(tmp_path: Path):
 
 def test_one_answer_per_problem_is_tried_with_a_critic(tmp_path: Path):
     one = ('advantage.credit="gae"', "filter.zero_variance=false", "pipeline.completions_per_group=1")
-    run = Run(small(*TINY, *one, "optimizer.warmup_steps=0"), tmp_path / "run")
+    run = TrainingRun(small(*TINY, *one, "optimizer.warmup_steps=0"), tmp_path / "run")
     before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}
     try_parts(run.parts, run.recipe)
     after = run.learner.weights()
@@ -101,7 +101,7 @@ def test_grader_that_raises_on_answers_of_the_model_is_reported(tmp_path: Path):
 
 
 def test_model_that_does_not_answer_in_time_is_said_so(tmp_path: Path):
-    run = Run(small(*TINY), tmp_path / "run")
+    run = TrainingRun(small(*TINY), tmp_path / "run")
     try:
         (line,) = try_answers(run.parts, limit_s=0.0)
     finally:

@@ -20,7 +20,7 @@ from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.rollout.vllm.spec import environment
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 pytestmark = pytest.mark.vllm
 
@@ -60,7 +60,7 @@ def test_tiny_cpu_rises_as_in_the_demo(tmp_path: Path):
     steps = 40
     # Only this rule limits the lag of every group.
     settings = [VLLM, *SMALL, f"evaluation.every={steps}", f"budget.steps={steps}", "pipeline.waits_for=groups"]
-    Run(load_recipe("tiny-cpu", settings), tmp_path / "run").train()
+    TrainingRun(load_recipe("tiny-cpu", settings), tmp_path / "run").train()
     first, last = (row["reward"] for row in store.read_evals(tmp_path / "run"))
     assert last - first >= 0.20
     rows = store.read_metrics(tmp_path / "run")
@@ -159,7 +159,7 @@ def test_two_vllm_generators_train_as_one_torch_engine(tmp_path: Path):
     """Synchronously, so that every token is sampled with known weights."""
     few = [*FEW, "evaluation.every=2", "budget.steps=4", "pipeline.max_lag=0", "curriculum=uniform"]
     for name, more in (("torch", []), ("vllm", [VLLM, "rollout.generators=2"])):
-        Run(load_recipe("tiny-cpu", [*few, *more]), tmp_path / name).train()
+        TrainingRun(load_recipe("tiny-cpu", [*few, *more]), tmp_path / name).train()
     ours, theirs = (store.read_metrics(tmp_path / name) for name in ("torch", "vllm"))
     for row, other in zip(ours, theirs, strict=True):
         assert row["groups"] == other["groups"]

@@ -10,18 +10,18 @@ from scalerl.config.tree import expand
 from scalerl.errors import StudyError
 from scalerl.loop.slots import expected_lag
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
-from scalerl.study.plan import Plan, changes_of, check_runnable, make_plan, show_changes
+from scalerl.study.plan import StudyPlan, changes_of, check_runnable, make_plan, show_changes
 from scalerl.study.spec import divided, load_study
 
 
-def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> Plan:
+def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> StudyPlan:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     of_study, of_recipes = divided(overrides)
     return make_plan(*load_study(file, of_study), of_recipes, gpu=gpu)
 
 
-def planned(name: str, *, gpu: bool = True) -> Plan:
+def planned(name: str, *, gpu: bool = True) -> StudyPlan:
     return make_plan(*load_study(name), gpu=gpu)
 
 

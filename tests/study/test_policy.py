@@ -7,7 +7,7 @@ from small_study import plan_of, run, states
 
 from scalerl import store
 from scalerl.errors import StudyError
-from scalerl.study.policy import Measured, Stage, forecast, halving
+from scalerl.study.policy import ArmProgress, Stage, forecast, halving
 from scalerl.study.runner import Runner
 
 STUDY = """
@@ -75,8 +75,8 @@ def test_several_jobs_decide_while_others_run(tmp_path):
     assert sum(spent(runner).values()) <= 0.5 * 2 * 48 + 2 * 12
 
 
-def measured(name: str, share: float, reward: float = 0.5, **more) -> Measured:
-    return Measured(name=name, share=share, num_runs=1, compute=(share,), reward=(reward,), run=(0,), **more)
+def measured(name: str, share: float, reward: float = 0.5, **more) -> ArmProgress:
+    return ArmProgress(name=name, share=share, num_runs=1, compute=(share,), reward=(reward,), run=(0,), **more)
 
 
 def test_halving_waits_for_running_arms():
@@ -88,7 +88,7 @@ def test_halving_waits_for_running_arms():
 
 
 def test_every_arm_gets_a_first_stage():
-    arms = [measured("a", 0.2), Measured(name="b", share=0.0, num_runs=1)]
+    arms = [measured("a", 0.2), ArmProgress(name="b", share=0.0, num_runs=1)]
     assert forecast(arms, 8, 0.4, frozenset()) == Stage(kind="first_stage", arm="b", until=0.125)
 
 

@@ -9,8 +9,8 @@ from scalerl import store
 from scalerl.errors import StudyError
 from scalerl.study.failure_reason import failure_reason, last_error
 from scalerl.study.folder import run_folder
-from scalerl.study.plan import Plan
-from scalerl.study.probe import Cost, Pace, cost, pace_from, probe, untried
+from scalerl.study.plan import StudyPlan
+from scalerl.study.probe import Cost, Pace, arms_to_check, cost, pace_from, probe
 
 PACE = Pace(step_s=2.0, step_gpu_hours=0.1, step_flops=1e9, sample_s=0.01, start_up_s=5.0)
 OTHERS = """
@@ -27,10 +27,10 @@ weights = "token"
 
 def test_arms_that_import_something_are_tried(tmp_path):
     plan = plan_of(tmp_path, STUDY + OTHERS)
-    assert [arm.name for arm in untried(plan, tmp_path / "out")] == ["model", "task", "own"]
+    assert [arm.name for arm in arms_to_check(plan, tmp_path / "out")] == ["model", "task", "own"]
     for arm in ("model", "own"):
         spend(plan, tmp_path / "out", f"{arm}-seed1", 1, "failed")
-    assert [arm.name for arm in untried(plan, tmp_path / "out")] == ["task"]
+    assert [arm.name for arm in arms_to_check(plan, tmp_path / "out")] == ["task"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_cost_counts_steps_evaluations_and_start_up(tmp_path):
     assert total.steps == 40
 
 
-def spend(plan: Plan, folder: Path, name: str, steps: int, status: str) -> None:
+def spend(plan: StudyPlan, folder: Path, name: str, steps: int, status: str) -> None:
     (run,) = [run for run in plan.runs if run.name == name]
     place = run_folder(folder, run)
     place.mkdir(parents=True)

@@ -9,7 +9,7 @@ from typing import Any
 from scalerl import store
 from scalerl.study.controller import Controller
 from scalerl.study.folder import opened
-from scalerl.study.plan import Plan, make_plan
+from scalerl.study.plan import StudyPlan, make_plan
 from scalerl.study.progress import RunStatus
 from scalerl.study.runner import Runner
 from scalerl.study.spec import load_study
@@ -43,7 +43,7 @@ class Log:
         self.events.append(("at once" if at_once else "stopping", str(num_running)))
 
 
-def plan_of(tmp_path: Path, text: str = STUDY) -> Plan:
+def plan_of(tmp_path: Path, text: str = STUDY) -> StudyPlan:
     (tmp_path / "mine.toml").write_text(text)
     return make_plan(*load_study(tmp_path / "mine.toml"), gpu=False)
 
@@ -61,7 +61,7 @@ def run(
 
 
 def run_plan(
-    plan: Plan, out: Path, command: Sequence[str], *, resume: bool, is_controlled: bool = False, **settings: Any
+    plan: StudyPlan, out: Path, command: Sequence[str], *, resume: bool, is_controlled: bool = False, **settings: Any
 ) -> tuple[Runner, Log]:
     """Run a plan by a command; a controlled one by its policy."""
     log, jobs, axis = Log(), settings.get("jobs", 1), settings.pop("axis", "gpu_hours")

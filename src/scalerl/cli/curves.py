@@ -108,7 +108,7 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
     """Add the options of `Common` after a command's own, so that each is declared once; some may be left out."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [param for param in inspect.signature(command).parameters.values() if param.name != "common"]
+        params = [param for param in inspect.signature(command).parameters.values() if param.name != "common"]
         shared = [
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=field.type, default=field.default)
             for field in fields(Common)
@@ -121,7 +121,7 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
             command(common=Common(**absent, **{param.name: given.pop(param.name) for param in shared}), **given)
 
         # Help shows a command's own options first.
-        params = [*(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own), *shared]
+        params = [*(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in params), *shared]
         run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
         run.__annotations__ = {param.name: param.annotation for param in params}
         return run
@@ -320,8 +320,8 @@ def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[
 def _of(kind: type[Kind], common: Common, given: dict[str, Any]) -> Kind:
     """Return a value of this kind, with the options that have the names of its fields."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    own = {field.name: getattr(common, field.name) for field in fields(Common)} | given
-    return kind(**{name: value for name, value in own.items() if name in names})
+    values = {field.name: getattr(common, field.name) for field in fields(Common)} | given
+    return kind(**{name: value for name, value in values.items() if name in names})
 
 
 def _run(

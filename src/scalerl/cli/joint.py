@@ -48,8 +48,8 @@ def prior(
     if not out.parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.parent}")
     write_json(out, content)
-    said = f"{len(content['members'])} runs are in {out}: use it with --prior {out}"
-    show("prior", common.as_json, {"file": str(out), "prior": content}, lambda: [said])
+    text = f"{len(content['members'])} runs are in {out}: use it with --prior {out}"
+    show("prior", common.as_json, {"file": str(out), "prior": content}, lambda: [text])
 
 
 @shares_options("explain", "method")
@@ -85,9 +85,10 @@ def plan(
     if allocate is not None:
         if common.plot is not None:
             raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
-        found = plans.make_allocations(_curves(replace(common, by=allocate)), list(allocate), target, common.level)
-        content, sections = plans.allocation_json(found, allocate), plans.allocation_document(found, allocate)
-        show_document("allocation", common.as_json, content, sections)
+        curves = _curves(replace(common, by=allocate))
+        allocations = plans.make_allocations(curves, list(allocate), target, common.level)
+        content = plans.allocation_json(allocations, allocate)
+        show_document("allocation", common.as_json, content, plans.allocation_document(allocations, allocate))
         return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)

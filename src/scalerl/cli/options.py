@@ -177,10 +177,10 @@ def column_value(text: str, option: str) -> tuple[str, str]:
 def conditions(texts: Sequence[str], option: str) -> list[tuple[str, str, bool]]:
     """Parse conditions, 'arm=a' or 'arm!=a': return (column, value, whether rows must have it) of each."""
     pairs = [column_value(text, option) for text in texts]
-    found = [(column.removesuffix("!").rstrip(), value, not column.endswith("!")) for column, value in pairs]
-    if any(not name for name, _, _ in found):
+    parsed = [(column.removesuffix("!").rstrip(), value, not column.endswith("!")) for column, value in pairs]
+    if any(not name for name, _, _ in parsed):
         raise UsageError(f"{option} takes COLUMN=VALUE or COLUMN!=VALUE, not {', '.join(texts)!r}")
-    return found
+    return parsed
 
 
 def start_value(text: str, option: str) -> Any:

@@ -70,7 +70,7 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
         ("curriculum", "curriculum", _named(recipe.curriculum), "generator", ""),
         ("length control", "length", _named(recipe.length), length_ends.get(length, "generator + learner"), ""),
     ]
-    beside = (row for row in _beside(recipe) if _at(recipe, row[1]) != _at(scalerl, row[1]))
+    others = (row for row in _other_choices(recipe) if _at(recipe, row[1]) != _at(scalerl, row[1]))
     return [
         Component(
             component=component,
@@ -80,11 +80,11 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
             as_scalerl=_at(recipe, field) == _at(scalerl, field),
             note="; ".join(filter(None, [note, f"inert here: {notes[field]}" if field in notes else ""])),
         )
-        for component, field, setting, ends, note in (*rows, *beside)
+        for component, field, setting, ends, note in (*rows, *others)
     ]
 
 
-def _beside(recipe: "Recipe") -> Iterator[tuple[str, str, str, str, str]]:
+def _other_choices(recipe: "Recipe") -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the rows of what an algorithm may have beside the eight components."""
     from scalerl.config.keys import leaves
 
@@ -97,8 +97,8 @@ def _beside(recipe: "Recipe") -> Iterator[tuple[str, str, str, str, str]]:
     yield "KL", "kl.coefficient", f"{kl.coefficient:g} {kl.estimator.name} to {kl.reference.name}", "learner", ""
     yield "truncated answers", "filter.drop_truncated", "dropped" if truncated else "trained on", "learner", ""
     for name, task in recipe.tasks.items():
-        own = ", ".join(f"{key} {show_value(value)}" for key, value in leaves(task.algorithm))
-        yield f"task {name}", f"tasks.{name}.algorithm", own, "learner", ""
+        changes = ", ".join(f"{key} {show_value(value)}" for key, value in leaves(task.algorithm))
+        yield f"task {name}", f"tasks.{name}.algorithm", changes, "learner", ""
 
 
 def _zero_variance(recipe: "Recipe") -> str:

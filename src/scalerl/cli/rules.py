@@ -32,13 +32,13 @@ def replay_rule(
     from scalerl.report.numbers import compute_text, fixed
     from scalerl.report.options import check_one_axis, unit_of
 
-    asked = StopRule(rule, give_up_after)
+    stop_rule = StopRule(rule, give_up_after)
     series, options = read(common)
     usable = [data for data in series if not data.problem and len(data.compute)]
     if not usable:
         raise InputError(f"no usable curve among {len(series)}; the first, {series[0].name}: {series[0].problem}")
     check_one_axis(usable, "runs must be on one axis of compute, so that savings can be added")
-    done = [replay(data, asked, patience=patience, options=options) for data in usable]
+    replayed = [replay(data, stop_rule, patience=patience, options=options) for data in usable]
     rows = [
         (
             each.name,
@@ -47,20 +47,20 @@ def replay_rule(
             "" if each.lost is None else fixed(3)(each.lost),
             f"{each.saved / each.compute:.0%}",
         )
-        for each in done
+        for each in replayed
     ]
-    stopped = [each for each in done if each.lost is not None]
+    stopped = [each for each in replayed if each.lost is not None]
     answer = say(
         "replayed",
         rule=rule,
         num_stopped=len(stopped),
-        num=len(done),
+        num=len(replayed),
         lost=max((each.lost or 0.0 for each in stopped), default=0.0),
-        saved=sum(each.saved for each in done) / sum(each.compute for each in done),
+        saved=sum(each.saved for each in replayed) / sum(each.compute for each in replayed),
     )
     unit = unit_of(usable[0])
     heads = ("curve", f"stopped at ({unit})", "points", "reward lost", "compute saved")
     blocks = [block for block in (answer, grid("replay", heads, rows)) if block is not None]
     document = [Section(key="replay", title="", blocks=tuple(blocks))]
-    content = {"rule": rule, "curves": [asdict(each) | {"lost": each.lost, "saved": each.saved} for each in done]}
+    content = {"rule": rule, "curves": [asdict(each) | {"lost": each.lost, "saved": each.saved} for each in replayed]}
     show("replay-rule", common.as_json, plain(content), lambda: [render(document, TERMINAL)])

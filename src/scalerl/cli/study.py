@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from scalerl import store
 from scalerl.cli import options as opt
 from scalerl.cli.console import new_console, print_json, show
 from scalerl.cli.options import argument, flag, option
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from scalerl.notify import Notifier
-    from scalerl.study.plan import Plan
+    from scalerl.study.plan import StudyPlan
     from scalerl.study.probe import Cost, Pace
     from scalerl.study.progress import RunStatus
 
@@ -67,14 +68,14 @@ def study(
     from scalerl.config import code_outside
     from scalerl.import_path import announce
     from scalerl.notify import Notifier
-    from scalerl.study.folder import check_asked
+    from scalerl.study.folder import check_folder
     from scalerl.study.plan import check_runnable, make_plan
     from scalerl.study.spec import divided, load_study
 
     of_study, of_recipes = divided(overrides or ())
     plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
     out = out or Path("runs") / plan.name
-    asked = _Asked(
+    command = StudyCommand(
         plan=plan,
         out=out,
         train=(*TRAIN, *["--trust-remote-code"] * trust_remote_code),
@@ -85,15 +86,15 @@ def study(
         variables={opt.NOTIFY_VARIABLE: notify} if notify else {},
         console=new_console(stderr=as_json),
     )
-    check_asked(out, resume)
+    check_folder(out, resume)
     # Its runs, whose output is in files, do not repeat it.
     announce(*(code for run in plan.runs for code in code_outside(run.recipe)))
     if dry_run:
-        content, code = _show_plan(asked)
+        content, code = _show_plan(command)
     else:
         check_runnable(plan)
-        with board_beside(out, wanted=board), Notifier(notify, plan.name, warn=asked.say) as notifier:
-            content, code = _run(asked, notifier)
+        with board_beside(out, wanted=board), Notifier(notify, plan.name, warn=command.say) as notifier:
+            content, code = _run(command, notifier)
     if as_json:
         print_json("study", **content)
     raise typer.Exit(code)
@@ -120,10 +121,10 @@ def _list(as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What a user asked for."""
+class StudyCommand:
+    """The options of the command, and what they stand for on this machine."""
 
-    plan: "Plan"
+    plan: "StudyPlan"
     out: Path
     train: Sequence[str]
     """The command that trains."""
@@ -139,22 +140,27 @@ class _Asked:
         return max(len(self.gpus), 1)
 
     @property
+    def shares_device(self) -> bool:
+        """Whether several runs use one device at the same time."""
+        return self.jobs > self.num_devices
+
+    @property
     def hours_name(self) -> str:
-        return "GPU-hours" if self.gpus else "CPU-hours"
+        return store.hours_name("" if self.gpus else "cpu")
 
     def say(self, text: str, style: str | None = None) -> None:
         # Never wrapped, and a bracket is a bracket: in a log file a line stays what it was.
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
-    def try_out(self) -> None:
+    def check_arms_start(self) -> None:
         """Refuse a study of which some arm cannot begin: its turn may come after days of others."""
-        from scalerl.study.probe import check_arms, untried
+        from scalerl.study.probe import arms_to_check, check_arms
 
-        if arms := untried(self.plan, self.out):
+        if arms := arms_to_check(self.plan, self.out):
             self.say(f"Looking whether {', '.join(arm.name for arm in arms)} can be set up ...")
             check_arms(arms, self.train)
 
-    def say_skipped(self) -> None:
+    def print_skipped(self) -> None:
         """Say which arms are not run, by reason."""
         skipped = [arm for arm in self.plan.arms if arm.skipped is not None]
         for reason in dict.fromkeys(arm.skipped for arm in skipped):
@@ -165,7 +171,7 @@ class _Asked:
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
+def _run(command: StudyCommand, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     """Run what is left of a study; return what became of it, for --json, and the exit code."""
     from scalerl.report.run_sections import choice_json, choice_say, last_choice
     from scalerl.study.controller import Controller
@@ -173,14 +179,14 @@ def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     from scalerl.study.live_table import Screen
     from scalerl.study.runner import Runner
 
-    plan, out, say = asked.plan, asked.out, asked.say
+    plan, out, say = command.plan, command.out, command.say
     has_policy = policy_record(plan) is not None
-    asked.try_out()
-    with opened(plan, out, jobs=asked.jobs, shares_device=asked.jobs > asked.num_devices, resume=asked.resume) as lock:
+    command.check_arms_start()
+    with opened(plan, out, jobs=command.jobs, shares_device=command.shares_device, resume=command.resume) as lock:
         if plan.adds_base:
             say(f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
-        asked.say_skipped()
-        screen = Screen(asked.console, len(plan.runs))
+        command.print_skipped()
+        screen = Screen(command.console, len(plan.runs))
 
         def on_decision(row: Mapping[str, Any]) -> None:
             # Every arm has a first stage: that is no news.
@@ -191,20 +197,20 @@ def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
             runner = Runner(
                 plan,
                 out,
-                command=asked.train,
+                command=command.train,
                 lock=lock,
                 observer=screen,
                 axis=fair_axis(out, plan.study.compute),
-                jobs=asked.jobs,
-                variables=asked.variables,
-                devices=asked.gpus if asked.jobs > 1 else (),
+                jobs=command.jobs,
+                variables=command.variables,
+                devices=command.gpus if command.jobs > 1 else (),
                 controller=Controller(plan, out, on_decision) if has_policy else None,
             )
             screen.already_done(sum(status.state == "done" for status in runner.statuses))
             runner.run()
         finally:
             screen.close()
-        report = None if runner.interrupted else _report(asked)
+        report = None if runner.interrupted else _report(command)
     choice, statuses = last_choice(out) if has_policy else None, runner.statuses
     if choice is not None:
         say(choice_say(choice).text)
@@ -238,22 +244,22 @@ def decision_text(row: Mapping[str, Any]) -> str:
     return f"{row['arm']} gets compute until {row['until']:.0%} of its budget ({row['policy']}, {row['kind']})."
 
 
-def _report(asked: _Asked) -> Path | None:
+def _report(command: StudyCommand) -> Path | None:
     """Write a report on the runs so far and return its page; if that fails, print why and return None."""
     from scalerl.errors import InputError
     from scalerl.report.write import write_report
 
     try:
-        written = write_report([asked.out])
+        written = write_report([command.out])
     except InputError as error:
-        asked.say(f"No report: {error}")
+        command.say(f"No report: {error}")
         return None
     for warning in written.warnings:
-        asked.say(f"warning: {warning}", style="yellow")
+        command.say(f"warning: {warning}", style="yellow")
     return written.page
 
 
-def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Path | None) -> dict[str, Any]:
+def summary(plan: "StudyPlan", out: Path, statuses: "Sequence[RunStatus]", report: Path | None) -> dict[str, Any]:
     """Return the outcome of a study as JSON types."""
     rows = [
         {
@@ -283,38 +289,38 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _show_plan(asked: _Asked) -> tuple[dict[str, Any], int]:
+def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
     """Show the plan of a study and what is left to pay for; return the same for --json, and the exit code."""
     from scalerl.errors import StudyError
     from scalerl.study.folder import record
     from scalerl.study.plan import check_runnable, show_changes
     from scalerl.study.probe import Cost, cost, probe, runs_left
 
-    plan, say = asked.plan, asked.say
+    plan, say = command.plan, command.say
     say(f"{plan.name}: {plan.study.description}".removesuffix(": "))
     for arm in plan.arms:
-        words = show_changes(arm) or f"the base, {plan.study.base}"
-        say(f"  {arm.name}: {words}{' (not run)' * (arm.skipped is not None)}")
-    asked.say_skipped()
-    num_runs, num_left, num_seeds = len(plan.runs), len(runs_left(plan, asked.out)), len(plan.study.seeds)
+        changes = show_changes(arm) or f"the base, {plan.study.base}"
+        say(f"  {arm.name}: {changes}{' (not run)' * (arm.skipped is not None)}")
+    command.print_skipped()
+    num_runs, num_left, num_seeds = len(plan.runs), len(runs_left(plan, command.out)), len(plan.study.seeds)
     num_arms = sum(arm.skipped is None for arm in plan.arms)
-    units = {"steps": "steps", "gpu_hours": asked.hours_name, "flops": "FLOPs"}
+    units = {"steps": "steps", "gpu_hours": command.hours_name, "flops": "FLOPs"}
     budget = ", ".join(f"{value:,g} {units[key]}" for key, value in plan.base.recipe.budget if value is not None)
     say(f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {budget}")
-    content = record(plan, jobs=asked.jobs, shared_device=asked.jobs > asked.num_devices)
+    content = record(plan, jobs=command.jobs, shared_device=command.shares_device)
     content |= {"num_done": num_runs - num_left, "cost": asdict(Cost()), "problems": []}
     try:
         check_runnable(plan)
-        asked.try_out()
-        if asked.resume:
+        command.check_arms_start()
+        if command.resume:
             left = "the cost below is that of the others" if num_left else "nothing is left to pay for"
             say(f"{num_runs - num_left} of {num_runs} runs are done already: {left}.")
         if num_left:
             say(f"Timing a few steps of {plan.base.name} ...")
-            pace = probe(plan.base.recipe, asked.train)
-            total = cost(plan, asked.out, pace)
+            pace = probe(plan.base.recipe, command.train)
+            total = cost(plan, command.out, pace)
             content["cost"] = asdict(total)
-            _say_cost(asked, total, pace)
+            _print_cost(command, total, pace)
     except StudyError as error:
         content |= {"cost": None, "problems": list(error.problems)}
         say(f"It cannot be run as it is: {error}")
@@ -325,18 +331,18 @@ def counted(num: int, noun: str) -> str:
     return f"{num:,} {noun}{'s' * (num != 1)}"
 
 
-def _say_cost(asked: _Asked, total: "Cost", pace: "Pace") -> None:
+def _print_cost(command: StudyCommand, total: "Cost", pace: "Pace") -> None:
     from scalerl.report.numbers import duration
 
-    at_once = min(asked.jobs, asked.num_devices)
+    at_once = min(command.jobs, command.num_devices)
     hours = max(total.hours / at_once, total.longest_run_hours)
-    asked.say(
-        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {asked.hours_name} of training "
+    command.say(
+        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {command.hours_name} of training "
         f"({counted(total.steps, 'step')}), at {pace.step_s:.3g} s a step and {pace.sample_s:.3g} s an evaluated "
-        f"completion, as timed just now on {asked.plan.base.name}; longer completions cost more."
+        f"completion, as timed just now on {command.plan.base.name}; longer completions cost more."
     )
-    if asked.jobs > at_once:
-        asked.say(
-            f"--jobs {asked.jobs} is counted as no faster than --jobs {at_once}, since there is no further device; the "
-            f"report will then compare by FLOPs, for runs that share a device distort each other's time."
+    if command.jobs > at_once:
+        command.say(
+            f"--jobs {command.jobs} is counted as no faster than --jobs {at_once}, since there is no further device; "
+            f"the report will then compare by FLOPs, for runs that share a device distort each other's time."
         )

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from scalerl.report.results import CurveResult
     from scalerl.run.health import Outlooks
     from scalerl.run.hooks import RunEnd
-    from scalerl.run.run import Run
+    from scalerl.run.run import TrainingRun
 
 
 def train(
     recipe: str = opt.RECIPE,
     overrides: list[str] | None = opt.OVERRIDES,
-    out: Path = option("DIR", "Run folder to write.", default=Path("runs/run")),
+    out: Path = option("DIR", "TrainingRun folder to write.", default=Path("runs/run")),
     resume: bool = flag("--resume", "Continue from the newest checkpoint in --out."),
     check: bool = flag("--check", "Try problems, graders and one step; write nothing."),
     gpus: str | None = option("NUMxGB", "With --check: the memory on GPUs such as 8x80, wherever they are."),
@@ -72,7 +72,7 @@ def train(
         from scalerl.run.derive import derive
         from scalerl.run.memory import Gpus
         from scalerl.run.resume import as_started
-        from scalerl.run.run import Run
+        from scalerl.run.run import TrainingRun
 
         devices = None if gpus is None else Gpus.parse(gpus)
         settings, derived = (as_started(settings, out), ()) if resume else derive(settings, devices)
@@ -81,7 +81,7 @@ def train(
             say(table(("derived setting", "value", "because"), rows))
         if check and check_layout(recipe, settings, devices):
             return
-        run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
+        run = TrainingRun(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
     if check:
         _try(recipe, run)
         return
@@ -107,12 +107,12 @@ def train(
     conclude(out, plots=plots)
 
 
-def _ended(run: "Run", end: "RunEnd") -> str:
+def _ended(run: "TrainingRun", end: "RunEnd") -> str:
     word = end.kind.capitalize() if end.kind in ("stopped", "paused") else "Done"
     return f"{word} at step {run.pipeline.version}"
 
 
-def _try(recipe: str, run: "Run") -> None:
+def _try(recipe: str, run: "TrainingRun") -> None:
     """Give every grader an answer, talk to each environment, take one step, and print what would be trained."""
     from scalerl.config import mode_name
     from scalerl.run.trial import try_parts
@@ -222,14 +222,14 @@ def setting_up() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def summary(run: "Run") -> str:
+def summary(run: "TrainingRun") -> str:
     """Return what is trained, where, and on how much a step."""
     size, pipeline = (run.shape.body_params + run.shape.head_params) / 1e6, run.recipe.pipeline
     answers = f"{pipeline.groups_per_batch} x {pipeline.completions_per_group} answers a step"
     return f"{size:.3g}M parameters on {run.device}, {answers}"
 
 
-def slots_line(run: "Run") -> str:
+def slots_line(run: "TrainingRun") -> str:
     """Return the number of slots, and the lag to expect from it."""
     from scalerl.loop.slots import full_slots, lag_words
 
@@ -260,7 +260,7 @@ class Terminal(RunTerminal):
         self._decided: dict[str, tuple[str, str]] = {}
         """State and action of each set, as posted."""
 
-    def started(self, run: "Run") -> None:
+    def started(self, run: "TrainingRun") -> None:
         self._run = run
         for line in (f"{summary(run)} (train --check says more)", *run.parts.notices):
             self.print(line)

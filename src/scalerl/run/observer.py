@@ -11,7 +11,7 @@ class RunObserver:
     """Follows a run of RL or SFT, and may ask it to stop. Override the methods you need."""
 
     def started(self, run: Any) -> None:
-        """Called with the `Run` when everything is loaded, before its folder is written."""
+        """Called with the `TrainingRun` when everything is loaded, before its folder is written."""
 
     def stepped(self, row: Mapping[str, Any]) -> None:
         """Called with the row of each step."""

@@ -38,7 +38,7 @@ from scalerl.types import Work
 _REPORT_S = 5.0  # time limit for reporting that a run hangs
 
 
-class Run:
+class TrainingRun:
     """One attempt at a training run: new, or resumed from the newest checkpoint in its folder.
 
     Construction validates and loads; it writes nothing. `train` writes the folder and closes the run.

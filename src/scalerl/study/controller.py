@@ -11,8 +11,8 @@ from pathlib import Path
 from scalerl import store
 from scalerl.report.metrics import number
 from scalerl.study.folder import first_set, last_row, run_folder
-from scalerl.study.plan import Plan, PlannedRun
-from scalerl.study.policy import EPSILON, POLICIES, Measured, Stage
+from scalerl.study.plan import PlannedRun, StudyPlan
+from scalerl.study.policy import EPSILON, POLICIES, ArmProgress, Stage
 from scalerl.study.progress import RunStatus
 from scalerl.study.spec import StudyBudgetSettings
 
@@ -20,7 +20,9 @@ from scalerl.study.spec import StudyBudgetSettings
 class Controller:
     """Gives out stages by the study's policy."""
 
-    def __init__(self, plan: Plan, folder: Path, on_decision: Callable[[store.Row], None] = lambda row: None) -> None:
+    def __init__(
+        self, plan: StudyPlan, folder: Path, on_decision: Callable[[store.Row], None] = lambda row: None
+    ) -> None:
         """`on_decision` is called with the row of each new decision."""
         budget = plan.study.budget
         assert budget is not None
@@ -70,13 +72,13 @@ class Controller:
         self.rows.append(row)
         self._on_decision(row)
 
-    def _measured(self, statuses: Sequence[RunStatus]) -> list[Measured]:
+    def _measured(self, statuses: Sequence[RunStatus]) -> list[ArmProgress]:
         arms = [arm.name for arm in self._plan.arms if arm.skipped is None]
-        own = {arm: [status for status in statuses if status.run.arm == arm] for arm in arms}
-        return [measure(self._folder, arm, own[arm]) for arm in arms]
+        by_arm = {arm: [status for status in statuses if status.run.arm == arm] for arm in arms}
+        return [measure(self._folder, arm, by_arm[arm]) for arm in arms]
 
 
-def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> Measured:
+def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgress:
     """Return what the runs of one arm have measured, read from their folders."""
     compute, reward, run, num_samples, starts = [], [], [], [], []
     for place, status in enumerate(statuses):
@@ -90,10 +92,10 @@ def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> Measured:
             reward.append(float(row["reward"]))
             run.append(place)
             num_samples.append(int(samples) if samples >= 1 else 0)
-    return Measured(
+    return ArmProgress(
         name=arm,
         # A run may be done before its budget is spent, when its data are exhausted.
-        share=min((1.0 if own.state == "done" else share_spent(folder, own.run) for own in statuses), default=0.0),
+        share=min((1.0 if each.state == "done" else share_spent(folder, each.run) for each in statuses), default=0.0),
         num_runs=len(statuses),
         compute=tuple(compute),
         reward=tuple(reward),

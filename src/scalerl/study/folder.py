@@ -19,7 +19,7 @@ from scalerl.config.suggest import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
 from scalerl.logs.axes import Axis
 from scalerl.report.metrics import number
-from scalerl.study.plan import Plan, PlannedRun, changes_of
+from scalerl.study.plan import PlannedRun, StudyPlan, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
 # The runs of a study that was killed a moment ago need this long to be gone.
@@ -83,9 +83,9 @@ def is_done(folder: Path, run: PlannedRun) -> bool:
 
 
 @contextmanager
-def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
+def opened(plan: StudyPlan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
     """Create or reopen the folder of a study, write the plan and hold the lock; yield the descriptor of the lock."""
-    check_asked(folder, resume)
+    check_folder(folder, resume)
     with write_errors(folder):
         for name in (_RUNS, _RECIPES, _LOGS):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def fair_axis(folder: Path, compute: Axis) -> Axis:
     return "flops" if shared and compute == "gpu_hours" else compute
 
 
-def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
+def record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
     """Return the plan as study.json holds it; paths are relative to its folder."""
     study = plan.study
     return {
@@ -152,7 +152,7 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
     }
 
 
-def policy_record(plan: Plan) -> dict[str, Any] | None:
+def policy_record(plan: StudyPlan) -> dict[str, Any] | None:
     """Return the policy that allocates the budget, as JSON types; None if all arms run to the end."""
     budget = plan.study.budget
     if budget is None or budget.policy == "uniform":
@@ -160,7 +160,7 @@ def policy_record(plan: Plan) -> dict[str, Any] | None:
     return {"name": budget.policy, "stages": budget.stages, "share": budget.share}
 
 
-def check_asked(folder: Path, resume: bool) -> None:
+def check_folder(folder: Path, resume: bool) -> None:
     """Refuse to start where something is, and to resume where no study is."""
     holds_study = (folder / store.STUDY).is_file()
     if resume and not holds_study:
@@ -180,7 +180,7 @@ def _is_bare(folder: Path) -> bool:
     return folder.is_dir() and {entry.name for entry in folder.iterdir()} <= ours and not any(folder.glob(f"{_RUNS}/*"))
 
 
-def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
+def _check_same(before: Mapping[str, Any], plan: StudyPlan, folder: Path) -> None:
     """Raise StudyError if a resumed study changes its plan, other than by adding arms or seeds or raising budgets."""
     runs = {run.name: run for run in plan.runs}
     problems: dict[str, None] = {}

@@ -47,7 +47,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StudyPlan:
     """What a study will run."""
 
     name: str
@@ -75,7 +75,7 @@ class Plan:
         )
 
 
-def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bool) -> Plan:
+def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bool) -> StudyPlan:
     """Resolve every arm; `overrides` are the user's `key=value`. StudyError holds every problem found."""
     base_names = [arm for arm, changes in study.arms.items() if not changes]
     base_name = base_names[0] if base_names else Path(study.base).stem
@@ -102,7 +102,7 @@ def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bo
     ]
     if problems:
         raise StudyError(*dict.fromkeys(problems))
-    return Plan(name=name, study=study, arms=tuple(arms))
+    return StudyPlan(name=name, study=study, arms=tuple(arms))
 
 
 def _secrets(name: str, arms: Sequence[Arm]) -> Iterator[str]:
@@ -126,7 +126,7 @@ def unset(recipe: Recipe) -> list[str]:
     return [*missing, "task.name"] if recipe.task.name is None and not recipe.tasks else missing
 
 
-def check_runnable(plan: Plan) -> None:
+def check_runnable(plan: StudyPlan) -> None:
     """Refuse a plan whose runs could not begin, or could not be compared with anything."""
     arms = [arm for arm in plan.arms if arm.skipped is None]
     if len(arms) == 1:
@@ -151,18 +151,18 @@ class _Resolver:
 
     def recipe(self, arm: str, changes: Mapping[str, Any], where: str) -> Recipe | None:
         """Return the recipe with the changes of study, user and arm, in this order; the user's budget wins."""
-        own = expand({key: value for key, value in changes.items() if key != "recipe"})
+        arm_changes = expand({key: value for key, value in changes.items() if key != "recipe"})
         shared = expand(self._study.set)
-        if self._study.budget is not None and self._study.budget.limits and "budget" not in own:
+        if self._study.budget is not None and self._study.budget.limits and "budget" not in arm_changes:
             shared = merge(shared, {"budget": self._study.budget.limits})
-        own_keys, users = {key for key, _ in leaves(own)}, {key: value for _, key, value in self._users}
+        arm_keys, users = {key for key, _ in leaves(arm_changes)}, {key: value for _, key, value in self._users}
         renamed = {key for key, value in leaves(shared) if users.get(key, value) != value}
-        merged = list(leaves(merge(shared, own)))
+        merged = list(leaves(merge(shared, arm_changes)))
         budgets = [change for change in self._users if change[1].startswith("budget.")]
         layers = [
-            *(("[set]", key, value) for key, value in merged if key not in own_keys and not _chosen_by(renamed, key)),
-            *(change for change in self._users if change not in budgets and not _chosen_by(own_keys, change[1])),
-            *((f"[{where}]", key, value) for key, value in merged if key in own_keys),
+            *(("[set]", key, value) for key, value in merged if key not in arm_keys and not _chosen_by(renamed, key)),
+            *(change for change in self._users if change not in budgets and not _chosen_by(arm_keys, change[1])),
+            *((f"[{where}]", key, value) for key, value in merged if key in arm_keys),
             *budgets,
         ]
         try:
@@ -185,7 +185,7 @@ class _Resolver:
 
 def _chosen_by(keys: set[str], key: str) -> bool:
     """Return whether `keys` choose the part by name that `key` belongs to: `key` then no longer applies."""
-    tables = [own.removesuffix(".name") for own in keys if own.endswith(".name")]
+    tables = [chosen.removesuffix(".name") for chosen in keys if chosen.endswith(".name")]
     return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
 
 

@@ -21,7 +21,7 @@ StageKind = Literal["first_stage", "round", "continue", "finish", "decided", "op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ArmProgress:
     """What the runs of one arm have measured so far."""
 
     name: str
@@ -54,7 +54,7 @@ class Stage:
     """What the policy knew, as plain values for decisions.jsonl."""
 
 
-def first_stage(arms: Sequence[Measured], stages: int) -> Stage | None:
+def first_stage(arms: Sequence[ArmProgress], stages: int) -> Stage | None:
     """Return the first stage of an arm that has not had it; None if all have."""
     for arm in arms:
         if arm.share < 1 / stages - EPSILON and not arm.failed:
@@ -65,7 +65,7 @@ def first_stage(arms: Sequence[Measured], stages: int) -> Stage | None:
 # Successive halving ---------------------------------------------------------------------------------------------------
 
 
-def halving(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
+def halving(arms: Sequence[ArmProgress], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
     """Successive halving: after each round of equal compute, continue the better half. None means to wait."""
     alive = [arm for arm in arms if not arm.failed]
     rounds = max(int(np.ceil(np.log2(len(arms)))), 1)
@@ -82,7 +82,7 @@ def halving(arms: Sequence[Measured], stages: int, share: float, busy: frozenset
     return Stage(kind="decided", known=_rewards(arms) | {"favourite": alive[0].name if alive else None})
 
 
-def _rewards(arms: Sequence[Measured]) -> dict[str, Any]:
+def _rewards(arms: Sequence[ArmProgress]) -> dict[str, Any]:
     return {"arms": [{"name": arm.name, "spent": arm.share, "reward": _finite(arm.latest)} for arm in arms]}
 
 
@@ -93,7 +93,7 @@ def _finite(value: float) -> float | None:
 # The planner ----------------------------------------------------------------------------------------------------------
 
 
-def forecast(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
+def forecast(arms: Sequence[ArmProgress], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
     """Choose the arm with the largest expected gain per compute, until a choice is made or the share is spent."""
     if (first := first_stage([arm for arm in arms if arm.name not in busy], stages)) is not None:
         return first
@@ -118,7 +118,7 @@ def forecast(arms: Sequence[Measured], stages: int, share: float, busy: frozense
     return Stage(kind="continue", arm=best.name, until=float(until), known=known)
 
 
-def make_plan(arms: Sequence[Measured], stages: int, share: float) -> Planned:
+def make_plan(arms: Sequence[ArmProgress], stages: int, share: float) -> Planned:
     """Return the plan to the end of the budget, over pooled fits."""
     fits = pool({arm.name: curve for arm in arms if (curve := fit_arm(arm)) is not None})
     candidates = [
@@ -136,7 +136,7 @@ def make_plan(arms: Sequence[Measured], stages: int, share: float) -> Planned:
 
 
 @functools.lru_cache(maxsize=64)
-def fit_arm(arm: Measured) -> Fit | None:
+def fit_arm(arm: ArmProgress) -> Fit | None:
     """Return the arm's curve, kept while the arm stands still; None while nothing was measured after the start."""
     if not arm.compute:
         return None

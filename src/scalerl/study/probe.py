@@ -15,7 +15,7 @@ from scalerl.errors import StudyError
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import last_error
 from scalerl.study.folder import is_done, last_row, run_folder
-from scalerl.study.plan import Arm, Plan, PlannedRun
+from scalerl.study.plan import Arm, PlannedRun, StudyPlan
 
 _STEPS = 6  # the first ones fill the pipeline and are not counted
 _COUNTED = 4
@@ -49,21 +49,21 @@ class Cost:
 
 
 @contextmanager
-def _tried(recipe: Recipe, command: Sequence[str], *options: str) -> Iterator[tuple[Path, str]]:
+def _temporary_run(recipe: Recipe, command: Sequence[str], *options: str) -> Iterator[tuple[Path, str]]:
     """Run a recipe in a folder that is thrown away; yield the folder and why the command failed, if it did."""
     with tempfile.TemporaryDirectory(prefix="scalerl-probe-") as temporary:
         file, folder = Path(temporary, "recipe.json"), Path(temporary, "run")
         store.write_json(file, recipe.model_dump(mode="json"))
-        words = dying_with_parent([*command, str(file), "--out", str(folder), *options])
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
-        code = ended.returncode
-        yield folder, (last_error(ended.stderr or ended.stdout) or f"exit code {code}") if code else ""
+        command_line = dying_with_parent([*command, str(file), "--out", str(folder), *options])
+        done = subprocess.run(command_line, capture_output=True, text=True, check=False)
+        code = done.returncode
+        yield folder, (last_error(done.stderr or done.stdout) or f"exit code {code}") if code else ""
 
 
 # Whether the arms can start -------------------------------------------------------------------------------------------
 
 
-def untried(plan: Plan, folder: Path) -> list[Arm]:
+def arms_to_check(plan: StudyPlan, folder: Path) -> list[Arm]:
     """Return the arms that read or import something the base does not and have no run in this folder yet.
 
     The base is not tried: it is the first run and fails at once.
@@ -83,7 +83,7 @@ def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
     """Set each of them up as its runs would, and train none."""
     problems = []
     for arm in arms:
-        with _tried(arm.recipe, command, "--check") as (_, fault):
+        with _temporary_run(arm.recipe, command, "--check") as (_, fault):
             problems += [f"the arm {arm.name} cannot be run here: {fault}"] if fault else []
     if problems:
         raise StudyError(*problems)
@@ -97,7 +97,7 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
     few = {"evaluation.every": _STEPS, "evaluation.num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
     short = replaced(recipe, {"budget": BudgetSettings(steps=_STEPS), **few})
     began = time.monotonic()
-    with _tried(short, command) as (folder, fault):
+    with _temporary_run(short, command) as (folder, fault):
         seconds = time.monotonic() - began
         if fault:
             raise StudyError(f"the base cannot be run here: {fault}")
@@ -127,11 +127,11 @@ def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds:
     )
 
 
-def runs_left(plan: Plan, folder: Path) -> list[PlannedRun]:
+def runs_left(plan: StudyPlan, folder: Path) -> list[PlannedRun]:
     return [run for run in plan.runs if not is_done(folder, run)]
 
 
-def cost(plan: Plan, folder: Path, pace: Pace) -> Cost:
+def cost(plan: StudyPlan, folder: Path, pace: Pace) -> Cost:
     """Return the cost of what is left of a study at the base's pace; a completion costs the same in every arm."""
     hours, gpu_hours, steps = [], 0.0, 0
     for run in runs_left(plan, folder):

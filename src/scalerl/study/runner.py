@@ -23,11 +23,11 @@ from scalerl.study.controller import Controller
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import failure_reason
 from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
-from scalerl.study.plan import Plan, PlannedRun
+from scalerl.study.plan import PlannedRun, StudyPlan
 from scalerl.study.progress import Progress, RunStatus, State, read_progress
 
 _POLL_S = 0.1
-_LOOK_S = 1.0  # between two looks into the run folders
+_UPDATE_S = 1.0  # between two looks into the run folders
 _SIGNALS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
@@ -48,7 +48,7 @@ class Runner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StudyPlan,
         folder: Path,
         *,
         command: Sequence[str],
@@ -70,7 +70,7 @@ class Runner:
         self._observer, self._jobs, self._devices, self._variables = observer, jobs, devices, variables
         self.statuses = [self._initial_status(run) for run in plan.runs]
         self._axis: Axis = axis
-        self._asked_to_stop = 0
+        self._num_stop_requests = 0
 
     @property
     def _running(self) -> list[tuple[RunStatus, subprocess.Popen[bytes]]]:
@@ -78,7 +78,7 @@ class Runner:
 
     @property
     def interrupted(self) -> bool:
-        return self._asked_to_stop > 0
+        return self._num_stop_requests > 0
 
     def _initial_status(self, run: PlannedRun) -> RunStatus:
         state: State = "done" if is_done(self._folder, run) else "waiting"
@@ -94,29 +94,29 @@ class Runner:
                 for status, process in self._running:
                     process.wait()
                     self._close(status, process.returncode)
-        self._look()
+        self._update_progress()
 
     def _loop(self) -> None:
-        passed_on, last_look = 0, 0.0
+        passed_on, last_update = 0, 0.0
         while True:
-            if self._asked_to_stop > passed_on:
-                passed_on = self._asked_to_stop
+            if self._num_stop_requests > passed_on:
+                passed_on = self._num_stop_requests
                 at_once = passed_on > 1
                 self._end_all(signal.SIGKILL if at_once else signal.SIGINT)
                 self._observer.stopping(len(self._running), at_once)
-            if not self._asked_to_stop:
+            if not self._num_stop_requests:
                 self._start_waiting()
             if not self._running:
                 return
             for status, process in self._running:
                 if process.poll() is not None:
                     self._close(status, process.returncode)
-            if time.monotonic() - last_look > _LOOK_S:
-                self._look()
-                last_look = time.monotonic()
+            if time.monotonic() - last_update > _UPDATE_S:
+                self._update_progress()
+                last_update = time.monotonic()
             time.sleep(_POLL_S)
 
-    def _look(self) -> None:
+    def _update_progress(self) -> None:
         for status in self.statuses:
             if status.state == "running" or status.progress == Progress():
                 status.progress = read_progress(status.folder, self._axis, status.progress)
@@ -147,7 +147,7 @@ class Runner:
     def _start(self, status: RunStatus, until: float) -> None:
         is_begun = self._prepare_folder(status)
         status.slot = min(set(range(self._jobs)) - {other.slot for other, _ in self._running})
-        words = [
+        command_line = [
             *dying_with_parent(
                 [*self._command, str(recipe_file(self._folder, status.run)), "--out", str(status.folder)]
             ),
@@ -159,7 +159,7 @@ class Runner:
         with log_file(self._folder, status.run).open("ab") as log:
             status.log_start = log.tell()
             status.process = subprocess.Popen(
-                words,
+                command_line,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -204,12 +204,12 @@ class Runner:
 
     def _outcome(self, status: RunStatus, code: int) -> tuple[State, str]:
         written = run_status(status.folder)
-        said = written.get("status")
-        if code == 0 and said == "done":
+        state = written.get("status")
+        if code == 0 and state == "done":
             return "done", ""
-        if self._asked_to_stop or said == "stopped":
-            return ("stopped" if self._asked_to_stop or code else "paused"), ""
-        if said == "failed" and written != status.status_before:
+        if self._num_stop_requests or state == "stopped":
+            return ("stopped" if self._num_stop_requests or code else "paused"), ""
+        if state == "failed" and written != status.status_before:
             return "failed", " ".join(str(written.get("reason")).split())
         printed = log_file(self._folder, status.run).read_bytes()[status.log_start :]
         return "failed", failure_reason(printed.decode("utf-8", errors="replace"), code, status.progress.step)
@@ -223,14 +223,14 @@ class Runner:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        def asked(number: int, frame: FrameType | None) -> None:
-            self._asked_to_stop += 1
+        def request_stop(number: int, frame: FrameType | None) -> None:
+            self._num_stop_requests += 1
 
         # Under nohup a hang-up is ignored, and stays so.
         handled = [
             number for number in _SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN
         ]
-        before = {number: signal.signal(number, asked) for number in handled}
+        before = {number: signal.signal(number, request_stop) for number in handled}
         try:
             yield
         finally:

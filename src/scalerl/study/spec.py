@@ -23,9 +23,9 @@ _SUFFIX = ".toml"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 # What a user's --set changes in the study itself; every other key is a setting of its recipes.
-_OWN = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
+_STUDY_KEYS = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
-_OWN_BUDGET = ("budget.policy", "budget.stages", "budget.share")
+_POLICY_KEYS = ("budget.policy", "budget.stages", "budget.share")
 
 Changes = dict[str, Any]
 Policy = Literal["uniform", "halving", "forecast"]
@@ -111,7 +111,7 @@ def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     if problems := list(_conflicts(study)):
         raise StudyError(*(f"{label}: {problem}" for problem in problems))
     name = source.name.removesuffix(_SUFFIX)
-    return name, _beside(study, source.parent) if isinstance(source, Path) else study
+    return name, _with_paths_from(study, source.parent) if isinstance(source, Path) else study
 
 
 # What a user changes --------------------------------------------------------------------------------------------------
@@ -123,8 +123,8 @@ def divided(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     for text, key in keys.items():
         if key == "seed":
             raise StudyError(f"--set {text}: a study runs every arm once for each of its seeds: say --set seeds=[...]")
-    own = [text for text, key in keys.items() if key.partition(".")[0] in _OWN or key in _OWN_BUDGET]
-    return own, [text for text in keys if text not in own]
+    of_study = [text for text, key in keys.items() if key.partition(".")[0] in _STUDY_KEYS or key in _POLICY_KEYS]
+    return of_study, [text for text in keys if text not in of_study]
 
 
 def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -146,18 +146,18 @@ def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def _beside(study: Study, folder: Path) -> Study:
+def _with_paths_from(study: Study, folder: Path) -> Study:
     """Resolve recipe files relative to the study file, not to the current folder."""
 
-    def beside(reference: Any) -> Any:
+    def resolved(reference: Any) -> Any:
         is_path = isinstance(reference, str) and (reference.endswith((_SUFFIX, ".json")) or "/" in reference)
         return str(folder / reference) if is_path else reference
 
     arms = {
-        name: {key: beside(value) if key == "recipe" else value for key, value in changes.items()}
+        name: {key: resolved(value) if key == "recipe" else value for key, value in changes.items()}
         for name, changes in study.arms.items()
     }
-    return study.model_copy(update={"base": beside(study.base), "arms": arms})
+    return study.model_copy(update={"base": resolved(study.base), "arms": arms})
 
 
 # What can be wrong ----------------------------------------------------------------------------------------------------

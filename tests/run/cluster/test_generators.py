@@ -23,13 +23,13 @@ from scalerl.run.cluster import connect as connect_module
 from scalerl.run.cluster import generators
 from scalerl.run.cluster.connect import check_address, connect
 from scalerl.run.cluster.place import enter_cluster
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 TIMES = ("time/", "gpu_hours", "generators/", "lost", "host/")
 
 
 def train(folder: Path, *more: str, resume: bool = False) -> list[store.Row]:
-    Run(small("budget.steps=3", *more), folder, resume=resume).train()
+    TrainingRun(small("budget.steps=3", *more), folder, resume=resume).train()
     return store.read_metrics(folder)
 
 
@@ -45,7 +45,7 @@ def test_synchronous_generators_equal_one_process_despite_a_kill(tmp_path, monke
 
     monkeypatch.setattr(generators, "ChildLink", Link)
     alone = train(tmp_path / "alone", "pipeline.max_lag=0")
-    run = Run(small("budget.steps=3", "pipeline.max_lag=0", "rollout.generators=2"), tmp_path / "fleet")
+    run = TrainingRun(small("budget.steps=3", "pipeline.max_lag=0", "rollout.generators=2"), tmp_path / "fleet")
     os.kill(started[0].pid, signal.SIGKILL)
     run.train()
     fleet = store.read_metrics(tmp_path / "fleet")
@@ -110,7 +110,7 @@ def test_cpus_are_one_device_and_have_no_gpus(tmp_path):
         assert enter_cluster(small("rollout.generators=2"), opened, on_lost=print).num_devices == 0
     settings = small("rollout.generators=2", "rollout.gpus_per_generator=1")
     with pytest.raises(RecipeError, match=r"gpus_per_generator is 1, but this machine has no GPU"):
-        Run(settings, tmp_path / "run")
+        TrainingRun(settings, tmp_path / "run")
 
 
 # Addresses ------------------------------------------------------------------------------------------------------------

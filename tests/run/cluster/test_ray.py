@@ -22,7 +22,7 @@ from until import wait_until
 from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.errors import RankLost
-from scalerl.run.run import Run
+from scalerl.run.run import TrainingRun
 
 pytestmark = [needs_package("ray"), pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -145,7 +145,7 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
     reference, folder, driver = tmp_path / "one", tmp_path / "run", None
     batch = {"pipeline__groups_per_batch": 4, "pipeline__completions_per_group": 4, "evaluation__every": 1000}
     words = [f"{key.replace('__', '.')}={value}" for key, value in (EXACT | batch | {"budget__steps": 12}).items()]
-    Run(load_recipe("tiny-cpu", words), reference).train()
+    TrainingRun(load_recipe("tiny-cpu", words), reference).train()
     small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args=small)
     try:
