@@ -6,9 +6,10 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint co
 OUT    ?= runs/demo
 # vLLM has an environment of its own, because it needs another numpy than constraints.txt has.
 VENV_VLLM ?= .venv-vllm
-# Tests run in this many processes: twice two cores, since many tests wait for a child process.
-# WORKERS=0 runs them in one, e.g. to use a debugger.
-WORKERS ?= 4
+# Tests run in this many processes: more than two cores, since some tests wait for a child process; but not many more,
+# since each imports everything first, 10 to 17 s of CPU time. WORKERS=0 runs them in one, e.g. to use a debugger.
+test: WORKERS ?= 3
+test-vllm: WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bubblewrap chromium test-slow test-vllm tokenizers lint docs bench release clean

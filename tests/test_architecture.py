@@ -8,6 +8,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +83,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements_in(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a block, with those of its branches; expressions, which import nothing, are left out."""
+    for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+        yield from getattr(node, block, ())
+
+
 @functools.cache
 def imported(path: Path, *, in_functions: bool = True, for_types: bool = False) -> frozenset[str]:
     """Return every module that a file imports; `for_types` adds what only the type checker reads."""
@@ -92,7 +99,7 @@ def imported(path: Path, *, in_functions: bool = True, for_types: bool = False) 
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not for_types:
             pending.extend(node.orelse)
             continue
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not in_functions:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not in_functions:
             continue
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
@@ -100,7 +107,7 @@ def imported(path: Path, *, in_functions: bool = True, for_types: bool = False) 
             assert node.level == 0, f"{relative(path)}: imports must be absolute"
             modules.add(node.module or "")
             modules.update(f"{node.module}.{alias.name}" for alias in node.names)
-        pending.extend(ast.iter_child_nodes(node))
+        pending.extend(statements_in(node))
     return frozenset(modules)
 
 

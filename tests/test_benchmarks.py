@@ -25,9 +25,8 @@ def test_shapes_and_parts_match_the_command():
     assert {column[0] for column in gpu.COLUMNS} == set(gpu.PARTS)
 
 
-@pytest.mark.parametrize("shape", ["tiny", "8b"])
-@pytest.mark.parametrize("part", FIGURES)
-def test_parts_run_and_give_their_figures(shape, part):
+@pytest.mark.parametrize(("part", "shape"), [*((part, "tiny") for part in FIGURES), ("torch", "8b"), ("learn", "8b")])
+def test_parts_run_and_give_their_figures(part, shape):
     subject = gpu_parts.Subject(gpu_parts.quick(gpu_parts.CASES[shape]), CPU)
     row = gpu_parts.measure(subject, part, 0.0)
     assert "failed" not in row, row

@@ -97,15 +97,6 @@ def test_level_changes_intervals_and_no_decision(table: Path):
         assert one["ceiling"]["high"] - one["ceiling"]["low"] > other["ceiling"]["high"] - other["ceiling"]["low"]
 
 
-def test_paper_gives_numbers_and_no_state(table: Path):
-    out = answer("compare", table, *OPTIONS, "--method", "paper", "--ceiling", "0.53,0.62")
-    for curve in out["curves"]:
-        assert curve["state"] is curve["action"] is curve["p_worth"] is None
-        assert curve["ceiling"]["value"] > 0.5
-    (pair,) = out["pairs"]
-    assert (pair["winner"], pair["by_ceiling"]) == ("new", True)
-
-
 def kinds(out: dict) -> set[str]:
     return {block["kind"] for section in out["sections"] for block in section["blocks"] if block["type"] == "say"}
 

@@ -290,9 +290,7 @@ def test_interrupted_run_says_why_and_resumes(tmp_path: Path, monkeypatch: pytes
     assert steps_of(store.read_evals(out)) == [0, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "place, number", [("sampling", signal.SIGTERM), ("evaluation", signal.SIGTERM), ("evaluation", signal.SIGINT)]
-)
+@pytest.mark.parametrize("place, number", [("sampling", signal.SIGTERM), ("evaluation", signal.SIGINT)])
 def test_stop_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int):
     """What sends SIGTERM soon kills: a step whose sampling takes an hour must not delay the checkpoint."""
     out, polls = tmp_path / "run", []

@@ -90,6 +90,7 @@ def test_commands_take_the_papers_method(
     printed = json.loads(out)
     assert [row["ceiling"]["value"] for row in printed["curves"]] == pytest.approx([0.61, 0.61])
     assert printed["curves"][0]["ceiling"]["low"] is None
+    assert [row[key] for row in printed["curves"] for key in ("state", "action", "p_worth")] == [None] * 6
     assert (printed["pairs"][0]["by_ceiling"], printed["pairs"][0]["winner"]) == (False, "a")
     code, out, _ = run(monkeypatch, capsys, "fit", *words, "--ceiling", "0.605", "--json")
     assert [row["ceiling"]["value"] for row in json.loads(out)["curves"]] == [0.605, 0.605]
