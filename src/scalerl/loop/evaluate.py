@@ -1,6 +1,6 @@
 """Measure a policy on withheld problems: mean@n of `correct`, paired across runs that share an evaluation seed.
 
-A completion that its grader could not judge counts as wrong, and the reasons are counted beside it.
+A completion that its grader could not judge counts as wrong, and the reasons are counted separately.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ class EvalResult:
     num_graded: int
     """Completions with a verdict."""
     num_without_verdict: Mapping[str, int]
-    """The other completions by column, such as "grader/timeout"; each counts as wrong."""
+    """Number of completions without a verdict, by column, such as "grader/timeout"; each counts as wrong."""
     num_outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Completions by the outcome that their grader named, such as "timeout" for a program."""
+    """Number of completions by the outcome that their grader named, such as "timeout" for a program."""
     score: float | None = None
-    """The mean of the graders' values over all completions; None if every value was 0 or 1, so that it is `reward`."""
+    """Mean of the graders' values over all completions; None if all are 0 or 1, since it then equals `reward`."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """The mean value of each of several graders."""
     num_truncated: int
     mean_length: float
     prompts_hash: str
     conversations: Mapping[str, float] = field(default_factory=dict)
-    """Means over conversations with an environment: turns, tool calls, failed ones; empty without any."""
+    """Means over conversations with an environment: turns, tool calls, failed calls; empty without conversations."""
     correct_turns: tuple[tuple[int, ...], ...] = ()
     """The turns of each correct conversation, for each prompt, in rising order; empty without conversations."""
 
@@ -46,12 +46,12 @@ class EvalResult:
 
     @property
     def reward(self) -> float | None:
-        """mean@n: the mean of `correct`, in [0,1]; None if no completion at all got a verdict."""
+        """mean@n: the mean of `correct`, in [0,1]; None if no completion has a verdict."""
         return sum(self.num_correct) / self.num_samples if self.num_graded else None
 
     @property
     def pass_at(self) -> dict[int, float]:
-        """pass@k for k = 1, 2, 4, ... up to the samples of a prompt."""
+        """pass@k for k = 1, 2, 4, ... up to the number of samples per prompt."""
         counts = [2**power for power in range(self.samples_per_prompt.bit_length())]
         return {k: pass_at(self.num_correct, self.samples_per_prompt, k) for k in counts}
 
@@ -59,8 +59,7 @@ class EvalResult:
     def pass_at_turns(self) -> dict[int, dict[int, float]]:
         """pass@(k, T) by T and k: a sample counts only if it was correct within T turns; empty without conversations.
 
-        A conversation with fewer turns at hand might have gone otherwise, so this is a lower bound of what a limit of T
-        turns would give.
+        A model that sees a limit of T turns may answer sooner, so this is a lower bound of the rate under that limit.
         """
         return pass_at_turns(self.correct_turns, self.samples_per_prompt)
 
@@ -102,7 +101,7 @@ def eval_requests(
     environment: str = "",
 ) -> list[Request]:
     """Return one request per sample. Noise is keyed by (seed, prompt, index, step): paired across runs, independent
-    between steps. A prompt that a set holds several times gets noise of its own each time."""
+    between steps. If a set contains a prompt several times, each occurrence has its own noise."""
     requests = []
     times_seen: Counter[str] = Counter()
     for problem in problems:
@@ -145,7 +144,7 @@ def conversation_sums(completions: Sequence[Completion]) -> Counter[str]:
 
 
 def conversation_means(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return what rows say of conversations: turns, the share of tokens that are observations, calls and errors."""
+    """Return the columns about conversations: turns, the share of tokens that are observations, calls and errors."""
     if not sums.get("num"):
         return {}
     return {
@@ -185,7 +184,7 @@ class Evaluation:
         engine.submit(requests)
 
     def finish(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Sample and grade everything; return whether that ended before `stop` said to give up."""
+        """Sample and grade everything; return False if `stop` ended it early."""
         while self._num_graded < self._num_requests:
             if stop():
                 return False
@@ -193,7 +192,7 @@ class Evaluation:
         return True
 
     def _take(self, completions: Sequence[Completion]) -> None:
-        """Grade these completions and take the verdicts that have arrived; wait a moment if all are sampled."""
+        """Submit these completions for grading and collect verdicts; wait briefly if everything is sampled."""
         for name, answers in self._answers.items():
             of_set = [completion for completion in completions if self._set_of[completion.request.group] == name]
             self._graders.submit(of_set, answers.judge, "evaluation")
@@ -205,7 +204,7 @@ class Evaluation:
         self._on_progress(self._num_graded, self._num_requests)
 
     def results(self) -> dict[str, EvalResult]:
-        """Return what was measured on each set, when all is graded."""
+        """Return the result of each set, once everything is graded."""
         return {name: answers.result() for name, answers in self._answers.items()}
 
 
@@ -217,7 +216,7 @@ class _Answers:
         groups = dict.fromkeys(request.group for request in of_set.requests)
         self._places = {group: place for place, group in enumerate(groups)}
         self._verdicts: list[tuple[int, int, Verdict]] = []
-        """The place of the prompt, the turns of the completion, and the verdict without it: tokens take memory."""
+        """Index of the prompt, turns of the completion, and its verdict without the tokens, to save memory."""
         self._sums: Counter[str] = Counter()
 
     def sampled(self, completions: Sequence[Completion]) -> None:

@@ -2,9 +2,9 @@
 
     graders.submit(them, judge, "training")  ->  graders.poll("training")  ->  Verdict(subject, value, correct, ...)
 
-A grader's value is a number from 0 to 1. Of several graders the weighted mean counts, and a completion is correct if
-that reaches the judge's threshold. Training and evaluation share the child processes, and each gets only the verdicts
-on what it submitted. Verdicts from child processes arrive in no fixed order, so a run with such a grader cannot be
+A grader's value is a number from 0 to 1; several graders are averaged by weight. A completion is correct if the value
+reaches the judge's threshold. Training and evaluation share the child processes, and each gets only its own
+verdicts. Verdicts from child processes arrive in no fixed order, so a run with such a grader cannot be
 repeated to the last digit; with a fast one it can.
 """
 
@@ -27,8 +27,8 @@ from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task
 from scalerl.types import Completion, Episode, Group, Problem, Purpose
 
-_WAIT_S = 0.5  # longest wait of one poll; far below the time after which the watchdog takes a call for hung
-_SPARE_S = 50.0  # a pool ends every item soon after its timeout; one that is silent for this much longer is dead
+_WAIT_S = 0.5  # longest wait of one poll, far below the watchdog's limit for a call
+_SPARE_S = 50.0  # a pool ends every item soon after its timeout; if it is silent for this much longer, it is dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Judge:
     opening: str = ""
     """Text put before each completion: the tag that opens thinking, where the prompt ends with it."""
     threshold: float = 1.0
-    """The value from which on a completion is correct."""
+    """Smallest value of a correct completion."""
 
     @property
     def name(self) -> str:
@@ -61,27 +61,27 @@ class Judge:
     def value_of(self, scores: Mapping[str, float]) -> float:
         """Return the weighted mean of the graders' values."""
         total = sum(grader.weight * scores[grader.column] for grader in self.graders)
-        # The same sum in the same order: where every value is 1, the quotient is exactly 1.
+        # Both sums use the same order, so the quotient is exactly 1 if every value is 1.
         return total / sum(grader.weight for grader in self.graders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a completion is worth, or the reason why that is not known."""
+    """The verdict on a completion, or the reason why there is none."""
 
     subject: Any
-    """The completion, or what `submit_text` was given for a text."""
+    """The completion, or the `subject` passed to `submit_text`."""
     correct: bool | None
     """Whether the value reaches the threshold; None without a verdict."""
     value: float | None = None
     """From 0 to 1; None without a verdict."""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """The value of each of several graders, by column; empty where there is only one, or no verdict."""
+    """The values of several graders, by column; empty with a single grader or without a verdict."""
     reason: Reason | None = None
     source: Literal["grader", "environment"] = "grader"
     """Who is the reason."""
     outcome: str = ""
-    """The name that the first grader with one gave to what it saw, such as "timeout" for a program."""
+    """The outcome named by the first grader that names one, such as "timeout" for a program."""
 
     @property
     def column(self) -> str:
@@ -114,7 +114,7 @@ def _own_settings(grader: GraderSettings) -> dict[str, Any]:
 def opened_thinking(prompt: str, task: Task) -> str:
     """Return the tag that opens thinking if the prompt ends with it, as chat templates may; otherwise "".
 
-    Without it, thinking that never ends would be taken for an answer.
+    Otherwise thinking that never ends would count as an answer.
     """
     start, end = task.answer.thinking_start, task.answer.thinking_end
     return start if start.strip() and end and prompt.rstrip().endswith(start.rstrip()) else ""
@@ -123,13 +123,13 @@ def opened_thinking(prompt: str, task: Task) -> str:
 def is_pooled(spec: GraderSpec) -> bool:
     """Return whether a grader needs a child process because it may hang, crash or use much memory.
 
-    An object that only this process has cannot run in another, whatever it does.
+    A function that exists only in this process cannot run in another one.
     """
     return (":" in spec.name and not is_local(spec.name)) or spec.name in POOLED
 
 
 def with_limits(spec: GraderSpec, limits: GradingSettings) -> GraderSpec:
-    """Return the spec with the recipe's limits, where the grader runs programs and enforces them itself.
+    """Return the spec with the recipe's limits, if the grader runs programs and enforces limits itself.
 
     A program must reach its own time limit, which is a verdict, before the worker that grades it reaches the pool's.
     """
@@ -147,13 +147,13 @@ class _Waiting:
     purpose: Purpose
     judge: Judge
     episode: Episode | None = None
-    """The conversation whose answer it is, if it is one's."""
+    """The conversation that the answer belongs to, if any."""
     values: dict[str, float | None] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
     reason: Reason | None = None
 
     def take(self, column: str, score: Score, reason: Reason | None) -> Verdict | None:
-        """Add the value of one grader; return the verdict if it was the last."""
+        """Add the value of one grader; return the verdict after the last one."""
         self.values[column], self.outcomes[column] = score.value, score.outcome
         self.reason = self.reason or reason
         if len(self.values) < len(self.judge.graders):
@@ -190,7 +190,7 @@ class GraderRunner:
         self._ready: defaultdict[Purpose, list[Verdict]] = defaultdict(list)
 
     def check(self, judge: Judge) -> None:
-        """Raise GraderError if one of the judge's graders cannot be used; to be called before anything is sampled."""
+        """Raise GraderError if one of the judge's graders cannot be used. Call this before anything is sampled."""
         for spec in (with_limits(grader.spec, self._limits) for grader in judge.graders):
             self._secrets.update(value for _, value in secrets_in(spec.settings))
             if is_local(spec.name):
@@ -217,7 +217,7 @@ class GraderRunner:
     def submit_text(
         self, subject: Any, text: str, answer: str, judge: Judge, purpose: Purpose, episode: Episode | None = None
     ) -> None:
-        """Grade one text; the rewards of an `episode` are added to what graders say of its answer."""
+        """Grade one text; with an `episode`, add its rewards to the graders' value of its answer."""
         waiting = _Waiting(subject=subject, purpose=purpose, judge=judge, episode=episode)
         pooled = []
         for grader in judge.graders:
@@ -236,7 +236,7 @@ class GraderRunner:
             self._started().submit((number, grader.column), spec, text, answer)
 
     def _grade_here(self, spec: GraderSpec, text: str, answer: str) -> tuple[Score, Reason | None]:
-        """Return the value by a grader of this process, or the reason why there is none."""
+        """Grade in this process; return the value, or the reason why there is none."""
         try:
             if is_local(spec.name):
                 score = read_score(self._local_grader(spec)(text, answer))
@@ -245,7 +245,7 @@ class GraderRunner:
         except Exception as error:
             if not is_local(spec.name):
                 raise
-            # What a user's own grader raises costs one verdict, as in a child process.
+            # An exception in a user's grader costs one verdict, as in a child process.
             self._local_errors.setdefault(spec.name, one_line(error))
             return Score(value=None), "error"
         return score, "no_answer" if score.value is None else None
@@ -297,7 +297,7 @@ class GraderRunner:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes of the graders; none before one of them needs a process."""
+        """The graders' processes; empty until a grader needs one."""
         return () if self._pool is None else self._pool.pids
 
     def _started(self) -> GraderPool:
@@ -324,11 +324,11 @@ class GroupGrading:
         self._groups: dict[str, Sequence[Completion]] = {}
         self._verdicts: dict[str, dict[int, Verdict]] = {}
         self.num_without_verdict: Counter[str] = Counter()
-        """Completions of graded groups that are neither right nor wrong, by column; whoever reads them resets them."""
+        """Number of completions of graded groups without a verdict, by column; the reader resets it."""
         self.num_outcomes: Counter[str] = Counter()
-        """Completions of graded groups by the outcome that their grader named."""
+        """Number of completions of graded groups by the outcome that their grader named."""
         self.num_answers = self.num_rewarded = 0
-        """Completions of graded groups, and those of them with a value above 0."""
+        """Number of completions of graded groups, and of those with a value above 0."""
 
     def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
         """Grade all completions of these groups."""

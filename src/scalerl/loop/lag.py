@@ -7,7 +7,7 @@ version is not known, but no token of it is sampled by a version older than the 
 version + max_lag bounds its deadline from below, and counts as its deadline until it is finished. Plain Python: no
 clock, no torch.
 
-What a step waits for is a setting, `waits_for`:
+The setting `waits_for` says what a step waits for:
 
     batch    max_lag bounds the mean lag. A step takes the first B groups that are finished, oldest first, and waits for
              nothing else; a long completion is trained when it is done, however old it is by then. This is the paper's
@@ -119,7 +119,7 @@ class LagRule:
 
     @property
     def finished_keys(self) -> tuple[str, ...]:
-        """Groups that are finished but not trained, in the order of issue."""
+        """Groups that are finished but not yet trained, in the order of issue."""
         return tuple(key for key, group in self._untrained.items() if group.finished)
 
     @property
@@ -159,7 +159,7 @@ class LagRule:
             raise ValueError(f"group {key!r} is replaced but not in flight: it was never submitted, or is finished")
 
     def due(self, *, last: bool = False) -> tuple[str, ...]:
-        """Return the groups that the next step takes, none while it must wait. `last`: no more will be submitted."""
+        """Return the groups of the next step, or none if it must wait. `last`: no more groups will be submitted."""
         if self.drain and self.num_in_flight:
             return ()
         finished = [key for key, group in self._untrained.items() if group.finished]

@@ -37,12 +37,12 @@ from scalerl.types import Batch, Completion, Group, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where the seconds since the previous step went, without those of the caller between steps."""
+    """How the seconds since the previous step were spent, without the caller's time between steps."""
 
     submit_s: float
-    """Choosing problems and making their requests."""
+    """Seconds for choosing problems and making their requests."""
     poll_s: float
-    """Generating (an engine in this process) or waiting for it (one elsewhere)."""
+    """Seconds for generating (an engine in this process) or waiting (an engine elsewhere)."""
     grade_s: float
     step_s: float
     push_s: float
@@ -82,7 +82,7 @@ class PipelineState:
 
 
 class Pipeline:
-    """The loop over one engine, one curriculum and one learner, which do not know each other."""
+    """The loop over an engine, a curriculum and a learner, which are independent of each other."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Pipeline:
 
     @property
     def curriculum_metrics(self) -> dict[str, float]:
-        """Columns of a step's row about the problems that are left."""
+        """Columns of a step's row about the remaining problems."""
         return self._curriculum.metrics
 
     @property
@@ -125,7 +125,7 @@ class Pipeline:
         return self.lag.version
 
     def steps(self, stop: Callable[[], bool] = lambda: False) -> Iterator[StepDone]:
-        """Yield one value per step, until the data is exhausted, or until `stop` says to end between two polls."""
+        """Yield one value per step, until the data is exhausted or `stop`, checked between two polls, is true."""
         # A new engine has neither the weights nor the version of a resumed learner.
         self._push()
         while True:
@@ -183,7 +183,7 @@ class Pipeline:
             completions = self._engine.poll() if self._arriving else ()
         with self._timed("grade"):
             arrived = map(self._arrived, completions)
-            # All at once: a tokenizer decodes many texts in little more time than one.
+            # Decode all at once: many texts take little more time than one.
             if whole := [group for group in arrived if group is not None]:
                 self._grading.submit(whole)
             # While nothing is being sampled, only a verdict can unblock the loop.

@@ -1,7 +1,7 @@
 """DAPO's refill: a group that the filters would drop is replaced before the step, as long as a limit allows.
 
-A replaced group is graded and counts for the curriculum, but no step waits for it or takes it. What it cost stays on
-the compute axis: the engine counts all that it samples. Plain Python, no torch.
+A replaced group is graded and counts for the curriculum, but no step waits for it or takes it. Its cost stays on the
+compute axis, because the engine counts everything that it samples. Plain Python, no torch.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ class Refill:
         filters: FilterSettings = FilterSettings(),  # noqa: B008 -- frozen
         own: Mapping[str, FilterSettings] = MappingProxyType({}),
     ) -> None:
-        """`most` groups are replaced per step at most; then those that teach nothing fill the batch.
+        """Replace at most `most` groups per step; after that, groups that teach nothing are kept.
 
-        `own` are the filters of tasks that have others than `filters`.
+        `own` has the filters of tasks that differ from `filters`.
         """
         self._most, self._filters, self._own = most, filters, own
         self._num_replaced = self._num_correct = self._num_graded = 0
@@ -52,9 +52,9 @@ class Refill:
         return True
 
     def take_metrics(self) -> dict[str, float]:
-        """Return columns of a step's row, and count anew.
+        """Return columns of a step's row, and reset the counts.
 
-        They are of all groups graded since the last step, replaced ones too; `reward/` columns are of the batch alone.
+        They cover all groups graded since the last step, replaced ones too; `reward/` columns cover only the batch.
         """
         if not self._most:
             return {}

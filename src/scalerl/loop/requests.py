@@ -1,7 +1,7 @@
 """From problems to requests: text to tokens and back, and one request per completion.
 
-Text of others (problems, what tools return) must not become control tokens: "<|im_end|>" in it would end a turn. So it
-is cut within them before it goes into a template, and the parts are encoded one by one. It stays the same text.
+Untrusted text (problems, results of tools) must not become control tokens: "<|im_end|>" in it would end a turn. So it
+is cut inside such a token before it goes into a template, and the parts are encoded one by one. The text is unchanged.
 """
 
 import functools
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TEXTS_AT_ONCE = 1024
 _CUT = "\U0010fffd"
-"""Marks where text is cut for encoding: a character for private use, the last there is."""
+"""Marks where text is cut for encoding: the last private-use character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,44 +32,44 @@ class Text:
     tokenizer: "PreTrainedTokenizerBase"
     stop_tokens: tuple[int, ...]
     special: Mapping[int, str] = field(init=False, repr=False)
-    """Control tokens by number: no text of others may become one."""
+    """Control tokens by number; untrusted text may not become one."""
     added: Mapping[int, str] = field(init=False, repr=False)
-    """The same, and the tags that the tokenizer knows besides, such as those around the result of a tool."""
+    """Control tokens and the tokenizer's other tags, such as those around the result of a tool."""
 
     def __post_init__(self) -> None:
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
         named = {number: str(token) for number, token in added.items() if len(str(token).strip()) > 1}
-        # What no token stands for is no attack.
+        # The unknown token cannot be used for an attack.
         named.pop(getattr(self.tokenizer, "unk_token_id", None), None)
         object.__setattr__(self, "added", named)
         object.__setattr__(self, "special", {number: named[number] for number in named if added[number].special})
 
     def plain(self, texts: Sequence[str], *, tags: bool = False) -> list[str]:
-        """Return texts of others for a template: what `encode` makes of them has no control token, nor any tag."""
+        """Return untrusted texts for a template: `encode` gives them no control token and, with `tags`, no tag."""
         unwanted, texts = self.added if tags else self.special, [text.replace(_CUT, "\ufffd") for text in texts]
         may_spell = self._suspicion(unwanted)
         suspects = [index for index, text in enumerate(texts) if may_spell(text)]
-        # Whether a text has one is left to the tokenizer.
+        # Only the tokenizer decides whether a text has one.
         for index, ids in zip(suspects, self.encode_all([texts[index] for index in suspects]), strict=True):
             if not unwanted.keys().isdisjoint(ids):
                 texts[index] = self._cut(texts[index], unwanted)
         return texts
 
     def _suspicion(self, unwanted: Mapping[int, str]) -> Callable[[str], object]:
-        """Return a quick test of a text; what passes it has none of these tokens."""
+        """Return a quick test: a text for which it is false has none of these tokens."""
         tokens = self.tokenizer.added_tokens_decoder if unwanted else {}
         if any(tokens[number].normalized for number in unwanted):
-            return lambda text: True  # it may be spelt in ways that only the tokenizer knows
+            return lambda text: True  # the tokenizer may normalise other spellings to it
         return re.compile("|".join({re.escape(token[:2]) for token in unwanted.values()}) or "(?!)").search
 
     def _cut(self, text: str, unwanted: Mapping[int, str]) -> str:
-        """Return a text cut within the unwanted tokens, or, where they are spelt in another way, everywhere."""
+        """Return a text cut inside the unwanted tokens, or everywhere if they have another spelling."""
         longest_first = sorted(unwanted.values(), key=len, reverse=True)
         cut = re.sub("|".join(map(re.escape, longest_first)), lambda found: _CUT.join(found[0]), text)
         return cut if unwanted.keys().isdisjoint(self.encode(cut)) else _CUT.join(text)
 
     def encode(self, text: str) -> list[int]:
-        """Encode text that stands within a sequence: no special tokens are added."""
+        """Encode text inside a sequence, without special tokens around it."""
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str], *, special_tokens: bool = False) -> list[list[int]]:
@@ -115,7 +115,7 @@ class Text:
         return [each[0][""] if isinstance(prompt, str) else each for prompt, each in zip(prompts, plain, strict=True)]
 
     def encode_plain(self, prompts: Sequence[str | Sequence[Message]], prompt_format: PromptFormat) -> list[list[int]]:
-        """Encode prompts that are plain already."""
+        """Encode prompts whose texts are already `plain`."""
         chat_template = None
         if getattr(self.tokenizer, "chat_template", None):
             chat_template = functools.partial(self.chat, tools=json.loads(prompt_format.tools or "null"))
@@ -124,7 +124,7 @@ class Text:
         return self.encode_all(texts, special_tokens=not prompt_format.chat)
 
     def ending(self, text: str) -> Ending:
-        """Return what recognises a text in tokens, however they spell it."""
+        """Return an Ending that recognises a text in any spelling."""
         num = len(self.tokenizer)
         texts = self.tokenizer.batch_decode(
             [[token] for token in range(num)], skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -136,19 +136,19 @@ class Text:
         return self.decode_all([tokens])[0]
 
     def decode_all(self, completions: Sequence[Sequence[int]]) -> list[str]:
-        """Decode completions, each without its stop token. Thinking tags stay: graders look for them."""
+        """Decode completions, each without its stop token. Thinking tags are kept for graders."""
         ended = [bool(tokens) and tokens[-1] in self.stop_tokens for tokens in completions]
         kept = [list(tokens[:-1] if end else tokens) for tokens, end in zip(completions, ended, strict=True)]
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is not None:
-            # A quarter of the time of decoding one by one, and on all cores.
+            # This takes a quarter of the time of decoding one by one, and uses all cores.
             return backend.decode_batch(kept, skip_special_tokens=False)
         decode = functools.partial(self.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [cast(str, decode(tokens)) for tokens in kept]
 
     def chat(self, turns: Sequence[Message], *, tools: Sequence[Any] | None = None) -> str:
         """Return the turns of a chat as one text that ends where the model's next turn begins."""
-        # An empty list is not the same as no tools to every template.
+        # Some templates treat an empty list differently from no tools.
         rendered = self.tokenizer.apply_chat_template(
             list(turns), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
         )
@@ -156,7 +156,7 @@ class Text:
 
 
 def spells_special(plain: str | Sequence[Message]) -> bool:
-    """Return whether a prompt that is plain now was cut: it spelt a control token."""
+    """Return whether a plain prompt was cut, because it contained a control token."""
     return _CUT in (plain if isinstance(plain, str) else "".join(text for turn in plain for text in turn.values()))
 
 

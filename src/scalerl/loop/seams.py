@@ -1,4 +1,4 @@
-"""What the loop needs from its three parts: an engine that samples, graders, and a learner that trains.
+"""Protocols of the loop's three parts: an engine that samples, graders, and a learner that trains.
 
 The loop uses only these protocols; rollout and learner satisfy them without importing this module. `tests/contracts/`
 tests every engine against its protocol.
@@ -30,12 +30,12 @@ class Engine(Protocol):
 
     @property
     def work(self) -> Work:
-        """What was computed outside of pauses: for training."""
+        """Work computed for training, outside of pauses."""
         ...
 
     @property
     def eval_work(self) -> Work:
-        """What was computed within pauses: for evaluations."""
+        """Work computed for evaluations, inside pauses."""
         ...
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -43,17 +43,20 @@ class Engine(Protocol):
         ...
 
     def poll(self) -> list[Completion]:
-        """Return what has finished since the last call, possibly nothing. An engine in this process also samples a
+        """Return the completions that have finished since the last call. An engine in this process also samples a
         chunk of tokens."""
         ...
 
     def push_weights(self, weights: "Mapping[str, Tensor]", version: int) -> None:
-        """Sample from now on with these weights, also within a completion, whose cache is kept. Copies the weights."""
+        """Copy these weights and sample with them from now on, even within completions, whose caches are kept."""
         ...
 
     def paused(self) -> AbstractContextManager[None]:
-        """Put all pending requests aside, with what is in their caches. Within this, only requests submitted inside are
-        served, and what is left of them at the end is dropped; then the others go on as if nothing had happened."""
+        """Suspend all pending requests, with their caches.
+
+        Inside the context only requests submitted there are served. At its end the unfinished ones are dropped, and the
+        suspended requests continue unchanged.
+        """
         ...
 
     def close(self) -> None:

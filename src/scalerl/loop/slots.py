@@ -4,7 +4,7 @@ Generation sets the pace: S slots finish completions at a constant rate, and N =
 step. So S / N steps pass while one completion of mean length is sampled, and a group whose longest completion is
 `spread` times the mean takes spread x S / N steps from its first token to its last. That is the lag of its first
 token; a token in the middle of a completion of mean length is S / N / 2 steps younger. A learner beside the engine adds
-the share of a step in which it trains: what ends meanwhile waits for the next step.
+the share of a step in which it trains: completions that end meanwhile wait for the next step.
 
 With enough slots the lag rule is the limit: (max_lag + 1) x N completions are untrained at all times, so every group is
 trained max_lag steps after its submission, in the mean where a step does not wait for slow groups (waits_for), and its
@@ -24,7 +24,7 @@ SLOWEST = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedLag:
-    """The lag that a number of slots leads to."""
+    """The expected lag with a number of slots."""
 
     slots: int
     batch: int
@@ -37,20 +37,20 @@ class ExpectedLag:
     slots_to_bind: int
     """Fewest slots with which max_lag limits the lag."""
     of_mean: bool = False
-    """Whether what max_lag limits is the mean lag, and not that of every group."""
+    """Whether max_lag limits the mean lag, and not the lag of every group."""
 
 
 def full_slots(pipeline: PipelineSettings) -> int:
-    """Return the number of completions that the lag rule lets be untrained at once; more slots would stay empty."""
+    """Return the most completions that the lag rule allows to be untrained at once; more slots would stay empty."""
     return (pipeline.max_lag + 1) * pipeline.groups_per_batch * pipeline.completions_per_group
 
 
 def expected_lag(
     slots: int, pipeline: PipelineSettings, *, spread: float = SPREAD, learner: float = 0.0
 ) -> ExpectedLag:
-    """Return the lag to expect where generation, not the learner, sets the pace (always so on one device).
+    """Return the expected lag if generation, not the learner, sets the pace (always true on one device).
 
-    `learner` is the share of a step for which a learner beside the engine trains; 0 where they take turns.
+    `learner` is the share of a step in which a learner beside the engine trains; 0 if they take turns.
     """
     max_lag, batch = pipeline.max_lag, pipeline.groups_per_batch * pipeline.completions_per_group
     batches, of_mean = slots / batch, pipeline.waits_for == "batch"

@@ -50,7 +50,7 @@ class Watchdog:
         self._thread.join()
 
     def end(self, reason: str) -> None:
-        """End the run as if a call hung; from any thread."""
+        """End the run as if a call hung; can be called from any thread."""
         self._on_hung(reason)
 
     @contextmanager
@@ -76,14 +76,14 @@ class Watchdog:
 
 
 def _place() -> str:
-    """Return the innermost line of Python that the main thread is in."""
+    """Return the innermost Python line of the main thread."""
     frame = sys._current_frames()[threading.main_thread().ident or 0]
     (last,) = traceback.extract_stack(frame, limit=1)
     return f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
 
 
 class WatchedEngine:
-    """Wraps an engine; watches its polls for calls that hang, samples that stop coming and requests that are lost."""
+    """Wraps an engine; detects polls that hang, sampling that stops and requests that are lost."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class WatchedEngine:
 
 
 class WatchedGrading:
-    """Wraps a grading; watches its calls for ones that hang."""
+    """Wraps a grading; detects calls that hang."""
 
     def __init__(self, grading: "Grading", watchdog: Watchdog) -> None:
         self._grading, self._watchdog = grading, watchdog
