@@ -14,7 +14,7 @@
     gpu-reuse         500 and 2,000 problems again and again, against fresh ones             8 runs of twice the length
     gpu-batch-rate    half and double the batch, three learning rates each                  14 runs
     tiny-seeds        five seeds of ScaleRL and GRPO                                         10 short runs
-    gpu-smollm2-tools SmolLM2-135M with a calculator                                         2 runs
+    gpu-smollm2-tools SmolLM2-135M with a calculator and without                            4 runs
 
 Runs are processes that share the GPU, under CUDA's MPS where that is installed. They start in the order of the studies,
 the base's first. A model that runs need (a base, a teacher) and that is not under runs/ is made beside them, and they
