@@ -11,15 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from read_logs import fault, kinds, names, read, runs, write
-from run_folders import write_run
+from run_folders import write_run, write_study
 
 import scalerl
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.names import curve_names, file_names
-from scalerl.logs.selection import SCALES, YScale
+from scalerl.logs.selection import SCALES, Selection, YScale
 from scalerl.logs.series import Series
+from scalerl.report.build import build_report
+from scalerl.report.options import FitOptions
+from scalerl.study.folder import fair_axis
 
 ARMS = [("a", 1, 0.3), ("a", 2, 0.4), ("b", 1, 0.5), ("b", 2, 0.6)]
 
@@ -352,6 +355,15 @@ def test_uneven_time_is_fitted_over_flops_and_compared_over_hours(tmp_path: Path
     on_cpu = ["cpu_time"]
     assert found == [("flops", ["counted_in_flops", *on_cpu]), ("gpu_hours", on_cpu), ("gpu_hours", on_cpu)]
     assert [one.x_label for one in read(uneven, even)] == ["gpu_hours"] * 2
+
+
+@pytest.mark.parametrize(("is_shared", "axis"), [(True, "flops"), (False, "gpu_hours")])
+def test_study_whose_runs_shared_a_device_is_fitted_over_flops(tmp_path: Path, is_shared: bool, axis: str) -> None:
+    folder = write_study(tmp_path / "study", shared_device=is_shared)
+    assert {curve.x_label for curve in read(folder)} == {axis} == {fair_axis(folder, "gpu_hours")}
+    assert {curve.x_label for curve in read(folder, x="gpu_hours")} == {"gpu_hours"}
+    assert {kind for curve in read(folder) for kind in kinds(curve)} >= ({"shared_hours"} if is_shared else set())
+    assert {curve.axis for curve in build_report([folder], Selection(), FitOptions()).curves} == {axis}
 
 
 def test_disagreement_of_hours_and_flops() -> None:

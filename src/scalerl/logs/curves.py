@@ -88,19 +88,25 @@ def _curves(runs: list[LoggedRun], selection: Selection) -> dict[CurveKey, list[
 def main_axis(runs: list[LoggedRun]) -> str:
     """Return the first axis that most rewards of every run have, and that grows with the step; "" if there is none.
 
-    Return "x" if --x names the column, and FLOPs for a single run folder of ours in which the time per FLOP changed.
+    Return "x" if --x names the column. Return FLOPs for a single run folder of ours in which the time per FLOP changed,
+    and for a study of ours whose runs shared a device.
     """
     if not runs or runs[0].plan.options.x:
         return "x" if runs else ""
     axes = [axis for axis in AXES if all(_is_counted(run, axis) and can_be_main(run.points, axis) for run in runs)]
     plan = runs[0].plan
     is_ours_alone = plan.is_ours and all(run.plan is plan and "arm" not in run.key for run in runs)
-    return "flops" if is_ours_alone and "flops" in axes and _is_uneven(plan.frame) else (*axes, "")[0]
+    is_unfair = any(map(_shares_hours, runs)) or (is_ours_alone and _is_uneven(plan.frame))
+    return "flops" if is_unfair and "flops" in axes else (*axes, "")[0]
 
 
 def _is_counted(run: LoggedRun, axis: str) -> bool:
     """Return whether a log counts this compute; tokens per step do not count, as steps may be missing from a log."""
     return axis in run.plan.roles and (axis, run.plan.roles[axis].rule) != ("tokens", "per_step")
+
+
+def _shares_hours(run: LoggedRun) -> bool:
+    return any(each.kind == "shared_hours" for each in run.plan.facts)
 
 
 def _is_uneven(frame: Frame) -> bool:
@@ -177,7 +183,7 @@ def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fac
     """Return what was decided about the runs of a curve, and about what sets it apart."""
     plan = runs[0].plan
     facts = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in labels]
-    if axis == "flops" and plan.is_ours and plan["gpu_hours"]:
+    if axis == "flops" and plan.is_ours and plan["gpu_hours"] and not any(map(_shares_hours, runs)):
         facts.append(fact("counted_in_flops", share=disagreement_in(plan.frame)))
     if plan.roles[axis].rule == "counted":
         facts.append(fact("rows_counted", num=max(len(run.frame) for run in runs)))

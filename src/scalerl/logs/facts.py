@@ -82,5 +82,6 @@ SENTENCES = {
     "percent": "{y} runs from {low:.4g} to {high:.4g} and is read as per cent.",
     "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits (--y-scale names some).",
     "cpu_time": "The run had no GPU: gpu_hours are hours of CPU time.",
+    "shared_hours": "Runs of the study shared a device, so that their hours are not to be trusted.",
     "counted_in_flops": "Time per FLOP changed during the run: compute is counted in FLOPs (--x gpu_hours: in time).",
 }

@@ -209,6 +209,8 @@ def _our_rows(file: Path) -> Placed:
 
 
 def _study_log(source: Source, files: Files) -> Log:
+    if (store.read_study(source.path) or {}).get("shared_device"):
+        source.note("shared_hours")
     return _log(source, "run", [(place, flatten(row)) for place, row in store.study_rows(source.path)])
 
 
