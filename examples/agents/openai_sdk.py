@@ -1,4 +1,4 @@
-"""A program over the OpenAI SDK that trains as it is: environment = {name = "harness", program = "openai_sdk:sure"}.
+"""An ordinary OpenAI SDK program as an environment: environment = {name = "harness", program = "openai_sdk:sure"}.
 
 OPENAI_BASE_URL and OPENAI_API_KEY, which the SDK reads, lead to the model that trains.
 """

@@ -6,7 +6,7 @@ import textarena  # pyright: ignore[reportMissingImports]
 
 
 class Game:
-    """Play until the game ends; its reward, from -1 to 1, is worth 0 to 1."""
+    """Play until the game ends; its reward, from -1 to 1, becomes a value from 0 to 1."""
 
     def __init__(self, problem: Any, seed: int, *, game: str = "GuessTheNumber-v0-raw") -> None:
         self._game = textarena.make(game)
@@ -23,7 +23,7 @@ class Game:
         return min(max((rewards[0] + 1) / 2, 0.0), 1.0)
 
     def _observation(self) -> str:
-        """Return what the player was told since the last turn, without what he said himself."""
+        """Return the messages to the player since the last turn, without the player's own."""
         player, observed = self._game.get_observation()
         if isinstance(observed, str):
             return observed

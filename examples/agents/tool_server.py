@@ -1,4 +1,4 @@
-"""A server of tools for scalerl, to be put into a container: every conversation has a database of its own.
+"""A tool server for scalerl, to run in a container; every conversation has its own database.
 
     python examples/agents/tool_server.py --port 8700
 
@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
         raise KeyError(path)
 
     def session(self, name: str) -> Session:
-        """Return a session; those that nobody ended make room."""
+        """Return a session; drop old sessions that were never ended."""
         with self.lock:
             old = time.monotonic() - OLDEST_S
             for other in [key for key, each in self.sessions.items() if each.used < old]:
