@@ -13,7 +13,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "step": (
         *("step", "global_step", "train_global_step", "trainer_global_step", "training_global_step", "progress_step"),
         *("train_step", "training_step", "trainer_step", "optimizer_step", "steps", "global_steps", "current_steps"),
-        *("iteration", "iter", "update", "iterations", "updates", "train_iteration", "training_iteration"),
+        *("iteration", "iter", "it", "update", "iterations", "updates", "train_iteration", "training_iteration"),
         *("grpo_step", "rl_step", "global_step_max_steps", "checkpoint", "ckpt", "rollout_step"),
         # RLlib, Stable-Baselines3, Baselines, Spinning Up, frames of games
         *("timesteps_total", "timesteps", "time_total_timesteps", "total_timesteps", "time_iterations"),
@@ -67,7 +67,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "split": ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event"),
     # A table with one metric per row.
     "metric": ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable"),
-    "value": ("value", "metric_value", "metricvalue"),
+    "value": ("value", "values", "metric_value", "metricvalue"),
 }
 """What a column is for, and the names that say so, in the order in which they are tried."""
 
@@ -86,11 +86,14 @@ _TRAINING = (
     *("episode_reward", "reward_mean", "reward", "mean_reward", "train_reward", "train_reward_mean", "reward_all_mean"),
     *("env_all_reward_total", "critic_score_mean", "critic_rewards_mean", "objective_scores", "avg_reward"),
     *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "ep_rewmean", "eprewmean", "average_ep_ret", "value"),
+    # in short, as the bar of OpenRLHF and the Monitor of Stable-Baselines3 write them
+    *("rew", "rew_mean", "mean_rew", "rm", "ret", "r_mean", "r"),
 )
 
 
 # 'Steps (k)' and 'tokens (B)' of spreadsheets; 'runtime (h)' is not the runtime in seconds.
-_UNIT = re.compile(r"\s?\([kKMBT%]\)$|(?<=[hH]ours)\s?\(h(?:ours)?\)$")
+_UNIT = re.compile(r"\s?\(([kKMBT%])\)$|(?<=[hH]ours)\s?\(h(?:ours)?\)$")
+_FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _HOURS = re.compile(r"\s?\(h(?:ours)?\)$")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -142,6 +145,13 @@ def plain(column: str) -> str:
     """Return a name as it is compared; a leading underscore stays, since wandb's `_step` is not `step`."""
     name = _CAMEL.sub("_", _HOURS.sub("_hours", _UNIT.sub("", column.strip()))).lower()
     return "_" * name.startswith("_") + re.sub(r"(?:[^\w@]|_)+", "_", name).strip("_")
+
+
+def without_unit(column: str) -> tuple[str, float]:
+    """Return a name without the unit in brackets behind it, and how many one of them is: tokens (B) counts billions."""
+    unit = _UNIT.search(column)
+    factor = _FACTORS.get(unit[1] or "", 1.0) if unit else 1.0
+    return (column[: unit.start()], factor) if unit and factor > 1 else (column, 1.0)
 
 
 def with_role(columns: Iterable[str], *roles: str) -> list[str]:

@@ -47,6 +47,8 @@ _ENTRY = re.compile(
 )
 # A row of a table of prompts and answers; a row of metrics is a name and its value.
 _TEXT_TABLE = re.compile(r"\s*([|\u2502\u2503\u2506])(?:[^|\u2502\u2503\u2506]*+\1){3,}\s*")
+# | loss | 0.1 | reward | 0.5 |
+_PAIRS = re.compile(r"\s*([|\u2502\u2503])(?:\s*+[^\W\d][^|\u2502\u2503]*+\1\s*+[-+]?\d[\d.e+-]*+\s*+\1)++\s*", re.IGNORECASE)
 _UNIT = re.compile(r"(.*?)(ms|s|)", re.IGNORECASE)
 _OF = re.compile(r"(\d{1,12})\s*+/\s*+(\d{1,12})")
 _COUNTED = "(?:step|iteration|iter|update|batch|rollout|episode|ep|epoch|timestep)s?"
@@ -72,6 +74,10 @@ class Line:
     values: Values
     is_dict: bool = False
     """Whether its values stand in a dict."""
+    at: int = 0
+    """Its number in the file."""
+    speaker: str = ""
+    """The process that printed it, if it says so."""
 
     @cached_property
     def counting(self) -> Counters:
@@ -94,13 +100,21 @@ class Line:
     @property
     def evaluates(self) -> bool:
         """Whether it speaks of evaluation, before its first value."""
-        before = self.text.partition(next(iter(self.values), "\n"))[0]
-        return _EVALUATING.search(before) is not None
+        return _EVALUATING.search(self._before) is not None
+
+    @property
+    def _before(self) -> str:
+        return self.text.partition(next(iter(self.values), "\n"))[0]
 
     @property
     def shape(self) -> str:
         """Its words without the numbers: lines that a loop prints are alike. Dicts and lines of verl are anyway."""
         return "" if self.is_dict or VERL.search(self.text) else " ".join(WORD.findall(self.text))
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """Who printed it, and its words before the first value."""
+        return (self.speaker, *WORD.findall(self._before))
 
     def of_evaluation(self) -> "Line":
         """Return the line with its values named as evaluations."""
@@ -108,14 +122,18 @@ class Line:
         return replace(self, values=values)
 
 
-def read_line(text: str, is_cut: bool = False) -> Line:
+def read_line(text: str, at: int = 0, speaker: str = "", is_cut: bool = False) -> Line:
     """Return what a line says; where it may be cut, its last value is left out."""
+    return replace(_said(text, is_cut), at=at, speaker=speaker)
+
+
+def _said(text: str, is_cut: bool) -> Line:
     if not re.search(r"\d", text):
         return Line(text, {}, {})
     begin, verl = text.find("{"), VERL.search(text)
     if begin >= 0 and len(text) <= MAX_RECORD and (values := _dict_values(text[begin:])):
         return Line(text, _entries(text[max(begin - 200, 0) : begin]).counters, values, is_dict=True)
-    if len(text) > (MAX_RECORD if verl else _MAX_PROSE) or _TEXT_TABLE.fullmatch(text):
+    if len(text) > (MAX_RECORD if verl else _MAX_PROSE) or (_TEXT_TABLE.fullmatch(text) and not _PAIRS.fullmatch(text)):
         return Line(text, {}, {})
     *before, after = _BAR.split(text)[::3]
     bars = {f"/{end}": int(at) for at, end in _BAR.findall(text)}

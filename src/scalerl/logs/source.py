@@ -15,7 +15,7 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Frame, Placed, frame_of
-from scalerl.logs.notebook import printed_by_cells
+from scalerl.logs.wrapped import printed_inside
 
 MAX_COLUMNS = 5_000
 """Columns of one log; a run with many metrics has some hundred."""
@@ -79,8 +79,8 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The content as text, of a notebook what its cells printed; InputError for what is none."""
-        return printed_by_cells(text := _decoded(self.path, self.data)) or text
+        """The content as text, or what was printed in a notebook or a container; InputError for what is no text."""
+        return printed_inside(text := _decoded(self.path, self.data)) or text
 
 
 def bounded_bytes(path: Path) -> bytes:

@@ -18,6 +18,7 @@ from scalerl.logs.columns import (
     is_training_word,
     reward_rank,
     with_role,
+    without_unit,
 )
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Cells, Floats, Frame, concatenated, numbered, objects
@@ -44,6 +45,7 @@ def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[
     facts: list[Fact | None] = []
     tables = () if is_printed else (one_column_per_step, one_metric_per_row, one_column_per_run)
     for reshape in (
+        without_units,
         *tables,
         evaluations_apart,
         two_prefixes,
@@ -59,6 +61,15 @@ def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[
 def first(frame: Frame, *roles: str) -> str:
     """Return the first column that has one of these roles by its name; "" if there is none."""
     return next(iter(with_role(frame.columns, *roles)), "")
+
+
+def without_units(frame: Frame, options: Selection) -> Reshaped:
+    """Amounts in thousands or millions, as in a column tokens (B), are counted in ones."""
+    scaled = {name: without_unit(name) for name in frame.columns if name not in options.columns}
+    counted = {short: factor * frame.numbers(name) for name, (short, factor) in scaled.items()
+               if factor > 1 and short not in frame}  # fmt: skip
+    units = tuple(name for name, (short, _) in scaled.items() if short in counted)
+    return (frame.without(units).having(counted), fact("units", columns=units)) if counted else None
 
 
 def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:

@@ -1,25 +1,53 @@
-"""What the cells of a Jupyter notebook printed, as text: a notebook is a log like any other."""
+"""Console output inside other files, as text: the cells of a Jupyter notebook, and the lines of a container.
+
+Docker, Kubernetes and clouds write each line that was printed as an object, such as {"log": "step 3 ...", "time": ...}.
+"""
 
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from scalerl.logs.columns import reward_rank
+
 _IS_NOTEBOOK = re.compile(r"\s*\{")
+# What a line that was printed is called, inside the other things that are said about it.
+_LINE_NAMES = ("log", "message", "msg", "textPayload", "line", "text", "MESSAGE", "@message")
+_SAMPLE = 10_000
+_KEY = re.compile(r'"([^"\\]{1,200})"\s*+:')
 # None of these may look for the same end from many beginnings: a notebook is a text of strangers.
 _ROW = re.compile(r"<tr\b[^<>]*+>((?:[^<]++|<(?!/?tr\b))*+)</tr>", re.IGNORECASE)
 _CELL = re.compile(r"<t([hd])\b[^<>]*+>((?:[^<]++|<(?!/?t[hd]\b))*+)</t[hd]>", re.IGNORECASE)
 _MARKUP = re.compile(r"<[^<>]*+>")
 
 
-def printed_by_cells(text: str) -> str:
+def printed_inside(text: str) -> str:
+    """Return what was printed, if the text is a notebook or the log of a container; "" for any other text."""
+    return _printed_by_cells(text) or _printed_in_container(text)
+
+
+def _printed_in_container(text: str) -> str:
+    """Return the lines inside objects, one after the other or in a list, that say nothing about a reward otherwise."""
+    sample, is_list = text.lstrip()[:_SAMPLE], text.lstrip()[:1] == "["
+    if not any(f'"{name}"' in sample for name in _LINE_NAMES) or any(map(reward_rank, _KEY.findall(sample))):
+        return ""
+    rows = _dicts(_object(text) if is_list else [*map(_object, text.splitlines())])
+    named = [[name for name in _LINE_NAMES if isinstance(row.get(name), str)] for row in rows]
+    return "".join(f"{row[names[0]].rstrip()}\n" for row, names in zip(rows, named, strict=True) if names)
+
+
+def _object(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _printed_by_cells(text: str) -> str:
     """Return what the cells of a notebook printed, a table as Markdown; "" for a text that is not a notebook."""
     if '"cells"' not in text or '"nbformat"' not in text or not _IS_NOTEBOOK.match(text):
         return ""
-    try:
-        notebook = json.loads(text)
-    except (ValueError, RecursionError):
-        return ""
+    notebook = _object(text) or {}
     cells = notebook.get("cells")
     outputs = [output for cell in _dicts(cells) for output in _dicts(cell.get("outputs"))]
     return "\n".join(part for output in outputs for part in _parts(output))
