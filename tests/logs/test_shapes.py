@@ -421,7 +421,139 @@ def test_numbers_by_accident_are_no_reward(tmp_path: Path, text: str) -> None:
     fault(write(tmp_path / "a.log", text))
 
 
+def _mixed(line: str, names: tuple[str, ...] = ("grpo", "dapo")) -> str:
+    return "".join(line.format(name=n, step=s, reward=r / (1 + k)) for s, r in STEPS for k, n in enumerate(names))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[{name}] step {step}: reward={reward} loss=0.1\n", "{name}: {{'step': {step}, 'reward': {reward}}}\n",
+     "2026-01-01 10:00:00 INFO {name} step={step} reward={reward}\n",
+     "({name} pid=7) step:{step} - actor/loss:0.1 - critic/score/mean:{reward}\n"],
+    ids=["brackets", "dicts", "logging", "processes"],
+)  # fmt: skip
+def test_runs_mixed_in_one_console_are_curves(tmp_path: Path, line: str) -> None:
+    curves = read(write(tmp_path / "a.log", _mixed(line)))
+    assert [series.name.split()[0] for series in curves] == ["grpo", "dapo"]
+    assert points(curves[0]) == STEPS
+    ahead = _mixed(line, ("grpo",)).splitlines()
+    behind = _mixed(line, ("dapo",)).splitlines()
+    text = "\n".join([*ahead[:15], *(both for pair in zip(ahead[15:], behind, strict=False) for both in pair)])
+    assert points(read(write(tmp_path / "b.log", text + "\n"))[0]) == STEPS
+
+
+def test_runs_mixed_without_a_name_are_told(tmp_path: Path) -> None:
+    [series] = read(write(tmp_path / "a.log", _mixed("Iter {step}/40 | reward {reward}\n")))
+    assert (len(series.compute), series.compute[-1], kinds(series)[-1]) == (80, 40, "steps_come_back")
+
+
+def test_processes_of_a_run_are_no_runs(tmp_path: Path) -> None:
+    [series] = read(write(tmp_path / "a.log", _mixed("[{name}]: step {step} reward {reward}\n", ("rank0", "rank1"))))
+    assert len(series.compute) == 80
+
+
+BARS = {
+    "drawn after the record": ("{{'loss': 0.1, 'reward': {reward}}}\n  3%|# | {step}/250 [00:01<00:40, 1.2s/it]", "reward"),
+    "drawn before the record": ("  3%|# | {before}/250 [00:01<00:40, 1.2s/it]\n{{'loss': 0.1, 'reward': {reward}}}", "reward"),
+    "OpenRLHF": ("Episode [1/20]:   3%|# | {before}/250 [05:12<3:00, 44.5s/it]\n"
+                 + "".join(f"Train epoch [1/1]:  50%|# | {at}/2 [00:11<00:10, 10s/it, pg=0.1, rm={{reward}}, ret=0.1]\n"
+                           for at in (1, 2)), "rm"),
+    "a bar alone": ("Episode [1/20]:  3%|# | {step}/250 [00:01<00:40, 1.2s/it, loss=0.1, reward={reward}]", "reward"),
+    "bars that are full": ("gather: 100%|####| 64/64 [00:36<00:00, 1.7it/s, reward={reward}, tokens=211]\n"
+                           "train: 100%|####| 8/8 [00:20<00:00, 2.5s/it, loss=0.1]", "reward"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BARS)
+def test_step_of_a_bar(tmp_path: Path, name: str) -> None:
+    template, y = BARS[name]
+    [series] = read(write(tmp_path / "a.log", printed(template)))
+    assert (series.y_label, points(series), series.start) == (y, STEPS, None)
+
+
+@pytest.mark.parametrize("width", [60, 80, 97, 120])
+def test_verl_hard_wrapped_by_a_terminal(tmp_path: Path, width: int) -> None:
+    items = " - ".join(f"perf/metric_{at}:1.{at}" for at in range(9))
+    bar = "(TaskRunner pid=7) Training Progress:  3%|# | {step}/250 [00:01<00:40]\n"
+    whole = printed(f"{bar}(TaskRunner pid=7) step:{{step}} - {items} - critic/score/mean:{{reward}} - {items}")
+    parts = [line[at : at + width] for line in whole.splitlines() for at in range(0, len(line), width)]
+    [series] = read(write(tmp_path / "a.log", "\n".join(parts)))
+    assert (series.y_label, points(series)) == ("critic/score/mean", STEPS)
+
+
+def test_parts_of_a_step_give_way_to_its_mean(tmp_path: Path) -> None:
+    part = "Step {step}/40 | Example index 0 | Pass 0 | loss: 0.1 | Average reward: {half}\n"
+    [series] = read(write(tmp_path / "a.log", printed(f"{part}{part}Step {{step}}/40 | Average reward: {{reward}}")))
+    assert points(series) == STEPS
+
+
+def test_pairs_in_the_rows_of_a_box(tmp_path: Path) -> None:
+    box = "Step {step}/40 done.\n\u2502 entropy/avg \u2502 3.1e-01 \u2502 task_reward/avg \u2502 {reward} \u2502"
+    [series] = read(write(tmp_path / "a.log", printed(box)))
+    assert (series.y_label, points(series)) == ("task_reward/avg", STEPS)
+
+
+def test_folder_of_a_step_names_it(tmp_path: Path) -> None:
+    text = printed("Loading checkpoint global_step_{step}0\n[global_step_{step}0] aime24 accuracy: {reward}")
+    [series] = read(write(tmp_path / "a.log", text))
+    assert (series.compute[-1], series.reward.tolist()) == (400, R)
+
+
+CONTAINERS = {
+    "docker": lines([{"log": f"step {s}: reward={r}\n", "stream": "stdout", "time": "2026"} for s, r in STEPS]),
+    "kubernetes": lines([{"kubernetes": {"pod": "a"}, "message": f"{{'step': {s}, 'reward': {r}}}"} for s, r in STEPS]),
+    "a cloud": json.dumps([{"textPayload": f"step={s} | reward={r}", "severity": "INFO"} for s, r in STEPS]),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_lines_inside_the_log_of_a_container(tmp_path: Path, name: str) -> None:
+    [series] = read(write(tmp_path / "a.json", CONTAINERS[name]))
+    assert (series.y_label, points(series)) == ("reward", STEPS)
+
+
 # Tables and JSON of more frameworks
+
+
+def test_messages_beside_numbers_are_no_lines(tmp_path: Path) -> None:
+    rows = [{"message": f"step {s} has reward 9", "step": s, "metrics": {"reward": r}} for s, r in STEPS]
+    assert points(read(write(tmp_path / "a.jsonl", rows))[0]) == STEPS
+
+
+def test_metrics_by_name_as_comet_has_them(tmp_path: Path) -> None:
+    metrics = [{"metricName": name, "values": R, "steps": [s for s, _ in STEPS]} for name in ("loss", "reward")]
+    for num in (1, 2):
+        [series] = read(write(tmp_path / "a.json", json.dumps([{"experimentKey": "ab12", "metrics": metrics[-num:]}])))
+        assert (series.y_label, points(series)) == ("reward", STEPS)
+
+
+def test_tally_is_no_map_of_steps(tmp_path: Path) -> None:
+    fault(write(tmp_path / "a.json", json.dumps({"160": {"38": 60, "39": 27, "24": 8, "29": 22}})))
+
+
+def test_units_in_brackets_scale(tmp_path: Path) -> None:
+    rows = [(step / 10, step / 2, 100 * reward) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("tokens (B),Steps (k),accuracy (%)", rows)))
+    assert (series.x_label, series.compute[-1], series.axes["step"][-1]) == ("tokens", 4e9, 20_000)
+    assert (kinds(series), series.y_scale) == (["units", "percent"], "100")
+    [series] = read(tmp_path / "a.csv", x="tokens (B)")
+    assert series.compute[-1] == 4
+
+
+def test_monitor_of_stable_baselines(tmp_path: Path) -> None:
+    text = '#{"t_start": 1700000000.0}\n' + cells("r,l,t", [(100 * r, 20, 1.5 * s) for s, r in STEPS])
+    [series] = read(write(tmp_path / "0.monitor.csv", text))
+    assert (series.y_label, points(series)) == ("r", [(s, 100 * r) for s, r in STEPS])
+
+
+def test_table_under_a_longer_log_is_its_summary(tmp_path: Path) -> None:
+    table = "| step | accuracy |\n|---|---|\n" + "".join(f"| {5 * at} | 0.9{at} |\n" for at in range(1, 9))
+    assert points(read(write(tmp_path / "a.log", printed("step {step}: reward={reward}") + table))[0]) == STEPS
+
+
+def test_aligned_table_between_other_lines(tmp_path: Path) -> None:
+    text = "Device: cuda\n  Iter   Reward   Loss\n----------------\n" + printed("{step}    {reward}    0.1") + "Done.\n"
+    assert points(read(write(tmp_path / "a.log", text))[0]) == STEPS
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])

@@ -217,7 +217,7 @@ def reward_rank(column: str) -> Rank | None:
         bare = (*BARE, int(not _AVERAGE.search(name))) if is_bare else None
         return bare or ((2, 0, _TRAINING.index(name)) if name in _TRAINING else None)
     part = int(is_part(name)) + int(_FORMAT.search(name) is not None)
-    if part < 2 and _EVALUATION.search(name):
+    if part < 2 and (_EVALUATION.search(name) or (is_benchmark(name) and close.index(True) < len(_RATES) - 2)):
         return 0, part, close.index(True)
     if _PLAIN_RATE.fullmatch(name):
         return 1, 0, 0

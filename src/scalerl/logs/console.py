@@ -72,7 +72,9 @@ class Habits:
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._shapes = Counter(line.shape for line in lines if line.values)
-        are_unlike = [self._shapes[line.shape] == 1 for line in lines if line.values and (line.counters | line.counting)]
+        are_unlike = [
+            self._shapes[line.shape] == 1 for line in lines if line.values and (line.counters | line.counting)
+        ]
         self._is_prose = 2 * sum(are_unlike) < len(are_unlike)
         whole = [line for line in lines if line.is_whole and any(map(reward_rank, line.values))]
         self._are_dicts = sum(line.is_dict for line in whole) > 1
@@ -193,7 +195,23 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
             following = {count: then for count, then in itertools.pairwise(drawn) if then > count}
             steps = [following.get(count, count + 1) for count in steps]
         origin = "that of the progress bar" if step[0] == "/" else f"the {step} that is printed with it"
-    return [_row(*each) for each in zip(records, steps, runs, strict=True)], origin
+    rows = [_row(*each) for each in zip(records, steps, runs, strict=True)]
+    return _without_parts(rows, [record.first.shape for record in records], main), origin
+
+
+def _without_parts(rows: list[Row], shapes: list[str], main: str) -> list[Row]:
+    """Leave out the value of a line that comes several times a step, if another line says it once for each."""
+    steps: dict[str, list[int]] = {}
+    for row, shape in zip(rows, shapes, strict=True):
+        if main in row:
+            steps.setdefault(shape, []).append(row["step"])
+    num_steps = len({step for each in steps.values() for step in each})
+    means = [shape for shape, each in steps.items() if len(each) == len({*each}) == num_steps]
+    parts = [shape for shape, each in steps.items() if len(means) == 1 and len(each) > len({*each})]
+    return [
+        {name: value for name, value in row.items() if name != main or shape not in parts}
+        for row, shape in zip(rows, shapes, strict=True)
+    ]
 
 
 def _row(record: Record, step: int, run: str) -> Row:
@@ -214,7 +232,9 @@ def _runs(records: list[Record], training: list[Record]) -> list[str]:
     widths = {*map(len, said)}
     columns = [words for words in zip(*said, strict=True) if len({*words}) > 1] if len(widths) == 1 else []
     is_told = len(columns) == 1 and len({*columns[0]}) == len(said) and min(map(len, said.values())) >= _MIN_ALIKE
-    are_apart = len({*map(frozenset, said.values())}) == len(said) and not any(map(_PROCESS.fullmatch, columns[0] if columns else ()))
+    are_apart = len({*map(frozenset, said.values())}) == len(said) and not any(
+        map(_PROCESS.fullmatch, columns[0] if columns else ())
+    )
     names = dict(zip(said, columns[0], strict=True)) if is_told and are_apart and len(said) <= _MAX_RUNS else {}
     return [names.get(record.first.head, "") for record in records]
 

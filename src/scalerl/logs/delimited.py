@@ -27,8 +27,6 @@ _THOUSANDS = re.compile(r"([-+]?\d+(?:\.\d+)?)k", re.IGNORECASE)
 # 'loss: 0.1' is no name of a column, but a value that was printed.
 _PRINTED = re.compile(r"[:=\uff1a]\s*+[-+]?\d")
 _MIN_RULED = 3
-# With fewer rows than a curve needs.
-_FEW_RULED = 6
 
 Line = tuple[int, list[str]]
 """Line number and cells."""
@@ -37,7 +35,8 @@ Line = tuple[int, list[str]]
 def csv_rows(source: Source) -> Placed | None:
     """Return the rows of a table; None if the text is not one. InputError says what is wrong with one."""
     is_named = source.path.suffix.lower() in _SUFFIXES
-    delimiter, lines = ("|", ruled) if (ruled := _ruled(source)) else _lines(source, is_named)
+    ruled = _ruled(source) or ([] if is_named else _aligned(source))
+    delimiter, lines = ("|", ruled) if ruled else _lines(source, is_named)
     if not lines or not (ruled or is_named or _is_table([cells for _, cells in lines[:_MAX_SAMPLE]], delimiter)):
         return None
     (line, header), *body = lines
@@ -85,11 +84,22 @@ def _ruled(source: Source) -> list[Line]:
                 tables.setdefault(header, [(at, cells)])
     logs = [rows for names, rows in tables.items() if any(map(reward_rank, names)) and _goes_on(names, rows[1:])]
     longest = max((rows for rows in logs if len(rows) > _MIN_RULED), key=len, default=[])
-    return [] if len(longest) <= _FEW_RULED and _has_more_records(source, len(longest)) else longest
+    return [] if _has_more_records(source, len(longest)) else longest
+
+
+def _aligned(source: Source) -> list[Line]:
+    """Return a table of numbers between other lines, with blanks between its columns; [] if there is none."""
+    lines = [(at, line.split()) for at, line in enumerate(source.text.splitlines(), start=1) if line.strip(" -=\t")]
+    for at, (header, (_, cells)) in enumerate(itertools.pairwise(lines)):
+        names = header[1]
+        if len(names) == len(cells) > 1 and not any(map(_is_number, names)) and any(map(reward_rank, names)):
+            rows = [line for line in lines[at + 1 :] if len(line[1]) == len(names) and all(map(_is_number, line[1]))]
+            return [header, *rows] if len(rows) >= _MIN_RULED and _goes_on(names, rows) else []
+    return []
 
 
 def _has_more_records(source: Source, num: int) -> bool:
-    """Return whether a text prints more records than this: a few rows under them are a summary."""
+    """Return whether a text prints more records than this: the rows under them are a summary."""
     lines = (read_line(line) for line in source.text.splitlines() if "|" not in line)
     return sum(1 for line in itertools.islice((line for line in lines if line.values and line.is_whole), num)) == num
 
@@ -115,7 +125,7 @@ def _lines(source: Source, is_named: bool) -> tuple[str, list[Line]]:
     delimiter = " " if delimiter not in header and " " in header.strip() else delimiter
     reader = csv.reader(io.StringIO("".join(raw[first:]), newline=""), delimiter=delimiter, skipinitialspace=True)
     try:
-        lines += ((first + reader.line_num, cells) for cells in reader if any(map(str.strip, cells)))
+        lines += ((first + reader.line_num, cells) for cells in reader if any(cell.strip(" -=") for cell in cells))
     except csv.Error as fault:
         if is_named:
             raise InputError(f"{source.path}, line {first + reader.line_num}: not CSV ({fault}); repair it.") from None

@@ -60,6 +60,10 @@ SENTENCES = {
         "The step goes from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
         "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
     ),
+    "steps_come_back": (
+        "The step of {place} does not rise at {num} of {num_rows} values: they are read as several measurements of a "
+        "step. If several runs printed them, give the log of each."
+    ),
     "files_unused": "Files without a curve are left out: {names}.",
     "files_beside": "Logs beside run folders are not read: {names}.",
     "files_beyond": "{num} files are not read: of a folder at most {most} are; name the others, or give a pattern.",

@@ -88,7 +88,11 @@ def json_rows(source: Source) -> Placed | None:
         raise InputError(f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step.")
     tables = max(grouped(tables, lambda table: tuple(table.labels)), key=_fitness)
     # A label that all tables share says nothing, but for the name of what was measured.
-    apart = [name for name in tables[0].labels if has_role(name, "metric") or len({table.labels[name] for table in tables}) > 1]
+    apart = [
+        name
+        for name in tables[0].labels
+        if has_role(name, "metric") or len({table.labels[name] for table in tables}) > 1
+    ]
     is_counted = not with_role(set.union(*(table.names for table in tables)), "step", "coarse", *AXES)
     if is_counted:
         source.note("rows_counted", num=max(len(table.rows) for table in tables))
@@ -126,10 +130,12 @@ def _rows(value: Any) -> list[Row]:
     """Return a list of objects, points or numbers, or a map from step to values, as rows; none for anything else."""
     if isinstance(value, dict):
         steps = [_STEP_KEY.fullmatch(key) for key in value]
-        if not all(steps) or len(value) < 2 or len({step[1] for step in steps if step}) > 1:
+        numbers = [int(step[2]) for step in steps if step]
+        is_sorted = sorted(numbers) == numbers or sorted(value) == [*value]  # else it is a tally
+        if not all(steps) or len(value) < 2 or len({step[1] for step in steps if step}) > 1 or not is_sorted:
             return []
         cells = [metrics_of(cell) if isinstance(cell, dict) else {"value": cell} for cell in value.values()]
-        return [{"step": int(step[2]), **row} for step, row in zip(steps, cells, strict=True) if step]
+        return [{"step": step, **row} for step, row in zip(numbers, cells, strict=True)]
     kinds = set(map(type, value)) if isinstance(value, list) else set()
     if kinds == {dict}:
         return [metrics_of(row) for row in value]

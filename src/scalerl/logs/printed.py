@@ -9,7 +9,6 @@ Three dialects:
 A counter is a step, an epoch, N/M of a progress bar, or a value that counts, such as total_timesteps.
 """
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from typing import Any
 
 from scalerl.logs.columns import is_evaluation, is_rate, plain
 from scalerl.logs.frame import number
-from scalerl.logs.objects import metrics_of
+from scalerl.logs.objects import loaded, metrics_of
 from scalerl.logs.source import MAX_WORD
 
 Values = dict[str, float]
@@ -31,12 +30,15 @@ _MAX_PROSE = 2_000
 # verl's records; what it prints beside them are prompts and answers.
 VERL = re.compile(r"(?<![\w/])step:\d{1,12} - ")
 _WRAPPER = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w{1,16}|tensor)\(")
+_IN_JSON = {"'": '"', "None": "null", "True": "true", "False": "false", "nan": "NaN"}
+_PYTHON = re.compile(r"'|\b(?:None|True|False|nan)\b")
 _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
 # 50%|###   | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]: after a bar only 'name=value' is a value.
 _BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
 _ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
 WORD = re.compile(r"(?<!\w)[^\W\d][\w./@#+'-]*+")
 # A name of up to four words and its number; they may have '|' between them, in a box, or 128/512 before a share.
+_DIGITS = re.compile(r"(?<=[\w-])\d+")
 _GAP = r"[^\w.+:=|\u2502;,\]-]*+"
 _ENTRY = re.compile(
     r"\[(?P<step>\d{1,12})\]|(?<!\w)"
@@ -48,7 +50,11 @@ _ENTRY = re.compile(
 # A row of a table of prompts and answers; a row of metrics is a name and its value.
 _TEXT_TABLE = re.compile(r"\s*([|\u2502\u2503\u2506])(?:[^|\u2502\u2503\u2506]*+\1){3,}\s*")
 # | loss | 0.1 | reward | 0.5 |
-_PAIRS = re.compile(r"\s*([|\u2502\u2503])(?:\s*+[^\W\d][^|\u2502\u2503]*+\1\s*+[-+]?\d[\d.e+-]*+\s*+\1)++\s*", re.IGNORECASE)
+_PAIRS = re.compile(
+    r"\s*([|\u2502\u2503])(?:\s*+[^\W\d][^|\u2502\u2503]*+\1\s*+[-+]?\d[\d.e+-]*+\s*+\1)++\s*", re.IGNORECASE
+)
+# The folder of a step: global_step_100, checkpoint-100.
+_FOLDER = re.compile(r"(?<![^\W_])(?:step|iter|checkpoint|ckpt)[-_](\d{1,12})(?![\w.-])", re.IGNORECASE)
 _UNIT = re.compile(r"(.*?)(ms|s|)", re.IGNORECASE)
 _OF = re.compile(r"(\d{1,12})\s*+/\s*+(\d{1,12})")
 _COUNTED = "(?:step|iteration|iter|update|batch|rollout|episode|ep|epoch|timestep)s?"
@@ -109,7 +115,7 @@ class Line:
     @property
     def shape(self) -> str:
         """Its words without the numbers: lines that a loop prints are alike. Dicts and lines of verl are anyway."""
-        return "" if self.is_dict or VERL.search(self.text) else " ".join(WORD.findall(self.text))
+        return "" if self.is_dict or VERL.search(self.text) else " ".join(WORD.findall(_DIGITS.sub("", self.text)))
 
     @property
     def head(self) -> tuple[str, ...]:
@@ -148,12 +154,15 @@ def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
     text = _WRAPPER.sub("", text)
     counters, values = Counters(), Values()
+    if folder := _FOLDER.search(text):
+        counters["checkpoint"] = int(folder[1])
     for entry in _ENTRY.finditer(text):
         if entry["step"]:
             counters.setdefault("/[]", int(entry["step"]))  # [2000] loss=0.1
             continue
         words = WORD.findall(entry["name"] or "")
         words = words[1:] if text[entry.start() - 1 : entry.start()] == "=" else words  # a=word b=0.1
+        words = words[-1:] if entry["mark"] == "=" and words and _COUNTER.fullmatch(words[-1]) else words
         name, written = (words or [""])[-1], entry["number"].rstrip(".,: ")
         is_counter = _COUNTER.fullmatch(name) is not None
         count = _OF.fullmatch((is_counter and entry["count"]) or written)
@@ -191,10 +200,8 @@ def _dict_values(text: str) -> Values:
     text = text[: text.rfind("}") + 1]
     if not re.match(r"\{\s*+['\"]", text):
         return {}
-    try:
-        items: Iterable[tuple[str, Any]] = metrics_of(json.loads(text)).items()
-    except (ValueError, RecursionError):
-        items = _ITEM.findall(_WRAPPER.sub("", text))
+    parsed = loaded(text) or loaded(_PYTHON.sub(lambda word: _IN_JSON[word[0]], text))
+    items: Iterable[tuple[str, Any]] = metrics_of(parsed).items() if parsed else _ITEM.findall(_WRAPPER.sub("", text))
     values = {name: number(value) for name, value in items if not isinstance(value, bool)}
     values = {name: value for name, value in values.items() if value == value}
     correct = [value for name, value in values.items() if _CORRECT.match(name)]

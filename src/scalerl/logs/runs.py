@@ -19,6 +19,10 @@ from scalerl.logs.plan import Plan
 from scalerl.logs.points import points_of
 
 
+# Where the step does not rise at more of the values, several runs may have printed them.
+_MAX_BACK = 0.2
+
+
 @dataclass(frozen=True, eq=False)
 class LoggedRun:
     """The rows of one run, in the order of the log."""
@@ -150,6 +154,9 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     if not len(logged) or run.plan.is_ours or not has_role(run.plan["step"], "step", "coarse") or ATTEMPT in frame:
         return [run]
     split = attempts(steps[logged])
+    num_back = int((np.diff(steps[logged]) <= 0).sum()) if run.plan.kind == "console" and not split.resumed else 0
+    if split.number.max() == 0 and num_back > _MAX_BACK * len(logged):
+        run = run.noting(fact("steps_come_back", num=num_back, num_rows=len(logged), place=run.file))
     run = run.noting(*facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file))
     for at in split.resumed[:1]:  # the first resume stands for all of them in what is noted
         before, after = steps[logged[at - 1 : at + 1]].tolist()
