@@ -452,9 +452,10 @@ def test_processes_of_a_run_are_no_runs(tmp_path: Path) -> None:
     assert len(series.compute) == 80
 
 
+AT = "  3%|# | {} [00:01<00:40, 1.2s/it]"
 BARS = {
-    "drawn after the record": ("{{'loss': 0.1, 'reward': {reward}}}\n  3%|# | {step}/250 [00:01<00:40, 1.2s/it]", "reward"),
-    "drawn before the record": ("  3%|# | {before}/250 [00:01<00:40, 1.2s/it]\n{{'loss': 0.1, 'reward': {reward}}}", "reward"),
+    "drawn after the record": (DICT + "\n" + AT.format("{step}/250"), "reward"),
+    "drawn before the record": (AT.format("{before}/250") + "\n" + DICT, "reward"),
     "OpenRLHF": ("Episode [1/20]:   3%|# | {before}/250 [05:12<3:00, 44.5s/it]\n"
                  + "".join(f"Train epoch [1/1]:  50%|# | {at}/2 [00:11<00:10, 10s/it, pg=0.1, rm={{reward}}, ret=0.1]\n"
                            for at in (1, 2)), "rm"),

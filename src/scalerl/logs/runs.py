@@ -18,7 +18,6 @@ from scalerl.logs.names import ATTEMPT, FILE, without_seed
 from scalerl.logs.plan import Plan
 from scalerl.logs.points import points_of
 
-
 # Where the step does not rise at more of the values, several runs may have printed them.
 _MAX_BACK = 0.2
 
