@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "store": {"errors", "atomic_files"},
     "config": {"errors", "types"},
     "choose": {"errors", "import_path", "config"},
-    "web_server": set(),
+    "web_server": {"web_client"},
     "web_client": set(),
     "notify": {"errors", "config", "web_client"},
     # what a run is made of

@@ -109,7 +109,7 @@ class Notifier:
         while (text := self._news.get()) is not None and not self._is_closed:
             try:
                 safe = printable(redact(text, secrets), keep="\n")
-                post(self._url, message(safe), lambda _: None, **options)
+                post(self._url, message(safe), **options)
             except Exception as error:  # No error of a server may end a run.
                 if not warned and not self._is_closed:
                     self._warn(f"Warning: news could not be posted: {redact(str(error), secrets)}.")

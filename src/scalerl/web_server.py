@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
+from scalerl.web_client import TimedReader
+
 
 class Connections:
     """The open connections, oldest first."""
@@ -95,23 +97,6 @@ class Server(ThreadingMixIn, TCPServer):
             super().handle_error(request, client_address)
 
 
-class _Incoming(io.RawIOBase):
-    """The data that a client sends until a deadline, so that slow bytes do not keep a connection open."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self.deadline = connection, 0.0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        left_s = self.deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self._connection.settimeout(left_s)
-        return self._connection.recv_into(buffer)
-
-
 class Handler(BaseHTTPRequestHandler):
     """Handles the requests of one connection, with deadlines."""
 
@@ -125,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._incoming = _Incoming(self.connection)
+        self._incoming = TimedReader(self.connection)
         self.rfile = io.BufferedReader(self._incoming)
 
     def handle_one_request(self) -> None:

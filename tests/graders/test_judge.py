@@ -130,7 +130,7 @@ def test_scores_come_from_the_reply_alone(server: Server):
     assert "Reference: 42\n" in body["messages"][0]["content"]
 
 
-@pytest.mark.parametrize("said", ["-1", "1/10", "1 / 10", "1%", "1 out of 10", "1e-3", "0.5.1", "10"])
+@pytest.mark.parametrize("said", ["-1", "1/10", "1 / 10", "1%", "1 out of 10", "1e-3", "0.5.1", "10", "0,7"])
 def test_numbers_of_another_scale_are_no_scores(said: str):
     assert score_in(f"Score: {said}") is None
 
@@ -143,6 +143,7 @@ def test_numbers_of_another_scale_are_no_scores(said: str):
         ("Score: 0\r\nScore: 1\r\n", 1.0),
         ("x" * 10_000 + " Score: 0.5", 0.5),
         ("Score: 1" + "x" * 10_000, None),
+        ("The underscore1 and subscore: 1", None),
         ("", None),
     ],
 )
@@ -195,8 +196,8 @@ def test_replies_are_awaited_together_up_to_the_time_limit(server: Server, tmp_p
         *others, late, _ = judged(pool, server, texts, cache=str(cache), most_cost=1.0, max_tokens=1234)
         assert {result.value for result in others} == {1.0}
         assert (late.value, late.reason) == (None, "timeout")
-    # A reply that comes too late is paid for as well, one that is none is not.
-    assert sum(json.loads(line)["num_out"] for line in cache.read_text().splitlines()) == 40 * 500 + 1234
+    # A reply that comes too late or cannot be read is paid for as well.
+    assert sum(json.loads(line)["num_out"] for line in cache.read_text().splitlines()) == 40 * 500 + 2 * 1234
 
 
 def test_a_server_that_refuses_or_is_gone_is_one_sentence(server: Server):

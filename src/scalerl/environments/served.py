@@ -12,7 +12,6 @@ conversation has no verdict, so the model is not penalised. Standard library onl
 import contextlib
 import functools
 import itertools
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,11 +19,7 @@ from typing import Any
 
 from scalerl.config.secrets import from_environment
 from scalerl.errors import RecipeError
-from scalerl.web_client import post
-
-_MOST_BYTES = 4 * 2**20
-_CALL_S = 600.0
-"""Time limit of a call; the limit task.environment.step_s usually comes first."""
+from scalerl.web_client import ask
 
 
 class ToolServerError(Exception):
@@ -39,18 +34,17 @@ class ToolServer:
     api_key: str = ""
 
     def ask(self, path: str, body: Mapping[str, Any], *, most_tries: int = 3) -> dict[str, Any]:
-        def read(reply: bytes) -> dict[str, Any]:
-            try:
-                given = json.loads(reply)
-            except ValueError:
-                given = None
-            if not isinstance(given, dict):
-                raise ToolServerError(f"the tool server answered /{path} with {reply[:80]!r}, not with a JSON object")
-            return given
-
-        options: Any = {"most_bytes": _MOST_BYTES, "timeout_s": _CALL_S, "most_tries": most_tries}
-        url, name = f"{self.url.rstrip('/')}/{path}", "the tool server"
-        return post(url, dict(body), read, api_key=self.api_key, server=name, error=ToolServerError, **options)
+        given = ask(
+            f"{self.url.rstrip('/')}/{path}",
+            dict(body),
+            api_key=self.api_key,
+            most_tries=most_tries,
+            server="the tool server",
+            error=ToolServerError,
+        )
+        if not isinstance(given, dict):
+            raise ToolServerError(f"the tool server answered /{path} with {type(given).__name__}, not a JSON object")
+        return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
@@ -26,6 +26,9 @@ from scalerl.import_path import one_line
 from scalerl.types import Problem
 
 Tool = Callable[..., Any] | ServedTool
+
+_MOST_SHOWN = 90_000
+"""Number of characters shown of all results of a turn, below protocol.LONGEST_OBSERVATION."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,10 @@ class ToolResult:
 
     text: str
     failed: bool = False
+
+    def shortened(self, most: int) -> "ToolResult":
+        """Return the result with at most this many characters of its text."""
+        return self if len(self.text) <= most else replace(self, text=f"{self.text[:most]} ...")
 
 
 class CallFormat(Protocol):
@@ -152,7 +159,9 @@ class Tools:
             for call in calls[self._max_calls :]
         ]
         num_errors = sum(result.failed for result in results)
-        observation = self._format.observation(results)
+        # Too long an observation would be the environment's fault, but the model can ask for one.
+        longest = _MOST_SHOWN // len(results)
+        observation = self._format.observation([result.shortened(longest) for result in results])
         return Step(observation=observation, num_calls=len(results), num_errors=num_errors)
 
     def close(self) -> None:

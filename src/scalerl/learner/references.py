@@ -9,7 +9,6 @@ The functions of REFERENCES build references; their keyword-only arguments are t
 """
 
 import copy
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +27,7 @@ from scalerl.learner.share import Sizes
 from scalerl.models.load import load_model
 from scalerl.models.shape import ModelShape, forward_flops
 from scalerl.types import Completion
-from scalerl.web_client import post
+from scalerl.web_client import ask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -133,16 +132,9 @@ class ServerReference(Reference):
         prompts = [[*each.request.prompt_tokens, *each.tokens.tolist()] for each in completions]
         # Sample one token and discard it: not every server accepts 0.
         body = {"model": self._model, "prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1}
-
-        def read(content: bytes) -> list[np.ndarray]:
-            try:
-                reply = json.loads(content)
-            except ValueError:
-                reply = None
-            return [_token_log_probs(reply, number, each) for number, each in enumerate(completions)]
-
         options = {"api_key": self._api_key, "most_bytes": _MOST_BYTES}
-        return post(self._url, body, read, server="the teacher's server", error=LearnerError, **options)
+        reply = ask(self._url, body, server="the teacher's server", error=LearnerError, **options)
+        return [_token_log_probs(reply, number, each) for number, each in enumerate(completions)]
 
 
 def _token_log_probs(reply: Any, number: int, completion: Completion) -> np.ndarray:
