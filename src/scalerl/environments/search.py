@@ -1,11 +1,14 @@
 """Search a folder of texts for the paragraphs that best match the words of a query, by BM25."""
 
 import functools
+import heapq
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from scalerl.errors import RecipeError
 
@@ -14,38 +17,37 @@ _ENDINGS = (".txt", ".md", ".rst")
 _LONGEST = 600
 """Number of characters shown of a paragraph."""
 _MOST_BYTES = 200_000_000
+_MOST_WORDS = 100
+"""Number of words of a query that are looked for: a model may write a very long one."""
 _K1, _B = 1.5, 0.75  # BM25's usual constants
 
 
-@dataclass(frozen=True, slots=True)
-class _Paragraph:
+class Paragraph(NamedTuple):
     place: str
     text: str
-    words: Counter[str]
+    num_words: int
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The paragraphs of a folder."""
+    """The paragraphs of a folder, and by word those that contain it, with the number of times."""
 
-    paragraphs: tuple[_Paragraph, ...]
-    num_with: Counter[str]
+    paragraphs: Sequence[Paragraph]
+    places: Mapping[str, Sequence[tuple[int, int]]]
     mean_length: float
+    """Mean number of words in a paragraph."""
 
-    def best(self, query: str, num: int) -> list[_Paragraph]:
+    def best(self, query: str, num: int) -> list[Paragraph]:
         """Return up to `num` paragraphs that share a word with the query, the best first."""
-        wanted = set(_words(query))
-        scored = [(self._score(each, wanted), number) for number, each in enumerate(self.paragraphs)]
-        best = sorted((-score, number) for score, number in scored if score > 0)[:num]
-        return [self.paragraphs[number] for _, number in best]
-
-    def _score(self, paragraph: _Paragraph, wanted: set[str]) -> float:
-        length = _K1 * (1 - _B + _B * sum(paragraph.words.values()) / self.mean_length)
-        return sum(
-            math.log(1 + (len(self.paragraphs) - num + 0.5) / (num + 0.5)) * times * (_K1 + 1) / (times + length)
-            for word in wanted
-            if (times := paragraph.words.get(word, 0)) and (num := self.num_with[word])
-        )
+        scores: Counter[int] = Counter()
+        for word in list(dict.fromkeys(_words(query)))[:_MOST_WORDS]:
+            places = self.places.get(word, ())
+            rarity = math.log(1 + (len(self.paragraphs) - len(places) + 0.5) / (len(places) + 0.5))
+            for number, times in places:
+                length = _K1 * (1 - _B + _B * self.paragraphs[number].num_words / self.mean_length)
+                scores[number] += rarity * times * (_K1 + 1) / (times + length)
+        best = heapq.nsmallest(num, scores, key=lambda number: (-scores[number], number))
+        return [self.paragraphs[number] for number in best]
 
 
 @functools.lru_cache(maxsize=4)
@@ -57,15 +59,16 @@ def index_folder(folder: str) -> Index:
         raise RecipeError(f'environment.folder "{folder}" contains no texts to search ({", ".join(_ENDINGS)})')
     if (size := sum(path.stat().st_size for path in files)) > _MOST_BYTES:
         raise RecipeError(f'environment.folder "{folder}" has {size / 1e6:,.0f} MB of text; the limit is 200 MB')
-    paragraphs = tuple(
-        _Paragraph(path.relative_to(root).as_posix(), text.strip(), Counter(_words(text)))
-        for path in files
-        for text in re.split(r"\n\s*\n", path.read_text(errors="replace"))
-        if text.strip()
-    )
-    num_with = Counter(word for each in paragraphs for word in each.words)
-    mean_length = sum(sum(each.words.values()) for each in paragraphs) / max(len(paragraphs), 1)
-    return Index(paragraphs, num_with, max(mean_length, 1.0))
+    paragraphs: list[Paragraph] = []
+    places: dict[str, list[tuple[int, int]]] = {}
+    for path in files:
+        for text in filter(str.strip, re.split(r"\n\s*\n", path.read_text(errors="replace"))):
+            words = Counter(_words(text))
+            for word, times in words.items():
+                places.setdefault(word, []).append((len(paragraphs), times))
+            paragraphs.append(Paragraph(path.relative_to(root).as_posix(), text.strip(), words.total()))
+    mean_length = sum(each.num_words for each in paragraphs) / max(len(paragraphs), 1)
+    return Index(paragraphs, places, mean_length)
 
 
 def search_tool(folder: str, num_results: int = 3):
