@@ -115,6 +115,25 @@ def asserts(*tests: str, setup: str = "") -> Reference:
             )
         ),
         ("def make(): return [3]\ndef use(x): return x(3)", asserts("assert use(make().index) == 0"), ("passed", 1, 1)),
+        # So can their classes, and methods written in Python.
+        *(
+            (f"{imports}\ndef make(): return {value}\ndef use(x): return 1", asserts(test), ("failed", 0, 1))
+            for imports, value in (
+                ("from fractions import Fraction", "Fraction(1)"),
+                ("from collections import deque", "deque()"),
+                ("from decimal import Decimal", "Decimal(1)"),
+            )
+            for test in ("assert use(type(make())) == 3", "assert use(make().__eq__) == 3")
+        ),
+        # A program that has ended has not passed, however the tests treat its end.
+        *(
+            ("import os\ndef f(x): os._exit(0)", asserts(test), ("crash", 0, 1))
+            for test in (
+                "try:\n    f(1)\nexcept:\n    done = True\nassert done",
+                "def check():\n    try:\n        assert f(1) == 2\n    finally:\n        return\ncheck()",
+                "from contextlib import suppress\nwith suppress(BaseException):\n    assert f(1)",
+            )
+        ),
         ("def f(x, key): return max(x, key=key)", asserts("assert f(['a', 'bc'], len) == 'bc'"), ("passed", 1, 1)),
         ("def f(kind): return kind('3')", asserts("assert f(int) == 3"), ("passed", 1, 1)),
         # Names that are not the program's to define are the tests' fault, whatever the program does.

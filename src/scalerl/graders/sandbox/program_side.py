@@ -6,6 +6,7 @@ returns values, and the tests compare them in another process.
 
 import ast
 import builtins
+import importlib
 import os
 import socket
 import sys
@@ -120,7 +121,7 @@ class _Objects:
             return self._sent[reference]
         if isinstance(reference, list):
             kind, owner, name = reference
-            return getattr(builtins if kind == "builtin" else decode(owner, self.resolve), name)
+            return getattr(importlib.import_module(owner) if kind == "global" else decode(owner, self.resolve), name)
         if reference in self._names:
             return self._names[reference]
         if reference and hasattr(self._names.get("Solution"), reference):

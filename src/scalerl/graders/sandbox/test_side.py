@@ -9,6 +9,7 @@ import ast
 import builtins
 import os
 import socket
+import sys
 import types
 from collections import deque
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ class Program:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
+        self.is_gone = False
+        """Whether its process has ended or sent an invalid answer. Tests may swallow the exception that says so."""
 
     def wait_until_ready(self) -> str | None:
         """Wait until the program has run; return None, or the name of its error."""
@@ -61,10 +64,10 @@ class Program:
             send(self._channel, {"number": number, **question})
         # Arguments can become too long only if the program made them so; that must not prevent a verdict.
         except (BadMessage, OSError) as error:
-            raise ProgramGone(str(error)) from None
+            raise self._gone(str(error)) from None
         reply = self._receive()
         if reply.get("number") != number:
-            raise ProgramGone("an answer that was not asked for")
+            raise self._gone("an answer that was not asked for")
         if "error" in reply:
             raise _exception(reply["error"])
         try:
@@ -72,17 +75,21 @@ class Program:
             if "arguments" in reply:
                 _put_back(arguments, decode(reply["arguments"], self._resolve))
         except Malformed as error:
-            raise ProgramGone(str(error)) from None
+            raise self._gone(str(error)) from None
         return value
 
     def _receive(self) -> dict[str, Any]:
         try:
             message = receive(self._channel)
         except (Closed, BadMessage, OSError) as error:
-            raise ProgramGone(str(error)) from None
+            raise self._gone(str(error)) from None
         if not isinstance(message, dict):
-            raise ProgramGone("not an answer")
+            raise self._gone("not an answer")
         return message
+
+    def _gone(self, reason: str) -> ProgramGone:
+        self.is_gone = True
+        return ProgramGone(reason)
 
     def _resolve(self, number: int) -> "Proxy":
         if not isinstance(number, int):
@@ -115,19 +122,18 @@ class Proxy:
 
 
 def _reference(value: Any) -> Pointer:
-    """Return the reference to a value in a message to the program: one of its objects, or a built-in one.
+    """Return the reference to a value in a message to the program: one of its objects, or one that both know.
 
-    A wrong answer can lead to the latter: if `node` is a list, `node.index` is a method.
+    A wrong answer can lead to the latter: if `node` is a list, `node.index` is a method, and `type(node)` a class.
     """
     if isinstance(value, Proxy):
         return value._target
-    name = getattr(value, "__name__", None)
-    if isinstance(name, str) and getattr(builtins, name, None) is value:
-        return ["builtin", None, name]
-    if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType) and not isinstance(
-        value.__self__, types.ModuleType
-    ):
-        return ["method", encode(value.__self__, _reference), value.__name__]
+    name, owner = getattr(value, "__name__", None), getattr(value, "__self__", None)
+    module = str(getattr(value, "__module__", None))
+    if isinstance(name, str) and getattr(sys.modules.get(module), name, None) is value:
+        return ["global", module, name]
+    if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType | types.MethodType):
+        return ["method", encode(owner, _reference), value.__name__]
     raise NotData(f"a value of type {type(value).__name__} cannot be sent to the program")
 
 
@@ -248,7 +254,7 @@ def run_tests(job: Any, descriptors: list[int]) -> None:
         tests = [prepared(test) for test in job["asserts"]]
         names.check(*free_names(*job["asserts"]) - namespace.keys())
         compiled = [(compile(tree, "<tests>", "exec", dont_inherit=True), num) for tree, num in tests]
-        report: Any = {"tests": [_run(code, num, namespace, failure).summary() for code, num in compiled]}
+        report: Any = {"tests": [_run(code, num, namespace, program, failure).summary() for code, num in compiled]}
     except (TestsUnusable, Exception) as error:
         report = {"unusable": f"{type(error).__name__}: {error}"}
     send(results, report)
@@ -266,7 +272,7 @@ def _namespace(job: Any, program: Program) -> tuple[dict[str, Any], _Names]:
     return namespace, names
 
 
-def _run(code: types.CodeType, num: int, namespace: dict[str, Any], failure: str | None) -> Checks:
+def _run(code: types.CodeType, num: int, namespace: dict[str, Any], program: Program, failure: str | None) -> Checks:
     checks = Checks(num=num, error=failure)
     try:
         if failure is None:
@@ -276,4 +282,5 @@ def _run(code: types.CodeType, num: int, namespace: dict[str, Any], failure: str
         raise
     except BaseException as error:
         checks.error = type(error).__name__
+    checks.error = ProgramGone.__name__ if program.is_gone else checks.error
     return checks
