@@ -60,7 +60,7 @@ class Workers:
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         settings = {"timeout_s": 60.0, "cpu_limit_s": 20.0}
-        self.spec = GraderSpec(name="scalerl.graders.code:code", settings=settings)
+        self.spec = GraderSpec(name="code", settings=settings)
         problems = [
             read_problem(Row(where="HumanEval", unit="line", number=number, values=row))
             for number, row in enumerate(rows, start=1)

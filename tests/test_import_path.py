@@ -13,7 +13,7 @@ from scalerl.environments.build import EnvironmentSpec, find
 from scalerl.errors import ImportPathError
 from scalerl.import_path import ANNOUNCED, announce, import_function, path_of
 
-NOTICE = "this command runs code outside scalerl: "
+NOTICE = "this command runs code that settings name: "
 
 
 @pytest.fixture(autouse=True)
@@ -40,14 +40,15 @@ def test_module_that_is_loaded_already_is_announced(capsys):
     assert capsys.readouterr().err == f"{NOTICE}os:system\n"
 
 
-def test_what_our_modules_import_is_announced(capsys):
-    """As a grader it would import whatever the answers of a data set name."""
-    import_function("scalerl:import_module")
-    assert capsys.readouterr().err == f"{NOTICE}scalerl:import_module\n"
+def test_functions_of_this_package_are_announced(capsys):
+    """As a grader, the first would import whatever the answers of a data set name, and the second call any server."""
+    paths = ("scalerl:import_module", "scalerl.web_client:post")
+    for path in paths:
+        import_function(path)
+    assert capsys.readouterr().err == "".join(f"{NOTICE}{path}\n" for path in paths)
 
 
-def test_own_code_is_not_announced(capsys):
-    import_function("scalerl.types:derive_seed")
+def test_functions_given_in_python_are_not_announced(capsys):
     import_function(path_of(announce, "function"))
     import_function(path_of(lambda: 0, "function"))
     assert capsys.readouterr().err == ""
@@ -79,7 +80,8 @@ def test_vllm_arguments_that_may_name_code_are_announced(capsys):
 
     words = [
         "rollout.engine=vllm",
-        'rollout.vllm.engine_args={worker_cls="evil.Worker", block_size=16, compilation_config={backend="evil.fuse"}}',
+        'rollout.vllm.engine_args={worker_cls="evil.Worker", block_size=16, compilation_config={backend="evil.fuse"}, '
+        'kv_transfer_config={connectors=[{kv_connector_module_path="evil.kv"}]}}',
     ]
     settings = load_recipe("scalerl", words).rollout.vllm
     spec = EngineSpec(slots=1, context=8, stop_tokens=(), settings=settings, folder="model")
@@ -87,4 +89,5 @@ def test_vllm_arguments_that_may_name_code_are_announced(capsys):
     assert capsys.readouterr().err.splitlines() == [
         f'{NOTICE}rollout.vllm.engine_args.worker_cls = "evil.Worker"',
         f'{NOTICE}rollout.vllm.engine_args.compilation_config.backend = "evil.fuse"',
+        f'{NOTICE}rollout.vllm.engine_args.kv_transfer_config.connectors = [{{"kv_connector_module_path": "evil.kv"}}]',
     ]

@@ -1,6 +1,7 @@
 """Import the function at "package.module:function". Standard library only: processes that grade import this too.
 
-Before code outside this package is imported, a line on stderr says so, once per run.
+Before anything is imported, a line on stderr names it, once per run. That includes functions of this package: one that
+was not made for what a recipe uses it for may do anything, such as call a server.
 
 An object that cannot be imported, such as a lambda, can be given a path that is valid in this process.
 """
@@ -47,10 +48,10 @@ def is_local(path: str) -> bool:
 
 
 def announce(*codes: str) -> None:
-    """Say on stderr which code outside this package is about to run, unless it has been said."""
+    """Say on stderr which code is about to run because settings name it, unless it has been said."""
     for code in codes:
         if (shown := _escaped(code)) not in os.environ.get(ANNOUNCED, "").splitlines():
-            print(f"this command runs code outside scalerl: {shown}", file=sys.stderr)
+            print(f"this command runs code that settings name: {shown}", file=sys.stderr)
             _known(code)
 
 
@@ -75,8 +76,7 @@ def import_function(path: str) -> Callable[..., Any]:
     if path in _OBJECTS:
         return _OBJECTS[path]
     module_name, _, function_name = path.partition(":")
-    if not _is_own(module_name):
-        announce(path)
+    announce(path)
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     try:
@@ -93,14 +93,7 @@ def import_function(path: str) -> Callable[..., Any]:
         raise ImportPathError(path, f'{module_name} has no "{function_name}"', name=function_name, choices=public)
     if not callable(function):
         raise ImportPathError(path, f"it is not a function but {type(function).__name__}")
-    # A module of this package also has names that it imports from others.
-    if not _is_own(getattr(function, "__module__", None) or ""):
-        announce(path)
     return function
-
-
-def _is_own(module_name: str) -> bool:
-    return module_name.partition(".")[0] == __package__
 
 
 def one_line(error: BaseException) -> str:

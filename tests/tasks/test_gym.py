@@ -1,12 +1,15 @@
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scalerl.errors import TaskError
+from scalerl.graders.gym import gym as grade
+from scalerl.graders.gym import plainly
 from scalerl.graders.sandbox.values import decode
-from scalerl.tasks.gym import GRADER, grade, gym
+from scalerl.tasks.gym import gym
 from scalerl.tasks.task import Task
 
 
@@ -22,7 +25,7 @@ def own_answer(reference: str) -> str:
 def test_a_data_set_of_reasoning_gym_is_a_task(sums: Task):
     assert (len(sums.training), len(sums.evaluation)) == (40, 10)
     assert not {p.content_hash for p in sums.training} & {p.content_hash for p in sums.evaluation}
-    assert sums.grader == GRADER == "scalerl.tasks.gym:grade"
+    assert sums.grader == "gym"
     assert all(2 <= problem.prompt.count("+") + problem.prompt.count(" - ") + 1 <= 3 for problem in sums.training)
     again = gym(10, 0, dataset="chain_sum", num_problems=40, min_terms=2, max_terms=3, max_digits=2)
     assert (again.training, again.evaluation) == (sums.training, sums.evaluation)
@@ -48,6 +51,47 @@ def test_several_answers_may_be_right_and_a_threshold_decides():
     assert strict != problem.answer
     assert grade("1+1", strict) is False
     assert grade(own_answer(problem.answer), strict) is True
+
+
+ATTACKS = (
+    "open('made', 'w')",
+    "open ('made', 'w')",
+    "(open)('made', 'w')",
+    "[open][0]('made', 'w')",
+    "[*map(open, ['made'], ['w'])]",
+    "__import__('os').mkdir('made')",
+    "sqrt(\"open('made', 'w')\")",
+    "f'{open(chr(97), chr(119))}'",
+    "().__class__.__base__.__subclasses__()",
+)
+
+
+@pytest.mark.parametrize("dataset", ["countdown", "polynomial_multiplication", "string_insertion", "n_queens"])
+def test_answers_are_not_run(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Their scorers pass answers to eval, or to sympy's parse_expr, which does the same."""
+    (problem,) = gym(1, 0, dataset=dataset, num_problems=1).training
+    monkeypatch.chdir(tmp_path)
+    assert grade(own_answer(problem.answer), problem.answer) is True
+    assert [grade(attack, problem.answer) for attack in ATTACKS] == [False] * len(ATTACKS)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2*(3 - 4)**2 + sin(0) + Rational(1, 2) - .5", 2),
+        ("[['A', 'B'], [1, 0x1f]]", [["A", "B"], [1, 31]]),
+        *((attack, None) for attack in ATTACKS),
+        *((text, None) for text in ("1 .real", "1.0.real", "{}.get", "x\n(1)", "print('a')", "a\\\n(1)")),
+    ],
+)
+def test_plain_expressions_are_evaluated(text: str, value: Any):
+    names = {"sin": lambda x: x, "Rational": lambda a, b: a / b, "open": lambda *_: 1, "x": int, "print": repr}
+    if value is not None:
+        assert plainly(eval)(text, names) == value
+        return
+    with pytest.raises(ValueError, match="plain"):
+        plainly(eval)(text, names)
 
 
 def test_an_entry_is_carried_whole():

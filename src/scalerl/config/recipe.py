@@ -402,7 +402,8 @@ def vllm_code(settings: parts.VllmSettings) -> list[str]:
 
 
 def _has_text(value: Any) -> bool:
-    return any(map(_has_text, value)) if isinstance(value, list | tuple) else isinstance(value, str)
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, str) or any(map(_has_text, values))
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:

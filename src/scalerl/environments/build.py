@@ -186,7 +186,7 @@ def build_steps(spec: EnvironmentSpec) -> Steps:
         longest_reply=_LONGEST_REPLY,
         settings=("task.environment.step_s", "task.environment.step_cpu_s"),
     )
-    return Children(f'the process of the environment "{name}"', f"{__name__}:{find.__name__}", spec, limits=limits)
+    return Children(f'the process of the environment "{name}"', find, spec, limits=limits)
 
 
 def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:
@@ -206,7 +206,8 @@ def offer_tools(task: Task, text: Text) -> Task:
     """Return the task with its tools offered in chat prompts: by the template, or else in a system prompt."""
     if not (task.prompt.chat and has_tools(task.environment)):
         return task
-    schemas = [schema_of(name, tool) for name, tool in find_tools(task.environment).items()]
+    # A server wrote its schemas.
+    schemas = text.plain_values([schema_of(name, tool) for name, tool in find_tools(task.environment).items()])
     if offers_tools(text, schemas):
         prompt = dataclasses.replace(task.prompt, tools=json.dumps(schemas))
     else:
@@ -222,11 +223,11 @@ def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, 
         return request.prompt_tokens
     if step.messages and task.prompt.chat:
         turns = [{"role": role, "content": content} for role, content in plain_turns(text, step.messages)]
-        tools = json.loads(step.tools or "[]")
+        tools = text.plain_values(json.loads(step.tools or "[]"))
         if tools and not offers_tools(text, tools):
             system = turns.pop(0)["content"] if turns[0]["role"] == "system" else ""
             turns.insert(0, {"role": "system", "content": f"{system}\n\n{described(tools)}".strip()})
-        return tuple(text.encode(text.chat(turns, tools=tools)))
+        return tuple(text.encode(text.chat_of_others(turns, tools=tools)))
     if step.messages:
         return tuple(text.encode_prompt("".join(content for _, content in step.messages), PromptFormat()))
     if not task.prompt.chat:

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from scalerl.config.secrets import redact
 from scalerl.errors import GraderError, GraderPoolError
-from scalerl.graders.supervisor import ForkLimits, Reply
+from scalerl.graders.supervisor import ForkLimits, ForkWork, Reply
 
 News = queue.SimpleQueue[tuple[Any, ...]]
 """Messages of the supervisor; ("gone",) after the last one."""
@@ -35,10 +35,10 @@ class Children:
     Messages and replies have keys. Use this from one thread only.
     """
 
-    def __init__(self, name: str, work: str, *given: Any, limits: ForkLimits) -> None:
-        """Start the supervisor; `work` is the import path of a ForkWork, and `name` is for error messages.
+    def __init__(self, name: str, make: Callable[..., ForkWork], *given: Any, limits: ForkLimits) -> None:
+        """Start the supervisor; `make(*given)` returns its work there, and `name` is for error messages.
 
-        Wait until it has loaded the work, so that no message waits for imports; UserError if that fails.
+        Wait until it has made the work, so that no message waits for imports; UserError if that fails.
         """
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
@@ -47,7 +47,7 @@ class Children:
         """Key and seat of each message that has no reply yet, by number."""
         self._seats: dict[Hashable, int] = {}
         try:
-            pickled = pickle.dumps((limits, work, given))
+            pickled = pickle.dumps((limits, make, given))
         except Exception as error:
             raise GraderPoolError(f"its settings cannot be sent to another process: {error}") from None
         self._process, self._end = _started(pickled)

@@ -20,6 +20,7 @@ from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.children import Children
 from scalerl.graders.supervisor import ForkLimits, Reason, Reply
 from scalerl.graders.values import Score, read_score
+from scalerl.graders.workers import TextGrading
 
 _TURN_S = 0.02
 """Time to wait for one of several graders before the next one."""
@@ -114,9 +115,9 @@ class GraderPool:
         for known, children in self._graders:
             if known == spec:
                 return children
-        name, work = f'the process of the grader "{spec.name}"', "scalerl.graders.workers:TextGrading"
+        name = f'the process of the grader "{spec.name}"'
         try:
-            children = Children(name, work, spec.name, dict(spec.settings), limits=self._limits)
+            children = Children(name, TextGrading, spec.name, dict(spec.settings), limits=self._limits)
         except GraderPoolError as error:
             raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
         self._graders.append((spec, children))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from scalerl.graders import code, judge, math
+from scalerl.graders import code, gym, judge, math
 from scalerl.graders.answer import reads_answer
 from scalerl.graders.expressions import evaluate, last_expression
 
@@ -54,18 +54,19 @@ def _last_number(text: str) -> Fraction | None:
     return Fraction(numerator) / Fraction(denominator or 1)
 
 
-# Ways to write a choice, the clearest first: in a box, after the word "answer", or as a single letter.
+# Ways to write a choice, the clearest first: in a box, after the word "answer", or as a single letter. A repetition is
+# possessive or stays in its line: otherwise a long text without a letter would take quadratic time.
 _CHOICES = (
-    re.compile(r"\\boxed\{[^A-Za-z\\]*(?:\\\w+\{)?[^A-Za-z]*([A-Za-z])\b"),
-    re.compile(r"(?i:\banswer\b(?: is| would be)?)[\s:*(\[]*([A-Z])\b(?!['\u2019])"),
-    re.compile(r"^[\s*(\[]*([A-Za-z])(?=[*)\].:]|\s*$)", re.MULTILINE),
+    re.compile(r"\\boxed\{[^A-Za-z\\]*+(?:\\\w+\{)?[^A-Za-z]*+([A-Za-z])\b"),
+    re.compile(r"(?i:\banswer\b(?: is| would be)?)[\s:*(\[]*+([A-Z])\b(?!['\u2019])"),
+    re.compile(r"^(?:(?!\n)[\s*(\[])*+([A-Za-z])(?=[*)\].:]|[^\S\n]*+$)", re.MULTILINE),
 )
 
 
 @reads_answer
 def choice(given: str | None, answer: str) -> bool | None:
     """Return whether the answer chooses the reference's letter: "B", "(b)", "B. Paris", "The answer is B"."""
-    wanted = _CHOICES[-1].match(answer)
+    wanted = _CHOICES[-1].match(answer.strip())
     if wanted is None:
         return None
     letters = next((found for choices in _CHOICES if (found := choices.findall(given or ""))), [""])
@@ -95,6 +96,7 @@ GRADERS: Mapping[str, Callable[..., Any]] = {
     "numeric": numeric,
     "choice": choice,
     "math": math.math,
+    "gym": gym.gym,
     "countdown": countdown,
     "code": code.code,
     "code_share": code.code_share,
@@ -107,7 +109,7 @@ RUN_PROGRAMS = frozenset({"code", "code_share"})
 WAIT = frozenset({"judge"})
 """Graders that wait for a server: like coroutine functions, they get more workers."""
 
-POOLED = frozenset({"math"}) | WAIT | RUN_PROGRAMS
+POOLED = frozenset({"math", "gym"}) | WAIT | RUN_PROGRAMS
 
 PREPARE: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(RUN_PROGRAMS, code.prepare),

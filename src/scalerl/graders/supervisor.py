@@ -25,6 +25,7 @@ import struct
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from scalerl.errors import UserError
-from scalerl.import_path import import_function, one_line
+from scalerl.import_path import one_line
 
 Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
 """Reasons for a missing verdict: unreadable reference, time limit, dead process, memory limit, exception."""
@@ -269,22 +270,22 @@ def _late(limit_s: float, unit: str, setting: str) -> Reply:
     return {"reason": "timeout", "error": f"it took more than {limit_s:g} {unit} ({setting})"}
 
 
-def serve(file: int, parent: int, limits: ForkLimits, work: str, given: tuple[Any, ...]) -> None:
+def serve(file: int, parent: int, limits: ForkLimits, make: Callable[..., ForkWork], given: tuple[Any, ...]) -> None:
     """Run the supervisor; orders arrive from the process `parent` over the socket `file`.
 
-    `work` is the import path of a class, and `given` are its arguments.
+    `make` returns the work, and `given` are its arguments.
     """
     trainer = Connection(file)
     # Adopt child processes of dead forks, to reap them here.
     _set_option(_ADOPT_ORPHANS, 1)
     _allow_descriptors()
     try:
-        made = import_function(work)(*given)
+        work = make(*given)
         # Forks share memory until it is written to, which garbage collection would do.
         gc.collect()
         gc.freeze()
         trainer.send(("ready",))
-        _Supervisor(trainer, limits, made).run(parent)
+        _Supervisor(trainer, limits, work).run(parent)
     except UserError as error:
         trainer.send(("refused", str(error)))
     except Exception as error:

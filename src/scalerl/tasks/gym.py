@@ -1,10 +1,6 @@
-"""Any data set of reasoning-gym, by name; reasoning-gym generates the problems and scores the answers.
-
-Scoring needs a whole entry, so the entry is the reference answer of its problem.
-"""
+"""Any data set of reasoning-gym, by name. Its scorer (graders/gym.py) needs a whole entry: this is the answer."""
 
 import dataclasses
-import functools
 import json
 from collections.abc import Mapping
 from itertools import count
@@ -12,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from scalerl.config.suggest import did_you_mean
 from scalerl.errors import TaskError
-from scalerl.graders.answer import reads_answer
-from scalerl.graders.sandbox.values import decode, encode
+from scalerl.graders.gym import make_source
+from scalerl.graders.sandbox.values import encode
 from scalerl.tasks.procedural import check_ranges, distinct, enough, faults_of
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
@@ -21,13 +17,8 @@ from scalerl.types import Problem, derive_seed
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
-GRADER = f"{__name__}:grade"
-
 _MOST_MISSES = 200
 """A small number, because some entries take a second to generate."""
-
-_SIZE = 10**9
-"""Size of a data set in reasoning-gym: it limits the index, and entries are generated on demand."""
 
 
 def gym(
@@ -47,7 +38,7 @@ def gym(
     """
 
     def drawn(purpose: str, purpose_seed: int, num: int, seen: tuple[Problem, ...]) -> tuple[Problem, ...]:
-        source = _source(dataset, difficulty, seed=derive_seed(f"gym {purpose}", dataset, purpose_seed) % 2**31)
+        source = make_source(dataset, difficulty, seed=derive_seed(f"gym {purpose}", dataset, purpose_seed) % 2**31)
         index, excluded = count(), {problem.content_hash for problem in seen}
         problems = distinct(
             lambda: _problem(dataset, difficulty, threshold, source, purpose, next(index)),
@@ -64,27 +55,7 @@ def gym(
         _check_settings(dataset, difficulty)
         evaluation = drawn("evaluation", evaluation_seed, num_evaluation, ())
         training = drawn("training", seed, num_problems, evaluation)
-    return Task(name="gym", training=training, evaluation=evaluation, grader=GRADER)
-
-
-@reads_answer
-def grade(given: str | None, answer: str) -> bool | None:
-    """Return whether the data set's score of the answer, without <answer> tags, reaches the threshold."""
-    try:
-        reference = decode(json.loads(answer), {}.__getitem__)
-        threshold, entry = reference["threshold"], reference["entry"]
-        source = _scorer(reference["dataset"], json.dumps(reference["difficulty"]))
-    except (ValueError, KeyError, TypeError):
-        return None
-    if given is None:
-        return False
-    _, tag, tagged = given.rpartition("<answer>")
-    try:
-        score = source.score_answer(tagged.partition("</answer>")[0].strip() if tag else given, entry)
-    # Some scorers raise an error for an answer that they cannot parse; such an answer is wrong.
-    except Exception:
-        return False
-    return bool(score >= threshold)
+    return Task(name="gym", training=training, evaluation=evaluation, grader="gym")
 
 
 def _check_settings(dataset: str, difficulty: Mapping[str, Any]) -> None:
@@ -100,21 +71,6 @@ def _check_settings(dataset: str, difficulty: Mapping[str, Any]) -> None:
             raise TaskError(
                 f'{name} is not a setting of "{dataset}", which has {", ".join(known)}{did_you_mean(name, known)}'
             )
-
-
-def _source(dataset: str, difficulty: Mapping[str, Any], *, seed: int) -> "ProceduralDataset":
-    from reasoning_gym.factory import create_dataset
-
-    try:
-        return create_dataset(dataset, seed=seed, size=_SIZE, **difficulty)
-    # It checks settings with assertions, and wrong types may raise any error.
-    except Exception as error:
-        raise TaskError(f'"{dataset}" rejects these settings: {error or type(error).__name__}') from error
-
-
-@functools.lru_cache(maxsize=8)
-def _scorer(dataset: str, difficulty: str) -> "ProceduralDataset":
-    return _source(dataset, json.loads(difficulty), seed=0)
 
 
 def _problem(
