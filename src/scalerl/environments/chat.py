@@ -87,7 +87,7 @@ class ChatObserver:
         answered = before.rstrip().removesuffix(opened) + self.answer if opened else before + self.answer
         turns = [question, {"role": "assistant", "content": self.answer}]
         turns += [{"role": role, "content": content} for role, content in observed]
-        whole = self.text.chat(turns, tools=self.schemas)
+        whole = self.text.chat_untrusted(turns, before=2, tools=self.schemas)
         return whole[len(answered) :] if whole.startswith(answered) else None
 
 
@@ -113,7 +113,7 @@ class ChatCalls:
         if written.startswith("{"):
             try:
                 given = json.loads(written)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return []
             return _read(written, tools) if {"name", "parameters"} <= given.keys() else []
         return []
@@ -145,7 +145,7 @@ def _call(given: Any, tools: Mapping[str, Tool] | None) -> ToolCall:
 
 def described(schemas: Sequence[Any]) -> str:
     """Return a system prompt that offers tools, for templates that do not mention them."""
-    listed = "\n".join(json.dumps(schema) for schema in schemas)
+    listed = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     return (
         f"You may call functions:\n<tools>\n{listed}\n</tools>\nFor a call, write a JSON object with its name and "
         f'arguments: <tool_call>{{"name": ..., "arguments": ...}}</tool_call>'

@@ -35,6 +35,8 @@ class Text:
     """Control tokens by number; untrusted text may not become one."""
     added: Mapping[int, str] = field(init=False, repr=False)
     """Control tokens and the tokenizer's other tags, such as those around the result of a tool."""
+    _skeletons: frozenset[str] = field(init=False, repr=False)
+    """The signs of each control token without its letters, such as "<||>"."""
 
     def __post_init__(self) -> None:
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
@@ -42,7 +44,10 @@ class Text:
         # The unknown token cannot be used for an attack.
         named.pop(getattr(self.tokenizer, "unk_token_id", None), None)
         object.__setattr__(self, "added", named)
-        object.__setattr__(self, "special", {number: named[number] for number in named if added[number].special})
+        special = {number: named[number] for number in named if added[number].special}
+        object.__setattr__(self, "special", special)
+        skeletons = (re.sub(r"\w", "", token) or token for token in special.values())
+        object.__setattr__(self, "_skeletons", frozenset(skeletons))
 
     def plain(self, texts: Sequence[str], *, tags: bool = False) -> list[str]:
         """Return untrusted texts for a template: `encode` gives them no control token and, with `tags`, no tag."""
@@ -54,6 +59,39 @@ class Text:
             if not unwanted.keys().isdisjoint(ids):
                 texts[index] = self._cut(texts[index], unwanted)
         return texts
+
+    def plain_values(self, value: Any) -> Any:
+        """Return an untrusted JSON value, such as a tool's schema, with `plain` texts and without tags."""
+        if isinstance(value, str):
+            return self.plain([value], tags=True)[0]
+        if isinstance(value, Mapping):
+            return {self.plain_values(key): self.plain_values(inner) for key, inner in value.items()}
+        return [self.plain_values(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def apart(self, render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> str:
+        """Return `render(texts)` for untrusted plain texts that a template may change.
+
+        A template that removes something from a text can join the halves of a control token. Such texts are cut
+        everywhere: then nothing of them is removed or joined.
+        """
+        rendered = render(texts)
+        if any(map(self._may_join, texts)):
+            divided = render([_CUT.join(text) for text in texts])
+            if self._control_tokens(rendered) != self._control_tokens(divided):
+                return divided
+        return rendered
+
+    def _may_join(self, text: str) -> bool:
+        """Return whether a text holds the signs of a control token in their order, with anything between them."""
+
+        def holds(skeleton: str) -> bool:
+            rest = iter(text)
+            return all(sign in rest for sign in skeleton)
+
+        return any(map(holds, self._skeletons))
+
+    def _control_tokens(self, text: str) -> list[int]:
+        return [token for token in self.encode(text) if token in self.special]
 
     def _suspicion(self, unwanted: Mapping[int, str]) -> Callable[[str], object]:
         """Return a quick test: a text for which it is false has none of these tokens."""
@@ -119,7 +157,16 @@ class Text:
         chat_template = None
         if getattr(self.tokenizer, "chat_template", None):
             chat_template = functools.partial(self.chat, tools=json.loads(prompt_format.tools or "null"))
-        texts = [render(prompt, prompt_format, chat_template) for prompt in prompts]
+
+        def written(prompt: str | Sequence[Message]) -> str:
+            if isinstance(prompt, str):
+                return self.apart(lambda texts: render(texts[0], prompt_format, chat_template), [prompt])
+            return self.apart(
+                lambda texts: render(_with_texts(prompt, texts), prompt_format, chat_template),
+                [turn["content"] for turn in prompt],
+            )
+
+        texts = [written(prompt) for prompt in prompts]
         # A chat template writes its own special tokens.
         return self.encode_all(texts, special_tokens=not prompt_format.chat)
 
@@ -153,6 +200,18 @@ class Text:
             list(turns), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
         )
         return cast(str, rendered)
+
+    def chat_untrusted(self, turns: Sequence[Message], *, before: int = 0, tools: Sequence[Any] | None = None) -> str:
+        """Return `chat` of turns; those after the first `before` have untrusted plain texts."""
+        ours, theirs = turns[:before], turns[before:]
+        return self.apart(
+            lambda texts: self.chat([*ours, *_with_texts(theirs, texts)], tools=tools),
+            [turn["content"] for turn in theirs],
+        )
+
+
+def _with_texts(turns: Sequence[Message], texts: Sequence[str]) -> list[Message]:
+    return [{**turn, "content": text} for turn, text in zip(turns, texts, strict=True)]
 
 
 def spells_special(plain: str | Sequence[Message]) -> bool:
