@@ -1,3 +1,6 @@
+import itertools
+import time
+
 import pytest
 
 from scalerl.graders.rules import GRADERS, POOLED, PREPARE, choice, exact, numeric
@@ -80,8 +83,8 @@ def test_numeric(text: str, answer: str, correct: bool | None):
     assert numeric(text, answer) is correct
 
 
-# The code grader runs programs; its own tests have one.
-@pytest.mark.parametrize("name", sorted(set(GRADERS) - {"code", "code_share", "judge"}))
+# The others have tests of their own.
+@pytest.mark.parametrize("name", sorted(set(GRADERS) - {"code", "code_share", "judge", "gym"}))
 def test_other_tags_can_be_set(name: str):
     if name == "math":
         pytest.importorskip("math_verify", reason="the extra `math` is not installed")
@@ -98,3 +101,15 @@ def test_other_tags_can_be_set(name: str):
 
 def test_pooled_and_prepared_name_known_graders():
     assert set(GRADERS) >= POOLED >= set(PREPARE)
+
+
+@pytest.mark.parametrize("name", ["exact", "numeric", "choice", "countdown"])
+def test_answers_are_read_in_linear_time(name: str):
+    """These graders run inside the loop, and a model writes the answers."""
+    answer = {"countdown": '{"target": 8, "numbers": [8, 7]}', "choice": "B"}.get(name, "8")
+    parts = ("1", "\n", " ", "(", "\\boxed{1", "1,", "1/", "-", ".", "answer: ", "A ", "1,111", "+1", "\\")
+    began = time.process_time()
+    for part, end in itertools.product(parts, ("1", "x", "}")):
+        for begin in ("1", "x\\boxed{", "\n", "answer"):
+            GRADERS[name](begin + part * (20_000 // len(part)) + end, answer)
+    assert time.process_time() - began < 10

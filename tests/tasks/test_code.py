@@ -1,7 +1,9 @@
 import base64
 import json
 import re
+import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,30 @@ def test_bad_rows_are_one_sentence(values: dict[str, Any], sentence: str):
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("problems.jsonl, line 7: ")
     assert "\n" not in str(caught.value)
+
+
+def packed(text: bytes) -> str:
+    return base64.b64encode(zlib.compress(text)).decode()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" * 200_000)},
+        LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" + b" " * 2**29)},
+        LIVE_CODE_BENCH | {"public_test_cases": "[" * 100_000},
+        LIVE_CODE_BENCH | {"metadata": '{"a":' * 100_000},
+        APPS | {"solutions": "[" * 100_000},
+        MBPP | {"test_list": ["-" * 200_000 + "1"]},
+        MBPP | {"code": ".a" * 200_000},
+    ],
+    ids=["brackets", "bomb", "deep cases", "deep metadata", "deep solutions", "deep test", "deep solution"],
+)
+def test_hostile_rows_cost_little(values: dict[str, Any], tmp_path: Path):
+    began = time.process_time()
+    with suppress(TaskError):
+        code(1, 0, path=write(tmp_path / "problems.jsonl", values, MBPP | {"task_id": 3, "text": "Another."}))
+    assert time.process_time() - began < 10
 
 
 @needs_bubblewrap

@@ -24,7 +24,7 @@ from scalerl.graders.sandbox.job import Reference, RunLimits
 from scalerl.graders.sandbox.names import bound_by, free_names
 from scalerl.graders.sandbox.program_side import parses
 from scalerl.tasks.files import Entry, entries_task
-from scalerl.tasks.rows import Row, RowSource
+from scalerl.tasks.rows import Row, RowSource, read_all
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -37,8 +37,10 @@ _WRITE_SCRIPT = (
     "and ```."
 )
 
-# Largest number of faults that an error lists.
 _MOST_LISTED = 5
+"""Largest number of faults that an error lists."""
+_MOST_BYTES = 2**28
+"""Largest size of unpacked test cases, far above those of any problem: a small field can unpack to terabytes."""
 
 # Reference solutions are assumed to end, but a busy machine may be slow.
 _PATIENT = RunLimits(timeout_s=60.0, cpu_limit_s=30.0)
@@ -62,7 +64,7 @@ def code(
     With `check_references`, every reference solution must pass its own tests.
     """
     sets = RowSource(path, evaluation_path, dataset, subset, split, evaluation_split).read("code")
-    problems = [[(row, *read_problem(row)) for row in rows or ()] for rows in sets]
+    problems = [read_all(lambda row: (row, *read_problem(row)), rows or ()) for rows in sets]
     if check_references:
         check_solutions([(problem, reference) for read in problems for _, problem, reference in read])
     entries, held = (sorted((_entry(*each) for each in read), key=lambda entry: entry[1].id) for read in problems)
@@ -211,9 +213,8 @@ def _parsed(row: Row, name: str) -> Any:
         pass
     try:
         # Never unpickle it, as LiveCodeBench does: the bytes after the pickle's head are the JSON text.
-        packed = zlib.decompress(base64.b64decode(value, validate=True))
-        match = re.search(rb"\[.*\]", packed, re.DOTALL)
-        return json.loads(match[0]) if match else []
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(value, validate=True), _MOST_BYTES)
+        return json.loads(unpacked[unpacked.find(b"[") : unpacked.rfind(b"]") + 1] or "[]")
     except (binascii.Error, ValueError, zlib.error):
         raise row.fault(f'the field "{name}" is not valid JSON') from None
 

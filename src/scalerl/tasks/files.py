@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from scalerl.errors import TaskError
-from scalerl.tasks.rows import Row, RowSource, numbered, shown
+from scalerl.tasks.rows import Row, RowSource, numbered, read_all, shown
 from scalerl.tasks.task import Demonstration, Task, without
 from scalerl.types import Problem, derive_seed
 
@@ -203,7 +203,7 @@ def _rows_task(
 ) -> Task:
     """Build a task from rows, graded by `exact`. The id of a row without an id field is its number."""
     fields = given.present_in(rows[0])
-    entries, apart = ([fields.read(row, name) for row in each] for each in (rows, held or ()))
+    entries, apart = (read_all(lambda row: fields.read(row, name), each) for each in (rows, held or ()))
     task = entries_task(name, num, seed, entries, apart, grader="exact")
     if fields == given:
         return task

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 from scalerl.errors import TaskError, first_line, not_utf8
 
+Problem = TypeVar("Problem")
 Turns = tuple[tuple[str, str], ...]
 """A chat: (role, content) of each turn."""
 
@@ -105,6 +106,17 @@ def numbered(where: str, unit: str, values: Iterable[tuple[int, Any]]) -> Sequen
     if not rows:
         raise TaskError(f"{where} has no problems: it is empty")
     return rows
+
+
+def read_all(read: Callable[[Row], Problem], rows: Iterable[Row]) -> list[Problem]:
+    """Return `read(row)` for each row; TaskError names the first row that is nested too deeply."""
+    problems: list[Problem] = []
+    for row in rows:
+        try:
+            problems.append(read(row))
+        except RecursionError:
+            raise row.fault("it is nested too deeply") from None
+    return problems
 
 
 class RowSource(NamedTuple):
