@@ -386,7 +386,7 @@ def trusting(recipe: Recipe, *, trust_remote_code: bool) -> Recipe:
 
 
 def code_outside(recipe: Recipe) -> list[str]:
-    """Return the code outside the package that a recipe runs: import paths, and settings of vLLM."""
+    """Return the code that a recipe names: import paths, and settings of vLLM."""
     values = leaves(recipe.model_dump(mode="json"), numbered=True)
     named = [value for key, value in values if key.rpartition(".")[2] in ("name", "grader", "program", "tools")]
     texts = [text for value in named for text in (value if isinstance(value, list) else [value])]

@@ -39,13 +39,13 @@ class Index:
 
     def best(self, query: str, num: int) -> list[Paragraph]:
         """Return up to `num` paragraphs that share a word with the query, the best first."""
-        scores: Counter[int] = Counter()
+        scores: dict[int, float] = {}
         for word in list(dict.fromkeys(_words(query)))[:_MOST_WORDS]:
             places = self.places.get(word, ())
             rarity = math.log(1 + (len(self.paragraphs) - len(places) + 0.5) / (len(places) + 0.5))
             for number, times in places:
                 length = _K1 * (1 - _B + _B * self.paragraphs[number].num_words / self.mean_length)
-                scores[number] += rarity * times * (_K1 + 1) / (times + length)
+                scores[number] = scores.get(number, 0.0) + rarity * times * (_K1 + 1) / (times + length)
         best = heapq.nsmallest(num, scores, key=lambda number: (-scores[number], number))
         return [self.paragraphs[number] for number in best]
 
