@@ -227,7 +227,7 @@ def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, 
         if tools and not offers_tools(text, tools):
             system = turns.pop(0)["content"] if turns[0]["role"] == "system" else ""
             turns.insert(0, {"role": "system", "content": f"{system}\n\n{described(tools)}".strip()})
-        return tuple(text.encode(text.chat_of_others(turns, tools=tools)))
+        return tuple(text.encode(text.chat_untrusted(turns, tools=tools)))
     if step.messages:
         return tuple(text.encode_prompt("".join(content for _, content in step.messages), PromptFormat()))
     if not task.prompt.chat:
