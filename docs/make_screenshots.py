@@ -39,7 +39,7 @@ def main() -> None:
             tab = browser.new_page(viewport=BOARD)
             tab.goto(link)
             tab.get_by_text("scalerl, seed 0").first.click()
-            tab.wait_for_selector("[data-chart^='curves/'] svg circle")
+            tab.wait_for_selector("figure[data-key^='curves/'] circle")
             tab.wait_for_timeout(2000)
             save(tab.screenshot(), HERE / "board.png")
             board.terminate()

@@ -21,7 +21,6 @@ from scalerl.report.alarms import (
     AlarmNews,
     alarms,
     fall_alarms,
-    moved_alarms,
     overtrained,
     shown,
     signal_alarms,
@@ -206,19 +205,6 @@ def test_alarms_begin_and_end_where_their_mean_passes_the_limit(
 ):
     found = signal_alarms(columns(**values), max_lag)
     assert [(alarm.kind, alarm.began, alarm.ended) for alarm in found] == expected
-
-
-def row(num: int, value: float, low: float, high: float) -> tuple[int, float, Value]:
-    return num, float(num), Value(value=value, low=low, high=high)
-
-
-def test_forecast_that_left_its_interval_is_found():
-    rows = [row(4, 0.5, 0.4, 0.6), row(6, 0.55, 0.5, 0.6), row(8, 0.7, 0.65, 0.75), row(10, 0.72, 0.7, 0.74)]
-    (alarm,) = moved_alarms(rows, "the ceiling")
-    assert (alarm.kind, alarm.began_compute, alarm.value) == (AlarmKind.FORECAST_MOVED, 8.0, 0.72)
-    assert alarm.detail.split()[::2] == ["0.400", "0.600", "4"]
-    # Not if a forecast came back.
-    assert moved_alarms([rows[0], row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)], "the ceiling") == []
 
 
 @pytest.mark.parametrize("rise, kind", [(0.0, AlarmKind.FALL), (0.3, AlarmKind.OVERFITTED)])

@@ -12,7 +12,7 @@ from run_folders import write_study
 from until import wait_until
 
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
-CIRCLES = """ "[data-chart^='curves/'] svg circle" """
+CIRCLES = """ "figure[data-key^='curves/'] circle" """
 SLOW = 300_000  # other processes use this machine too
 
 
@@ -78,48 +78,36 @@ def until(tab: Any, condition: str) -> None:
 
 
 def num_points(tab: Any) -> int:
-    return tab.locator("[data-chart^='curves/'] svg circle").count()
+    return tab.locator("figure[data-key^='curves/'] circle").count()
 
 
-def test_curve_and_history_grow_without_a_reload(open_page: Any, board: ServedBoard, run: GrowingRun):
+def test_curve_grows_without_a_reload(open_page: Any, board: ServedBoard, run: GrowingRun):
     tab = open_page(link_to(board, run))
-    tab.wait_for_selector("[data-chart^='curves/'] svg circle")
+    tab.wait_for_selector("figure[data-key^='curves/'] circle")
     tab.evaluate("window.mark = 'same page'")
-    tab.wait_for_selector(".forecast-line", state="attached")
+    tab.wait_for_selector("path.forecast", state="attached")
     before = num_points(tab)
     grow(run, 6)
     until(tab, f"document.querySelectorAll({CIRCLES}).length >= {before + 6}")
-    tab.wait_for_selector("[data-chart^='history/'] svg circle", state="attached")
     assert tab.locator("p.say[data-kind='doubling']").count() == 1
-    assert tab.locator("[data-chart='loss/entropy'] svg").count() == 1
+    assert tab.locator("figure[data-key='loss/entropy'] > svg").count() == 1
     assert tab.evaluate("window.mark") == "same page"
     tab.set_viewport_size({"width": 360, "height": 740})
     until(tab, "document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_any_column_is_drawn_smoothed_and_beside_another_run(
-    open_page: Any, board: ServedBoard, run: GrowingRun, watched: Path
-):
-    other = grown(watched / "another", num=6)
-    wait_until(lambda: [row for row in board.json("/api/runs")["runs"] if row["name"] == other.folder.name])
+def test_other_columns_are_folded_away_and_stay_open(open_page: Any, board: ServedBoard, run: GrowingRun):
     tab = open_page(link_to(board, run))
-    until(tab, "document.querySelectorAll('#column-names option').length > 3")
-    tab.locator("#column-pick").fill("time/push_s")
-    tab.keyboard.press("Enter")
-    line = "#columns [data-chart='time/push_s'] path[stroke]"
-    tab.wait_for_selector(line, state="attached")
-    tab.locator("#column-pick").fill("time/wait_s")
-    tab.keyboard.press("Enter")
-    tab.locator("#overlay").select_option(label="another")
-    until(tab, f"""document.querySelectorAll("{line}").length === 2""")
-    tab.locator("#smooth").evaluate("(slider) => { slider.value = 90; slider.dispatchEvent(new Event('input')); }")
-    tab.wait_for_selector("#columns [data-chart='time/wait_s'] path[stroke]", state="attached")
-    assert tab.locator("[data-chart^='pass/'] svg").count() == 1
+    tab.wait_for_selector("figure[data-key='time/push_s']", state="attached")
+    tab.locator("details[data-key=health] > summary").click()
+    assert tab.locator("figure[data-key='time/push_s']").is_visible()
+    assert tab.locator("figure[data-key^='pass/'] > svg").count() == 1
+    before = num_points(tab)
+    grow(run, 3)
+    until(tab, f"document.querySelectorAll({CIRCLES}).length >= {before + 3}")
+    assert tab.locator("figure[data-key='time/push_s']").is_visible()
     if folder := os.environ.get("SHOTS"):
         tab.screenshot(path=f"{folder}/board.png", full_page=True)
-    before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    tab.locator("#theme").click()
-    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
 
 
 def test_collapse_raises_an_alarm_with_its_beginning(open_page: Any, board: ServedBoard, run: GrowingRun):
@@ -146,7 +134,7 @@ def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, r
     tab.keyboard.type("think 17")
     until(tab, "document.querySelectorAll('.sample').length === 1")
     assert "I think 17" in tab.locator(".sample").inner_text()
-    tab.locator(".sample button", has_text="This prompt over training").click()
+    tab.locator("#sample-list [data-problem]").click()
     tab.locator("#sample-search").fill("")
     until(tab, "document.querySelectorAll('.sample').length === 10")
     assert all("2+2=" in text for text in tab.locator(".sample").all_inner_texts())
@@ -158,13 +146,13 @@ def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, r
 def test_page_recovers_when_the_server_is_restarted(open_page: Any, run: GrowingRun):
     with ServedBoard(run.folder) as board:
         port, tab = board.port, open_page(board.link)
-        tab.wait_for_selector("[data-chart^='curves/'] svg circle")
-        until(tab, "document.getElementById('connection').textContent === 'live'")
+        tab.wait_for_selector("figure[data-key^='curves/'] circle")
+        until(tab, "document.getElementById('connection').dataset.state === 'live'")
         before = num_points(tab)
-    until(tab, "document.getElementById('connection').textContent.startsWith('not connected')")
+    until(tab, "document.getElementById('connection').dataset.state === 'lost'")
     grow(run, 1)
     with ServedBoard(run.folder, options=("--port", str(port))):
-        until(tab, "document.getElementById('connection').textContent === 'live'")
+        until(tab, "document.getElementById('connection').dataset.state === 'live'")
         until(tab, f"document.querySelectorAll({CIRCLES}).length > {before}")
         assert num_points(tab) > before
 
@@ -199,7 +187,7 @@ def test_keys_and_screen_readers(open_page: Any, tmp_path: Path):
         until(tab, "document.querySelector('h1')?.textContent === 'first'")
         tab.keyboard.press("k")
         until(tab, "document.querySelector('h1')?.textContent === 'second'")
-        tab.wait_for_selector("[data-chart^='curves/'] svg[aria-label]")
+        tab.wait_for_selector("figure[data-key^='curves/'] svg[aria-label]")
         tab.keyboard.press("?")
         assert tab.locator("#help").is_visible()
         tab.keyboard.press("Escape")
@@ -219,5 +207,5 @@ def test_many_tabs_share_one_stream(open_page: Any, board: ServedBoard, run: Gro
     for tab in tabs[1:]:
         tab.goto(link, timeout=SLOW)
     for tab in tabs:
-        tab.wait_for_selector("[data-chart^='curves/'] svg circle", timeout=SLOW)
-        until(tab, "document.getElementById('connection').textContent === 'live'")
+        tab.wait_for_selector("figure[data-key^='curves/'] circle", timeout=SLOW)
+        until(tab, "document.getElementById('connection').dataset.state === 'live'")

@@ -1,4 +1,4 @@
-"""The picture of a comparison: a ladder of recipes, their efficiency, and what the parameters are."""
+"""The picture of a comparison: a ladder of recipes and their efficiency."""
 
 import numpy as np
 import pytest

@@ -17,10 +17,10 @@ from scalerl.logs.series import Series
 from scalerl.report import figures
 from scalerl.report.analyse import analyse_compare, analyse_fit, analyse_forecast
 from scalerl.report.document import Curves
-from scalerl.report.figures import FOLDERS, WORDS, chart, short_names
+from scalerl.report.figures import FOLDERS, WORDS, chart, compute_ticks, even_ticks, limits_of, short_names
 from scalerl.report.numbers import number_text, short_compute_text
 from scalerl.report.options import FitOptions
-from scalerl.report.picture import compute_ticks, cut, draw, legend_text, picture_of
+from scalerl.report.picture import cut, draw, legend_text, picture_of
 from scalerl.report.results import Result
 
 ALONE = FitOptions(alone=True)
@@ -171,6 +171,24 @@ def test_ticks_lie_within_and_apart(low: float, high: float, most: int):
     assert 2 <= len(ticks) <= most
     assert low <= ticks[0] < ticks[-1] <= high
     assert np.diff(np.log(ticks)).min() >= 0.99 * np.log(high / low) / most
+
+
+@pytest.mark.parametrize("low, high", [(0.0, 1.0), (-3.2, 17.0), (1e5, 1.3e5), (0.0, 3e-7)])
+def test_even_ticks_lie_within_and_are_few(low: float, high: float):
+    ticks = even_ticks(low, high, 5)
+    assert 2 <= len(ticks) <= 6
+    assert low <= ticks[0] < ticks[-1] <= high * (1 + 1e-9)
+
+
+def test_a_line_far_above_the_points_does_not_set_the_limits(one: Result):
+    made = chart(one.curves, "curves")
+    (drawn,) = made.drawn
+    assert drawn.line is not None
+    steep = replace(drawn, line=replace(drawn.line, reward=100 * drawn.line.reward))
+    for each in (drawn, steep):
+        limits = limits_of(replace(made, drawn=(each,)))
+        assert limits.y[0] < drawn.dots.reward.min() < drawn.dots.reward.max() < limits.y[1] < 2
+        assert limits.x[0] < drawn.dots.compute.min() < drawn.dots.compute.max() < limits.x[1]
 
 
 # Files

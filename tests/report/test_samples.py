@@ -67,7 +67,6 @@ def test_only_what_was_added_is_read_again(run: GrowingRun, monkeypatch: pytest.
         ({"problem": "3+2"}, [49, 44, 39, 34, 29, 24, 19, 14, 9, 4]),
         ({"verdict": "correct"}, list(range(49, 0, -2))),
         ({"verdict": "error"}, []),
-        ({"turns": 2}, []),
     ],
 )
 def test_words_prompts_and_verdicts_are_searched(run: GrowingRun, query: dict[str, Any], steps: list[int]):
@@ -76,24 +75,22 @@ def test_words_prompts_and_verdicts_are_searched(run: GrowingRun, query: dict[st
 
 @pytest.mark.parametrize("row", [{"conversation": 3}, {"conversation": [3]}, {}])
 def test_what_is_not_a_conversation_is_not_shown_as_one(row: dict[str, Any]):
-    assert [name for name, *_ in samples.sample_json(0, row, 100)["texts"]] == ["Prompt", "Answer"]
+    assert [name for name, *_ in samples.sample_json(row)["texts"]] == ["Prompt", "Answer"]
 
 
-def test_conversations_say_who_said_what():
+def test_conversations_say_who_said_what(monkeypatch: pytest.MonkeyPatch):
     said = [{"by": "model", "text": "?47*8"}, {"by": "environment", "text": "376;"}, {"by": "model", "text": "376"}]
-    sample = samples.sample_json(0, {"completion": "?47*8376;376", "conversation": said}, 100)
+    sample = samples.sample_json({"completion": "?47*8376;376", "conversation": said})
     assert [(by, text) for _, text, by in sample["texts"][1:]] == [(part["by"], part["text"]) for part in said]
-    assert sample["turns"] == 2
-    cut = samples.sample_json(0, {"conversation": said}, 7)["texts"]
-    assert [text for _, text, _ in cut] == ["", "?47*8", "37"]
+    monkeypatch.setattr(samples, "MAX_TEXT", 7)
+    assert [text for _, text, _ in samples.sample_json({"conversation": said})["texts"]] == ["", "?47*8", "37"]
 
 
-def test_errors_of_tools_and_turns_are_found(run: GrowingRun):
-    said = [{"by": "model", "text": "?1/0"}, {"by": "environment", "text": "ZeroDivisionError: division by zero"},
-            {"by": "model", "text": "none"}]  # fmt: skip
+def test_errors_of_tools_are_found(run: GrowingRun):
+    said = [{"by": "model", "text": "?1/0"}, {"by": "environment", "text": "ZeroDivisionError: division by zero"}]
     run.sample("1/0", "none", conversation=said)
     (failed,) = search(run, verdict="error")["samples"]
-    assert search(run, turns=2)["samples"] == [failed]
+    assert failed["problem"] == "1/0"
 
 
 @pytest.mark.parametrize("part", ["\n", " ", "\n ", "a", "a\n", "error\n"])
@@ -127,16 +124,10 @@ def test_what_graders_wrote_is_shown(run: GrowingRun):
     assert without["texts"][2:] == [("graders", '{"format": 0.5}', ""), ("reason", "timeout", "")]
 
 
-def test_long_texts_are_cut_and_can_be_had_whole(run: GrowingRun):
-    run.sample("long", "x" * 20_000)
+def test_long_texts_are_cut(run: GrowingRun):
+    run.sample("long", "x" * 2 * samples.MAX_TEXT)
     (sample,) = search(run, text="long")["samples"]
-    assert (len(sample["texts"][1][1]), sample["cut"]) == (samples.MAX_TEXT, 20_000 - samples.MAX_TEXT)
-    whole, none = (
-        samples.one_sample(run.folder / "samples.jsonl", Root(run.folder), number)
-        for number in (sample["number"], 10_000)
-    )
-    assert whole is not None
-    assert (len(whole["texts"][1][1]), none) == (20_000, None)
+    assert len(sample["texts"][1][1]) == samples.MAX_TEXT + len(" ...")
 
 
 def test_lines_that_are_not_samples_do_no_harm(run: GrowingRun):

@@ -5,10 +5,9 @@
     overtrained      pass@1 rises while pass@k falls
     fall_alarms      an evaluation fell after its peak
     uneven_time      time per FLOP changed, so that compute is counted in FLOPs
-    moved_alarms     a forecast left its own interval
     AlarmNews        reduces the alarms of a run that goes on to what is new
 
-`alarms` applies all but the last two, for a run that trains, a report and the board. `words.py` has the sentences.
+`alarms` applies all but the last, for a run that trains, a report and the board. `words.py` has the sentences.
 """
 
 from collections import Counter
@@ -21,7 +20,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.curves import Value
 from scalerl.logs.axes import UNEVEN_TIME
 from scalerl.report.document import Level, Say
 from scalerl.report.evaluations import counted, ks_of, pass_at
@@ -63,7 +61,6 @@ class AlarmKind(StrEnum):
     """pass@1 rises while pass@k falls."""
     OVERFITTED = "overfitted"
     """The training reward rises while the evaluation falls."""
-    FORECAST_MOVED = "forecast_moved"
     UNEVEN_TIME = "uneven_time"
     GRADER_ERROR = "grader_error"
     ENVIRONMENT_ERROR = "environment_error"
@@ -88,7 +85,7 @@ class Alarm:
     subject: str = ""
     """The evaluation set, the grader or environment at fault, or the task that has few problems left."""
     detail: str = ""
-    """The k of pass@k, the interval that a forecast left, or what a grader or environment said."""
+    """The k of pass@k, or what a grader or environment said."""
     num_answers: int = 0
     """Number of answers seen by a grader that gave no reward to any."""
     answers: tuple[tuple[str, str], ...] = ()
@@ -327,23 +324,6 @@ def _rose_since(columns: Columns, step: float) -> bool:
         return False
     error = np.sqrt(then.var(ddof=1) / len(then) + now.var(ddof=1) / len(now))
     return bool(now.mean() - then.mean() > SURE_RISE * error)
-
-
-def moved_alarms(history: Sequence[tuple[int, float, Value]], subject: str) -> list[Alarm]:
-    """Return the alarm if the latest forecast lies outside the interval of an earlier one, the earliest such.
-
-    A row of `history` is a number of evaluations, their compute, and the forecast that was made then.
-    """
-    for at, (num, _, earlier) in enumerate(history[:-1]):
-        is_inside = [earlier.low <= later.value <= earlier.high for _, _, later in history[at:]]
-        if is_inside[-1] or not np.isfinite([earlier.low, earlier.high]).all():
-            continue
-        # It began after the last forecast that was still inside.
-        first = at + max((place for place, inside in enumerate(is_inside) if inside), default=0) + 1
-        detail = f"{earlier.low:.3f} to {earlier.high:.3f} after {num} evaluations"
-        now, compute = history[-1][2].value, history[first][1]
-        return [Alarm(kind=AlarmKind.FORECAST_MOVED, subject=subject, detail=detail, value=now, began_compute=compute)]
-    return []
 
 
 def rolling_means(values: Array) -> Array:

@@ -1,9 +1,10 @@
-"""What charts show, as numbers. Pure: the picture and the page only draw it."""
+"""What charts show, as numbers: points, lines, limits and ticks. Pure: the picture and the page only draw it."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -23,6 +24,8 @@ MOST_BANDS = 8  # bands of more curves than this hide each other
 REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
 NUM_PLACES = 60
+FAR_ABOVE = 1.5  # times the range of the points: a line that ends further above them is cut
+MARGIN = 1 / 40  # room beside the data, as a share of the axis
 MOST_SDS = 8.0  # residuals further out, in standard deviations, are drawn there
 DIFFERENT_UNITS = "compute (different units)"
 ODDS = (0.02, 50.0)
@@ -140,6 +143,52 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
     marks += [(each.compute.value, each.reward) for each in curve.reach if each.compute is not None]
     marks += [] if curve.fall is None else [(curve.fall.last_good, curve.fall.peak)]
     return tuple((compute, reward) for compute, reward in marks if 0 < compute <= MOST_REACH * curve.fit.scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The ends of both axes of a chart."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+
+def limits_of(chart: Curves) -> Limits:
+    """Return what a chart shows: all compute, and all points, and lines unless they end far above the points."""
+    lines = [each.line for each in chart.drawn if each.line is not None]
+    compute = np.concatenate([[], *(each.dots.compute for each in chart.drawn), *(line.compute for line in lines)])
+    rewards = [each.dots.reward for each in chart.drawn if len(each.dots.reward)] or [line.reward for line in lines]
+    points = np.concatenate(rewards or [np.array([0.0, 1.0])])
+    compute = compute[compute > 0]
+    first, last = (compute.min(), compute.max()) if len(compute) else (1.0, 10.0)
+    room = max(last / first, 1.1) ** MARGIN
+    low, top = float(points.min()), float(points.max())
+    span = max(top - low, 0.02 * abs(top), 1e-9)
+    high = max(tip for tip in (top, *(float(line.reward[-1]) for line in lines)) if tip <= top + FAR_ABOVE * span)
+    pad = 2 * MARGIN * (high - low) if high > low else span
+    return Limits(x=(float(first / room), float(last * room)), y=(low - pad, high + pad))
+
+
+def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:
+    """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
+    apart = math.log(high / low) / most
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    tenths = [tenth / 10 for tenth in range(10, 100)]
+    for digits in (tenths, (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if all(math.log(after / tick) >= apart for tick, after in pairwise(ticks)):
+            break
+    return ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]
+
+
+def even_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most `most` round numbers, evenly spaced."""
+    least = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least)
+    return [float(f"{step * place:.12g}") for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def residual_chart(curves: Sequence[CurveResult], drawn: Curves) -> Curves:

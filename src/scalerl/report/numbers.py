@@ -21,7 +21,7 @@ def compute_text(compute: float) -> str:
 
 def short_compute_text(compute: float) -> str:
     """Format an amount of compute where there is little room, as on an axis: 750, 2k, 1.5M, 3e18."""
-    if 1e-3 <= compute < 1e3:
+    if not compute or 1e-3 <= abs(compute) < 1e3:
         return f"{compute:.4g}"
     for size, unit in ((1e3, "k"), (1e6, "M")):
         if size <= compute < 1000 * size:

@@ -1,21 +1,76 @@
-"""A document as one HTML file: it opens from disk, asks nothing of the network, and draws from the JSON it holds."""
+"""A document as HTML: the parts that the board shows, and the offline page, which opens from disk and has no script."""
 
-import json
-from base64 import b64encode
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from scalerl import __version__
-from scalerl.report.document import Level, Section, says, to_json
+from scalerl.report.document import Block, Curves, Grid, Level, Lines, Samples, Say, Section
+from scalerl.report.markup import Markup, joined, tag
+from scalerl.report.svg import colour_class, curves_svg, lines_svg
 
-SCRIPTS = ("charts.js", "document.js", "page.js")
-POLICY = (
-    "default-src 'none'; script-src 'sha256-{script}'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-)
-"""What the page may do: run the one script that it was written with, and ask nothing of the network."""
+
+def html(document: Sequence[Section]) -> Markup:
+    """Return the sections; what explains them is folded away."""
+    return joined(*map(_section, document))
+
+
+def _section(section: Section) -> Markup:
+    shown, details = (
+        [BLOCKS[type(block)](block) for block in section.blocks if (block.level == Level.DETAIL) is folded]
+        for folded in (False, True)
+    )
+    title = [tag("h2", section.title)] if section.title else []
+    folded = [tag("details", tag("summary", "Details"), *details, data_key=section.key)] if details else []
+    return tag("section", *title, *shown, *folded, id=f"section-{section.key}")
+
+
+def _say(block: Say) -> Markup:
+    return tag("p", block.text, class_=f"say {block.level.value}", data_kind=block.kind)
+
+
+def _grid(block: Grid) -> Markup:
+    kinds = ["n" if block.is_number(place) else "" for place in range(len(block.heads))]
+    heads = [tag("th", head, class_=kind, scope="col") for head, kind in zip(block.heads, kinds, strict=True)]
+    rows = []
+    for at, (first, *cells) in enumerate(block.rows):
+        name = tag("a", first, href=block.links[at]) if block.links else first
+        if block.colours:
+            name = tag("span", tag("span", class_="dot"), name, class_=f"who {colour_class(block.colours[at])}")
+        texts = zip((name, *cells), block.heads, kinds, strict=True)
+        rows.append(tag("tr", *(tag("td", text, class_=kind, data_head=head) for text, head, kind in texts)))
+    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="stacks")
+    title = [tag("h3", block.title)] if block.title else []
+    return tag("div", *title, table, class_="scroll", tabindex=0, data_key=block.key)
+
+
+def samples_html(rows: Sequence[Mapping[str, Any]], *, is_open: bool = False) -> Markup:
+    """Return what a model wrote: a summary of each sample, and its texts."""
+    return joined(*(_sample(sample, is_open) for sample in rows))
+
+
+def _sample(sample: Mapping[str, Any], is_open: bool) -> Markup:
+    head = [tag("span", text) for text in (sample.get("run"), sample["step_text"]) if text]
+    head.append(tag("span", sample["label"], class_=f"verdict-{sample['verdict']}"))
+    head += [tag("span", text) for text in (sample["reward_text"], sample["answer_text"]) if text]
+    texts = [
+        each
+        for name, text, by in sample["texts"]
+        if text
+        for each in (tag("h4", name), tag("pre", text, class_="observed" if by == "environment" else None))
+    ]
+    return tag("details", tag("summary", *head), *texts, class_="sample", open="" if is_open else None)
+
+
+BLOCKS: dict[type[Block], Callable[[Any], Markup]] = {
+    Say: _say,
+    Grid: _grid,
+    Curves: curves_svg,
+    Lines: lines_svg,
+    Samples: lambda block: samples_html(block.rows),
+}
 
 
 def asset(name: str) -> str:
@@ -24,17 +79,7 @@ def asset(name: str) -> str:
 
 def page(title: str, document: Sequence[Section]) -> str:
     """Return the whole file."""
-    script = "\n".join(map(asset, SCRIPTS))
-    answers = [each.text for each in says(document) if each.level == Level.ANSWER]
-    content = {"title": title, "sections": to_json(document)}
     return Template(asset("page.html")).substitute(
-        policy=POLICY.format(script=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode()),
-        title=escape(title),
-        style=asset("report.css"),
-        summary=escape(" ".join(answers)),
-        words=asset("words.html"),
+        title=escape(title), style=asset("report.css"), body=html(document), words=asset("words.html"),
         version=escape(__version__),
-        # A name that holds "</script>" must not end the script.
-        data=json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        script=script,
-    )
+    )  # fmt: skip

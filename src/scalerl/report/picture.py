@@ -1,7 +1,7 @@
 """Draw results with matplotlib, as .png or .svg. Nothing is fitted or decided here.
 
     draw_chart       points and lines of a chart       draw_residuals   what the fits leave over
-    draw_ladder      each recipe at the budget         explain_params   what A, B and C_mid are, on one curve
+    draw_ladder      each recipe at the budget
 
 A comparison is drawn as in arXiv 2510.13786, Figures 1 to 5: curves, the ladder of recipes, and their efficiency. Any
 other result has its residuals below the curves.
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,18 @@ from scalerl.atomic_files import new_file
 from scalerl.curves import Comparison, Fit
 from scalerl.errors import InputError, StoreError
 from scalerl.report.document import Curves, Drawn, Level, say
-from scalerl.report.figures import FOLDERS, MOST_BANDS, ODDS, WORDS, chart, residual_chart, short_names, straight_chart
+from scalerl.report.figures import (
+    FOLDERS,
+    MOST_BANDS,
+    ODDS,
+    WORDS,
+    chart,
+    compute_ticks,
+    limits_of,
+    residual_chart,
+    short_names,
+    straight_chart,
+)
 from scalerl.report.numbers import short_compute_text
 from scalerl.report.results import CurveResult, Result
 
@@ -41,7 +52,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 GREY = "#666666"
 DASHED = (0, (4, 2.2))
 MANY_POINTS = 100  # more points of one run lie behind the curve, without rims that would hide it
-FAR_ABOVE = 1.5  # times the range of the points: a line that ends further above them is cut
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a name may hold dollars
     "svg.hashsalt": "scalerl",  # the same figure is the same file
@@ -241,13 +251,11 @@ def _draw_compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
 def draw_chart(axes: Any, chart: Curves) -> None:
     """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
     _compute_axis(axes, chart)
-    few, points, tips = len(chart.drawn) <= MOST_BANDS, [], []
+    few, limits = len(chart.drawn) <= MOST_BANDS, limits_of(chart)
     for each in chart.drawn:
         line, shade = each.line, colour(each.colour)
         _draw_points(axes, each, few)
-        points.append(each.dots.reward)
         if line is not None:
-            tips.append(float(line.reward[-1]))
             for band, alpha in ((line.new_band, 0.07), (line.band, 0.17)):
                 if band is not None:
                     axes.fill_between(line.compute, *band, color=shade, alpha=alpha, linewidth=0)
@@ -261,9 +269,9 @@ def draw_chart(axes: Any, chart: Curves) -> None:
                           linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
         for place in each.marks:
             axes.plot(*place, marker="*", color=shade, markersize=9, markeredgecolor="white", zorder=6)
-    _set_range(axes, np.concatenate([[], *points]), tips)
+    axes.set(xlim=limits.x, ylim=limits.y)
     if len(chart.drawn) == 1 and chart.drawn[0].line is not None:
-        axes.axvspan(chart.drawn[0].line.last, axes.get_xlim()[1], color="black", alpha=0.035, linewidth=0)
+        axes.axvspan(chart.drawn[0].line.last, limits.x[1], color="black", alpha=0.035, linewidth=0)
     if chart.at is not None:
         axes.axvline(chart.at, color=GREY, linewidth=0.8, linestyle=":")
         axes.text(chart.at, 0.01, "budget ", transform=axes.get_xaxis_transform(), ha="right", fontsize=7, color=GREY)
@@ -282,30 +290,6 @@ def _compute_axis(axes: Any, chart: Curves) -> None:
     axes.xaxis.set_major_locator(RoundNumbers())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_compute_text(float(f"{value:.4g}"))))
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def compute_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
-    apart = math.log(high / low) / most
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks: list[float] = []
-    tenths = [tenth / 10 for tenth in range(10, 100)]
-    for digits in (tenths, (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if all(math.log(after / tick) >= apart for tick, after in pairwise(ticks)):
-            break
-    return ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]
-
-
-def _set_range(axes: Any, points: np.ndarray, tips: list[float]) -> None:
-    """Show all compute that is drawn, and the rewards of all points, and of lines unless they end far above."""
-    axes.set_xlim(axes.get_xlim())
-    low, top = (float(points.min()), float(points.max())) if len(points) else (0.0, 1.0)
-    span = max(top - low, 0.02 * abs(top), 1e-9)
-    high = max(tip for tip in (top, *tips) if tip <= top + FAR_ABOVE * span)
-    pad = 0.05 * (high - low) if high > low else span
-    axes.set_ylim(low - pad, high + pad)
 
 
 def _draw_points(axes: Any, each: Drawn, few: bool) -> None:

@@ -17,6 +17,9 @@ from scalerl.report.runs import COST, Run, differences, environments, hours_name
 from scalerl.report.samples import Query, search
 
 SAMPLES_OF_A_RUN = 6
+MOST_OTHERS = 40
+"""Columns of a single run that are drawn as details."""
+UNSHOWN = ("step", "attempt")
 LEAST_SHARE = 0.005
 """Share of the time from which a part of it is named."""
 
@@ -67,19 +70,24 @@ def status_text(run: Run) -> str:
 
 
 def lines_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Lines]:
-    """Return a small chart for each usual column, a line for each run in the colour of its arm."""
+    """Return a small chart for each usual column, a line for each run in the colour of its arm.
+
+    Of a single run the other columns that it logged are shown too, as details.
+    """
     counted = "row" if runs and all(run.counted == "row" for run in runs) else "step"
     charts: dict[str, list[Any]] = {}
     for run in runs:
         columns = with_pace(run.columns)
         steps, colour = thinned("step", columns.get("step", np.empty(0))), arms.index(run.arm) if run.arm in arms else 0
-        for key in CHARTS:
+        others = [key for key in columns if key not in CHARTS and key not in UNSHOWN] if len(runs) == 1 else []
+        for key in (*CHARTS, *others[:MOST_OTHERS]):
             if np.isfinite(columns.get(key, np.empty(0))).any():
                 charts.setdefault(key, []).append((run.name, colour, steps, thinned(key, columns[key])))
     return [
-        Lines(key=key, title=CHARTS[key], lines=tuple(lines), limit=LIMITS.get(key), counted=counted)
+        Lines(key=key, title=CHARTS.get(key, key), lines=tuple(lines), limit=LIMITS.get(key), counted=counted,
+              level=Level.WHY if key in CHARTS else Level.DETAIL)
         for key, lines in charts.items()
-    ]
+    ]  # fmt: skip
 
 
 def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
@@ -160,6 +168,8 @@ def settings(result: Result) -> Blocks:
         machines.append((key, "; ".join(of)))
     yield grid("decisions", DECISION_HEADS, decision_rows(result.study), left=5, title="Decisions")
     yield grid("differences", ("arm", "setting", base, "this arm"), changes, left=4, title="What differs")
+    own = [(key, text(value)) for key, value in folders[0].settings.items()] if len(folders) == 1 else []
+    yield grid("settings", ("setting", "value"), own, left=2, title="Settings", level=Level.DETAIL)
     yield grid("environment", ("", "value"), machines, left=2, title="Environment", level=Level.DETAIL)
 
 

@@ -15,9 +15,10 @@ from scalerl.report.metrics import number
 
 PAGE = 20
 MAX_PAGE = 100
-MAX_TEXT = 6000
-"""Characters of one text in a list; the rest is shown when a sample is opened."""
-MAX_WHOLE = 400_000
+MAX_TEXT = 40_000
+"""Characters of one text that are shown; the file has the rest."""
+MAX_PROBLEM = 6000
+"""Characters by which a problem is recognised."""
 SECONDS = 1.5
 """Time after which a search returns what it has, and where to go on."""
 ERROR = re.compile(r"^[^\S\n]*+(\w*(error|exception)\b|traceback)", re.IGNORECASE | re.MULTILINE)
@@ -34,8 +35,6 @@ class Query:
     problem: str | None = None
     verdict: str = ""
     """"correct", "wrong", "none" for those without a verdict, "error" for those with an error of a tool; or all."""
-    turns: int | None = None
-    """The least number of turns that the model took in a conversation."""
     before: int | None = None
     """Number of the sample before which to go on; None begins with the newest."""
     num: int = PAGE
@@ -54,20 +53,13 @@ def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
             if len(rows) == min(query.num, MAX_PAGE):
                 next_place = place + 1
                 break
-            rows.append(sample_json(place, row, MAX_TEXT))
+            rows.append(sample_json(row))
         if time.monotonic() > until and place > 0:
             next_place = place
             break
     kind = "samples_shown" if rows else "no_sample" if next_place is None else "search_goes_on"
     status = say(kind, num=len(rows), total=num).text
     return {"samples": rows, "next": next_place, "total": num, "status": status}
-
-
-def one_sample(path: Path, root: Root, place: int) -> dict[str, Any] | None:
-    """Return one sample with its whole texts; None if there is no such sample."""
-    lines = lines_of(path, root)
-    _, row = next(lines.rows([place] if 0 <= place < len(lines) else ()), (place, None))
-    return None if row is None else sample_json(place, row, MAX_WHOLE)
 
 
 def lines_of(path: Path, root: Root) -> Lines:
@@ -78,11 +70,9 @@ def lines_of(path: Path, root: Root) -> Lines:
 
 
 def _matches(row: Mapping[str, Any], query: Query, words: Sequence[str]) -> bool:
-    if query.problem is not None and _text(row.get("problem"))[:MAX_TEXT] != query.problem[:MAX_TEXT]:
+    if query.problem is not None and _text(row.get("problem"))[:MAX_PROBLEM] != query.problem[:MAX_PROBLEM]:
         return False
     if query.verdict and not (_has_error(row) if query.verdict == "error" else query.verdict == _verdict(row)):
-        return False
-    if query.turns is not None and num_turns(row) < query.turns:
         return False
     if not words:
         return True
@@ -101,11 +91,6 @@ def _parts(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return parts if isinstance(parts, list) and all(isinstance(part, dict) for part in parts) else []
 
 
-def num_turns(row: Mapping[str, Any]) -> int:
-    """Return how often the model spoke."""
-    return sum(part.get("by") == "model" for part in _parts(row)) or 1
-
-
 def _has_error(row: Mapping[str, Any]) -> bool:
     """Return whether a tool, or the environment, answered with an error."""
     observed = [_text(part.get("text", "")) for part in _parts(row) if part.get("by") != "model"]
@@ -119,36 +104,33 @@ def _text(value: Any) -> str:
 LABELS = {"correct": "correct", "wrong": "wrong", "none": "no verdict"}
 
 
-def sample_json(place: int, row: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return a sample as a page shows it, with its texts cut to `most` characters."""
-    whole = {key: _text(row[key]) for key in ("prompt", "completion", "answer") if row.get(key) is not None}
-    others = [(str(key), _text(value)[:most], "") for key, value in row.items()
-              if key not in _KNOWN and value is not None]  # fmt: skip
-    spoken = _conversation(row, most) or [("Answer", whole.get("completion", "")[:most], "model")]
-    answer, verdict = whole.get("answer"), _verdict(row)
-    step, reward = number(row.get("step")), number(row.get("reward"))
-    cut = sum(max(len(text) - most, 0) for text in whole.values())
+def sample_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample as a page shows it, with long texts cut."""
+    others = [(str(key), _cut(value), "") for key, value in row.items() if key not in _KNOWN and value is not None]
+    verdict, step, reward = _verdict(row), number(row.get("step")), number(row.get("reward"))
     return {
-        "number": place,
         "step": row["step"] if math.isfinite(step) else None,
-        "problem": _text(row.get("problem", ""))[:MAX_TEXT],
+        "step_text": f"step {row['step']}" if math.isfinite(step) else "",
+        "problem": _text(row.get("problem", ""))[:MAX_PROBLEM],
         "verdict": verdict,
         "label": LABELS[verdict],
         "reward_text": f"reward {reward:.2f}" if math.isfinite(reward) else "",
-        "answer_text": "" if answer is None else f"expected {answer[:80]}",
-        "turns": num_turns(row),
-        "cut": cut,
-        "texts": [("Prompt", whole.get("prompt", "")[:most], ""), *spoken, *others],
+        "answer_text": "" if row.get("answer") is None else f"expected {_text(row['answer'])[:80]}",
+        "texts": [("Prompt", _cut(row.get("prompt")), ""), *_spoken(row), *others],
     }
 
 
-def _conversation(row: Mapping[str, Any], most: int) -> list[tuple[str, str, str]]:
-    """Return who spoke in a conversation, in order, up to `most` characters in all; empty if it is not one."""
-    shown, left = [], most
+def _cut(value: Any) -> str:
+    text = "" if value is None else _text(value)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ..."
+
+
+def _spoken(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return who spoke, in order, up to MAX_TEXT characters in all; the answer alone if it is not a conversation."""
+    shown, left = [], MAX_TEXT
     for part in _parts(row):
-        text, is_model = _text(part.get("text", "")), part.get("by") == "model"
-        shown.append(("Model" if is_model else "Environment", text[:left], "model" if is_model else "environment"))
-        left -= len(text[:left])
-        if not left:
-            break
-    return shown
+        text, is_model = _text(part.get("text", ""))[:left], part.get("by") == "model"
+        if left:
+            shown.append(("Model" if is_model else "Environment", text, "model" if is_model else "environment"))
+        left -= len(text)
+    return shown or [("Answer", _cut(row.get("completion")), "model")]

@@ -178,9 +178,6 @@ ALARMS = {
         "on {subject}, pass@{detail} has fallen by {value:.2g} since its peak while pass@1 rose by {before:.2g}"
     ),
     "overfitted": "the reward on {subject} has fallen by {value:.2g} since its peak while the training reward rose",
-    "forecast_moved": (
-        "the forecast of {subject} has left the interval that it gave itself: {value:.3f} now, and {detail}"
-    ),
     "uneven_time": "time per FLOP changed during the run (hours and FLOPs differ by up to {value:.0%} of the run)",
     "grader_error": "the grader {subject} failed: {detail}",
     "environment_error": "the environment {subject} failed: {detail}",
@@ -205,7 +202,6 @@ REMEDIES = {
     "fall": ": take a checkpoint from before the fall",
     "overtrained": ": answers become alike; stop, or take a checkpoint from the peak if variety matters",
     "overfitted": ": it learns its problems by heart; take a checkpoint from before the fall, or more problems",
-    "forecast_moved": "; trust its intervals less than they say",
     "uneven_time": ": compute is counted in FLOPs",
     "stalled": "; this time is not on the compute axis (time/stalled_s)",
 }
@@ -482,17 +478,9 @@ WORDS: dict[str, Words] = {
     "no_evaluation": "No evaluation yet.",
     "not_started": "Not started yet.",
     "watched": "{num} runs and logs in {paths}.",
-    "unlike_units": (
-        "The runs count compute in different units ({units}): the chart has those in {unit}, and the answer below "
-        "counts in a unit that all have."
-    ),
     "samples_shown": "{num} of {total} samples, newest first.",
     "no_sample": "No sample matches.",
     "search_goes_on": "None yet; the search goes on with the button below.",
-    "history_note": (
-        "Each place on the line is the forecast of {subject} from the points until then, with the interval that "
-        "it gave itself; points are what was measured."
-    ),
     # What training changed
     "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
     "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",

@@ -1,139 +1,151 @@
 "use strict";
-// What is shown, and when it is asked for again: the stream says which versions changed, and only those are fetched.
+// Brings the page up to date: the stream says which versions have changed, and the server sends those parts as HTML.
 
 const TOKEN = new URLSearchParams(location.search).get("token");
-const state = { list: null, versions: null, epoch: null, page: null, online: false, asking: new Set(), again: new Set(), loaded: new Map() };
+const byId = (id) => document.getElementById(id);
+const loaded = new Map(), asking = new Set();
+let versions = null, shown = null, problem = null, known = null;
 
-async function ask(path, query = {}) {
-  const params = new URLSearchParams(query);
-  if (TOKEN) params.set("token", TOKEN);
+async function part(path, query = {}) {
   try {
-    const answer = await fetch(`${path}${params.size ? `?${params}` : ""}`);
-    if (answer.status === 403) setConnection("this link is out of date: open the new one", "bad");
-    return answer.ok ? await answer.json() : null;
+    const answer = await fetch(`/part/${path}?${new URLSearchParams({ ...query, token: TOKEN })}`);
+    if (answer.status === 403) byId("connection").dataset.state = "old";
+    return answer.ok ? await answer.text() : null;
   } catch { return null; }
 }
 
-// One request at a time for each thing; a change during one leads to another.
-async function load(path, take) {
-  if (state.asking.has(path)) return state.again.add(path);
-  state.asking.add(path);
-  const data = await ask(path);
-  state.asking.delete(path);
-  if (data) { state.loaded.set(path, data.version); take(data); }
-  if (state.again.delete(path)) load(path, take);
+// Each version of a part is asked for once, and one at a time.
+async function load(path, version, take) {
+  if (asking.has(path) || loaded.get(path) === version) return;
+  asking.add(path);
+  const html = await part(path);
+  asking.delete(path);
+  if (html === null) return;
+  loaded.set(path, version);
+  take(html);
+  refresh();
 }
 
-function announce(text) { byId("announce").textContent = text; }
-function setConnection(text, kind) { const badge = byId("connection"); if (badge.textContent !== text) badge.textContent = text; badge.className = `badge ${kind}`; }
+function refresh() {
+  if (!versions || document.hidden) return;
+  const key = wanted();
+  load("list", versions.version, takeList);
+  if (!key || versions.items[key]) load(key || "overview", key ? versions.items[key] : versions.version, (html) => { if (key === wanted()) show(key, html); });
+}
 
-// The list of runs -----------------------------------------------------------------------------------------------------
+const wanted = () => (/^#(?:run|study)\/([0-9a-f]{12})$/.exec(location.hash) || [])[1] || "";
 
-function takeList(list) {
-  state.list = list;
-  const link = (href, label, left, count) => {
-    const made = element("a", { href }, left, element("span", { className: "label", title: label }, label), count ? element("span", { className: "count" }, element("span", { className: "unseen" }, "alarms: "), String(count)) : element("span", {}));
-    if (location.hash === href) made.setAttribute("aria-current", "page");
-    return element("li", {}, made);
-  };
-  const dot = (run) => element("span", { className: `state ${run.status}`, title: run.status });
-  const studies = list.studies.flatMap((study) => [element("h3", {}, element("a", { href: `#study/${study.key}` }, `Study ${study.name}`)), element("ul", {}, ...list.runs.filter((run) => run.study === study.key).map((run) => link(`#run/${run.key}`, `${run.arm}, seed ${run.seed}`, dot(run), run.num_alarms)))]);
-  const alone = list.runs.filter((run) => !run.study);
-  const focused = document.activeElement && document.activeElement.closest && document.activeElement.closest("#nav-list") ? document.activeElement.getAttribute("href") : null;
-  byId("nav-list").replaceChildren(element("ul", {}, link("#", "Overview", element("span", {}), 0)), ...(alone.length ? [element("ul", {}, ...alone.map((run) => link(`#run/${run.key}`, run.name, dot(run), run.num_alarms)))] : []), ...studies);
-  if (focused) { const again = [...document.querySelectorAll("#nav-list a")].find((each) => each.getAttribute("href") === focused); if (again) again.focus({ preventScroll: true }); }
-  byId("nav-summary").textContent = `Runs (${list.runs.length})`;
-  if (state.page instanceof Overview) state.page.show(list);
+function takeList(html) {
+  const list = byId("nav-list"), focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  list.innerHTML = html;
+  markCurrent();
+  if (focused) links().find((each) => each.getAttribute("href") === focused)?.focus({ preventScroll: true });
+}
+const links = () => [...document.querySelectorAll("#nav-list li a")];
+function markCurrent() {
+  for (const link of links()) link.toggleAttribute("aria-current", link.getAttribute("href") === (location.hash || "#"));
+}
+
+function show(key, html) {
+  const page = byId("page"), isNew = key !== shown, open = new Set([...page.querySelectorAll("details[open]")].map((each) => each.dataset.key));
+  page.innerHTML = html;
+  if (!isNew) for (const each of page.querySelectorAll("details")) if (open.has(each.dataset.key)) each.open = true;
+  document.title = page.querySelector("h1")?.textContent ?? "scalerl watch";
+  shown = key;
+  announce(isNew);
+  const number = page.querySelector("article").dataset.samples ?? "0", section = byId("samples");
+  section.hidden = number === "0";
+  if (isNew) clearSamples();
+  else byId("new-samples").hidden = number === section.dataset.number;
+  if (!section.hidden && (isNew || !section.dataset.number)) samples();
+  section.dataset.number ||= number;
+}
+
+// A new warning is read out.
+function announce(isNew) {
+  const warnings = [...byId("page").querySelectorAll("p.say.warning")], added = isNew ? [] : warnings.filter((each) => !known.has(each.dataset.kind));
+  known = new Set(warnings.map((each) => each.dataset.kind));
+  if (added.length) byId("announce").textContent = added.map((each) => each.textContent).join(" ");
+}
+
+// Samples: searched on the server; new ones are offered and not pushed under somebody's eyes.
+
+async function samples(before = null) {
+  const key = shown, list = byId("sample-list"), query = { q: byId("sample-search").value, verdict: byId("sample-verdict").value };
+  if (problem !== null) query.problem = problem;
+  if (before !== null) query.before = before;
+  const html = await part(`${key}/samples`, query);
+  if (html === null || key !== shown || query.q !== byId("sample-search").value) return;
+  if (before === null) list.replaceChildren();
+  list.insertAdjacentHTML("beforeend", html);
+  byId("all-prompts").hidden = problem === null;
+  byId("new-samples").hidden = true;
+  byId("samples").dataset.number = byId("page").querySelector("article").dataset.samples ?? "";
+}
+
+function clearSamples() {
+  problem = null;
+  byId("sample-search").value = byId("sample-verdict").value = "";
+  byId("sample-list").replaceChildren();
+  delete byId("samples").dataset.number;
+}
+
+let timer = null;
+byId("sample-search").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(samples, 200); });
+byId("sample-verdict").addEventListener("change", () => samples());
+byId("samples").addEventListener("submit", (event) => { event.preventDefault(); samples(); });
+byId("all-prompts").addEventListener("click", () => { problem = null; samples(); });
+byId("sample-list").addEventListener("click", (event) => {
+  const { before, problem: own } = event.target.dataset;
+  if (before) { event.target.remove(); samples(before); }
+  if (own !== undefined) { problem = own; samples(); byId("samples").scrollIntoView(); }
+});
+
+// The stream -----------------------------------------------------------------------------------------------------------
+
+function heard({ online, versions: news }) {
+  byId("connection").dataset.state = online ? "live" : "lost";
+  if (!news) return;
+  if (versions && versions.epoch !== news.epoch) loaded.clear();
   // A single run is what its reader came for.
-  if (!location.hash && list.runs.length === 1 && !list.num_unread && !list.studies.length && !state.went) { state.went = true; location.replace(`${location.pathname}${location.search}#run/${list.runs[0].key}`); }
-}
-
-// Routes ----------------------------------------------------------------------------------------------------------------
-
-function route() {
-  const [kind, key] = location.hash.slice(1).split("/"), valid = /^[0-9a-f]{12}$/.test(key || "");
-  if (kind === "main") return;
-  state.page = valid && ["run", "study"].includes(kind) ? new Page(kind, key) : new Overview();
-  byId("main").replaceChildren(state.page.node);
-  for (const link of document.querySelectorAll("#nav-list a")) { if (link.getAttribute("href") === (location.hash || "#")) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current"); }
-  if (state.page instanceof Overview) { state.page.show(state.list); document.title = "scalerl watch"; }
-  refreshPage();
-}
-
-function refreshPage() {
-  const page = state.page;
-  if (!(page instanceof Overview)) load(page.path, (data) => {
-    document.title = `${data.name} - scalerl watch`;
-    if (state.page === page) page.show(data);
-  });
-}
-
-let listTimer = null;
-function refreshList() {
-  // Beside a run the list may lag behind a little.
-  if (listTimer) return;
-  listTimer = setTimeout(() => { listTimer = null; load("/api/runs", takeList); }, state.list && !(state.page instanceof Overview) ? 800 : state.list ? 120 : 0);
-}
-
-function refresh(force = false) {
-  if (document.hidden && state.list) return;
-  const { versions, page } = state;
-  if (!versions) return;
-  if (state.epoch !== versions.epoch) { state.epoch = versions.epoch; state.loaded.clear(); force = true; }
-  if (force || state.loaded.get("/api/runs") !== versions.version) refreshList();
-  if (!(page instanceof Overview) && (force || state.loaded.get(page.path) !== versions.items[page.key])) refreshPage();
-}
-
-// The stream -------------------------------------------------------------------------------------------------------------
-
-function heard({ online, versions }) {
-  if (online !== state.online || !state.heard) { setConnection(online ? "live" : "not connected: trying again", online ? "ok" : "warn"); if (state.heard) announce(online ? "Connected again" : "The connection is lost"); }
-  state.heard = true;
-  state.online = online;
-  if (versions) { state.versions = versions; refresh(); }
+  const [only, ...others] = Object.keys(news.items);
+  if (!versions && only && !others.length && !location.hash) location.replace(`#run/${only}`);
+  versions = news;
+  refresh();
 }
 
 function follow() {
-  const query = TOKEN ? `?token=${encodeURIComponent(TOKEN)}` : "";
-  if (window.SharedWorker) {
-    const worker = new SharedWorker("/assets/stream.js", { name: `board ${TOKEN || ""}` });
-    worker.port.onmessage = (event) => heard(event.data);
-    worker.port.postMessage({ query });
-    window.addEventListener("pagehide", () => worker.port.postMessage({ close: true }));
-    window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  const query = `?token=${encodeURIComponent(TOKEN)}`;
+  if (!window.SharedWorker) {
+    const source = new EventSource(`/api/events${query}`);
+    source.onerror = () => heard({ online: false });
+    source.addEventListener("versions", (event) => heard({ online: true, versions: JSON.parse(event.data) }));
     return;
   }
-  const source = new EventSource(`/api/events${query}`);
-  source.onopen = () => heard({ online: true });
-  source.onerror = () => heard({ online: false });
-  source.addEventListener("versions", (event) => heard({ online: true, versions: JSON.parse(event.data) }));
+  const worker = new SharedWorker("/assets/stream.js", { name: `board ${TOKEN}` });
+  worker.port.onmessage = (event) => heard(event.data);
+  worker.port.postMessage({ query });
+  window.addEventListener("pagehide", () => worker.port.postMessage({ close: true }));
+  window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 }
 
-// Keys -------------------------------------------------------------------------------------------------------------------
+// Keys -----------------------------------------------------------------------------------------------------------------
 
-function move(by) {
-  if (!state.list || !state.list.runs.length) return;
-  const keys = state.list.runs.map((run) => run.key), at = keys.indexOf(location.hash.split("/")[1]);
-  location.hash = `run/${keys[(at < 0 ? (by > 0 ? 0 : keys.length - 1) : (at + by + keys.length) % keys.length)]}`;
+function move(step) {
+  const own = links().filter((each) => each.hash), place = own.findIndex((each) => each.hasAttribute("aria-current"));
+  location.hash = own.at((place < 0 && step < 0 ? step : place + step) % own.length).hash;
 }
+const KEYS = {
+  j: () => move(1), k: () => move(-1), o: () => { location.hash = ""; }, "?": () => byId("help").showModal(),
+  "/": () => byId("sample-search").focus(),
+};
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || byId("help").open) return;
-  const search = byId("sample-search");
-  if (event.key === "j") move(1);
-  else if (event.key === "k") move(-1);
-  else if (event.key === "o") location.hash = "";
-  else if (event.key === "?") byId("help").showModal();
-  else if (event.key === "t") byId("theme").click();
-  else if (event.key === "c" && byId("column-pick")) { event.preventDefault(); byId("column-pick").focus(); }
-  else if (event.key === "/" && search && !search.closest("section").hidden) { event.preventDefault(); search.focus(); }
+  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || byId("help").open || !KEYS[event.key]) return;
+  event.preventDefault();
+  KEYS[event.key]();
 });
-themeButton(byId("theme"));
-byId("help-button").addEventListener("click", () => byId("help").showModal());
-window.addEventListener("hashchange", route);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
-let wide = window.innerWidth;
-window.addEventListener("resize", () => { if (window.innerWidth !== wide) { wide = window.innerWidth; if (state.page) state.page.show(state.page instanceof Overview ? state.list : undefined); } });
+byId("help-button").addEventListener("click", KEYS["?"]);
+window.addEventListener("hashchange", () => { loaded.delete(wanted() || "overview"); markCurrent(); refresh(); });
+document.addEventListener("visibilitychange", refresh);
 if (window.innerWidth <= 900) byId("nav-details").open = false;
-route();
 follow();
-load("/api/runs", takeList);

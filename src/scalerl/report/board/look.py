@@ -16,12 +16,11 @@ from scalerl import store
 from scalerl.errors import UserError
 from scalerl.logs import Selection
 from scalerl.report import analyse
-from scalerl.report.board.history import history
 from scalerl.report.build import report_on
-from scalerl.report.document import Document, Json, Level, Say, picked, plain, say, sections, to_json
-from scalerl.report.figures import chart
-from scalerl.report.metrics import thinned, with_pace
+from scalerl.report.document import Json, Level, Say, picked, say, sections, to_json
+from scalerl.report.markup import Markup
 from scalerl.report.options import FitOptions
+from scalerl.report.page import html
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
@@ -39,7 +38,7 @@ MOST_VALUES = 30_000_000
 """Numbers of run folders that a process keeps, to read only what is added: 8 bytes each."""
 MOST_FITS = 200
 RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
-TOGETHER = ("answer", "curves", "pairs", "axes", "log")
+TOGETHER = ("answer", "curves", "pairs", "axes", "log", "settings")
 """Sections of everything together."""
 _DEPTH, _MOST_FILES = 3, 4000
 _ROWS: dict[Path, Rows] = {}
@@ -55,10 +54,10 @@ class Look:
     row: Json
     """In the list of runs."""
     sections: list[Json] = field(default_factory=list)
+    html: Markup = field(default_factory=Markup)
+    """The same sections as the page shows them."""
     lines: list[Json] = field(default_factory=list)
-    """In the overview: a line for each curve, with the curve as it is drawn; one line for a run without a curve."""
-    columns: dict[str, list[float | None]] = field(default_factory=dict)
-    settings: Json = field(default_factory=dict)
+    """In the overview: a line for each curve; one line for a run without a curve."""
     num_samples: int = 0
     is_empty: bool = False
     """Whether there is neither a curve nor a column."""
@@ -101,7 +100,7 @@ def _log_files(path: Path) -> Iterator[str]:
             return
 
 
-def look(source: Source, end_compute: float | None = None, *, with_history: bool = False) -> Look:
+def look(source: Source, end_compute: float | None = None) -> Look:
     """Read a source and make its document; `end_compute` ends a budget that the run does not name itself."""
     analyse.num_remembered = MOST_FITS
     try:
@@ -111,7 +110,7 @@ def look(source: Source, end_compute: float | None = None, *, with_history: bool
                                          most=MOST_CURVES), ()  # fmt: skip
         except UserError as fault:
             result, problems = _no_result(source, runs), [say("fault", Level.WARNING, problem=str(fault))]
-        return _look(result, problems, history(result) if with_history else ())
+        return _look(result, problems)
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
 
@@ -170,7 +169,7 @@ def _refusal(source: Source) -> Say | None:
 # Showing --------------------------------------------------------------------------------------------------------------
 
 
-def _look(result: Result, problems: Sequence[Say], moved: Document = ()) -> Look:
+def _look(result: Result, problems: Sequence[Say]) -> Look:
     # What each run shows by itself is not shown again for all together; samples are searched instead.
     source: Source = result.source
     shown = [
@@ -178,13 +177,13 @@ def _look(result: Result, problems: Sequence[Say], moved: Document = ()) -> Look
         for each in document(result)
         if each.key.split("/")[0] in TOGETHER or (source.kind != "all" and each.key != "samples")
     ]
-    place = next((at + 1 for at, each in enumerate(shown) if each.key.startswith("curves/")), len(shown))
-    shown[place:place] = moved
-    made = to_json([*sections(("problems", "", [*source.faults, *problems])), *shown])
+    shown = [*sections(("problems", "", [*source.faults, *problems])), *shown]
+    made = to_json(shown)
     problem = " ".join(each.text for each in problems)
     row: Json = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
+    seen = Look(row=row, sections=made, html=html(shown), is_empty=not result.curves)
     if source.kind in ("study", "all"):
-        return Look(row=row, sections=made, is_empty=not result.curves)
+        return seen
     (run,), curves = result.runs, [curve for curve in result.curves if len(curve.series.reward)]
     steps = run.columns.get("step", np.empty(0))
     row |= {
@@ -194,17 +193,11 @@ def _look(result: Result, problems: Sequence[Say], moved: Document = ()) -> Look
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
         "num_alarms": sum(is_alarm(each) for part in made for each in part["blocks"]),
     }
-    several = len(curves) > 1
-    return Look(
-        row=row,
-        sections=made,
-        lines=[_line(row, curve, several=several) for curve in curves]
-        or [{**row, "curve": "", **dict.fromkeys(CELLS, "")}],
-        columns={name: thinned(name, values) for name, values in with_pace(run.columns).items()},
-        settings=plain(run.settings),
-        num_samples=len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0,
-        is_empty=not result.curves and not run.columns,
-    )
+    seen.lines = [_line(row, curve, several=len(curves) > 1) for curve in curves]
+    seen.lines = seen.lines or [{**row, "curve": "", **dict.fromkeys(CELLS, "")}]
+    seen.num_samples = len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0
+    seen.is_empty = not result.curves and not run.columns
+    return seen
 
 
 def is_alarm(block: Json) -> bool:
@@ -219,7 +212,6 @@ CELLS = {
     "ceiling": "{ceiling:r}",
     "state": "{state}",
     "do": "{do}",
-    "unit": "{unit}",
 }
 """What the overview shows of a curve."""
 
@@ -230,4 +222,4 @@ def _line(row: Json, curve: CurveResult, *, several: bool) -> Json:
     own = {"curve": curve.name, "step": f"step {steps.max():,.0f}" if len(steps) else ""} if several else {"curve": ""}
     values = Lookup({"last": float(series.reward[np.argmax(series.compute)]), "do": do_text(curve)}, curve)
     cells = {name: filled(template, values) for name, template in CELLS.items()}
-    return {**row, **own, **cells, "drawn": chart([curve], "overview", num=24).drawn[0]}
+    return {**row, **own, **cells}

@@ -4,9 +4,8 @@ All routes but the assets require a token, on this machine too, where other user
 
 /                         the page                     /assets/NAME         its scripts and styles, from a fixed table
 /api/events               server-sent events: which versions have changed
-/api/runs                 the list and the overview    /api/runs/KEY        the document of one run
-/api/runs/KEY/samples     a page of its samples        /api/runs/KEY/columns?names=...   charts of columns
-/api/studies/KEY          the document of one study
+/part/list, /part/overview, /part/KEY, /part/KEY/samples                    parts of the page, as HTML
+/api/runs, /api/runs/KEY, /api/studies/KEY, /api/runs/KEY/samples           the same as JSON
 """
 
 import hmac
@@ -28,6 +27,7 @@ from urllib.parse import parse_qsl
 
 from scalerl.errors import UsageError
 from scalerl.report.board.news import News
+from scalerl.report.board.pages import found_samples
 from scalerl.report.board.state import LOOK_EVERY_S, Board
 from scalerl.report.samples import MAX_PAGE, PAGE, Query
 from scalerl.web_server import Handler, Server
@@ -37,7 +37,6 @@ HEARTBEAT_S = 15.0
 WRONG_TOKEN = b"open the whole link that scalerl watch printed: it ends with a token\n"
 TOKEN_FILE = Path("~/.local/state/scalerl/board-token")
 _MAX_QUERY = 500
-_MAX_NAMES, _MOST_NAMES = 8000, 60
 _TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
@@ -92,9 +91,10 @@ class BoardHandler(Handler):
             self._send(200, *self.server.assets[path])
         elif (answer := _answer(self.server.board, path, given)) is None:
             self._send(404, b'{"error": "there is no such page"}', "application/json")
+        elif isinstance(answer, bytes):
+            self._send(200, answer, "text/html")
         else:
-            content = answer if isinstance(answer, bytes) else json.dumps(answer, allow_nan=False, default=str).encode()
-            self._send(200, content, "application/json")
+            self._send(200, json.dumps(answer, allow_nan=False, default=str).encode(), "application/json")
 
     do_HEAD = do_GET
 
@@ -129,27 +129,30 @@ def _headers(kind: str) -> dict[str, str]:
 
 
 def _answer(board: Board, path: str, given: Mapping[str, str]) -> Any:
-    """Return JSON, as bytes or as a value; None where there is no such thing."""
+    """Return HTML as bytes, or JSON as a value; None where there is no such thing."""
     match path.split("/"):
         case ["", "api", "runs"]:
             return board.listing()
         case ["", "api", "runs" | "studies", key]:
             return board.detail(key)
-        case ["", "api", "runs", key, "columns"]:
-            names = given.get("names", "")[:_MAX_NAMES].split("\n")[:_MOST_NAMES]
-            keys = [key, *given.get("others", "").split(",")[:_MOST_NAMES]]
-            return board.columns(keys, names, min((_integer(given.get("smooth")) or 0) / 100, 0.99))
+        case ["", "part", key]:
+            return board.part(key)
         case ["", "api", "runs", key, "samples"]:
-            query = Query(
-                text=given.get("q", "")[:_MAX_QUERY],
-                problem=given.get("problem"),
-                verdict=given.get("verdict", ""),
-                turns=_integer(given.get("turns")),
-                before=_integer(given.get("before")),
-                num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
-            )
-            return board.samples(key, query, _integer(given.get("number")))
+            return board.samples(key, _query(given))
+        case ["", "part", key, "samples"]:
+            found = board.samples(key, _query(given))
+            return None if found is None else found_samples(found).encode(errors="replace")
     return None
+
+
+def _query(given: Mapping[str, str]) -> Query:
+    return Query(
+        text=given.get("q", "")[:_MAX_QUERY],
+        problem=given.get("problem"),
+        verdict=given.get("verdict", ""),
+        before=_integer(given.get("before")),
+        num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
+    )
 
 
 def _integer(text: str | None) -> int | None:

@@ -1,12 +1,11 @@
 """The board: watches the named paths, has workers make a document when files change, and keeps the latest.
 
     watcher thread    calls look() again and again: discover sources, collect what workers made, ask for what changed
-    server threads    call listing(), detail(), columns() and samples(); event streams wait in versions()
+    server threads    call listing(), detail(), part() and samples(); event streams wait in versions()
 
 What there is to show of a source is a `Look`. The version of an item, and of the board, rises with each new one.
 """
 
-import json
 import math
 import os
 import threading
@@ -14,34 +13,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.report import samples
 from scalerl.report.board.look import Look, files_of, look, unreadable
-from scalerl.report.board.overview import overview
-from scalerl.report.document import (
-    Json,
-    Lines,
-    block_json,
-    to_json,
-)
+from scalerl.report.board.pages import article, navigation, overview, overview_html
+from scalerl.report.document import Document, Json, to_json
 from scalerl.report.inside import Root, read_object
-from scalerl.report.metrics import CHARTS
+from scalerl.report.markup import Markup
 from scalerl.report.places import Source, discover
 from scalerl.report.workers import Workers, num_cores
 from scalerl.store import SAMPLES, STATUS, current_status
 
-LOOK_EVERY_S = 0.03
-"""Time between looks at the files of a run that a page shows."""
-OTHERS_EVERY_S = 0.1
-"""Time between looks at the files of other sources."""
+LOOK_EVERY_S = 0.1
+"""Time between looks at the files of a source."""
 DISCOVER_EVERY_S = 1.0
 """Time between searches of the named paths for sources."""
-WANTED_S = 30.0
-"""Time for which a page that has asked for a source counts as showing it."""
 WORKER_BYTES = 2 << 30
 """Memory that a worker may use: it reads files that anyone may have written."""
 LOOK_S = {"run": 600.0, "log": 90.0, "study": 600.0, "all": 600.0}
@@ -68,15 +57,13 @@ class Item:
     next_at: float = 0.0
     """Earliest time of the next look."""
     done_for: Any = None
-    """Its files, status and source when a look was last asked for, and whether with history."""
+    """Its files, status and source when a look was last asked for."""
     took_s: float = 0.0
     """Time from asking for the last look to collecting it."""
     version: int = 0
     """Version of the board at its last change."""
     status: Any = None
     """Its status now. It may change without its files: a process that is killed writes nothing."""
-    wanted_until: float = 0.0
-    """Time until which a page counts as showing it. Looks are more frequent then, and come with history."""
 
 
 def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
@@ -128,7 +115,7 @@ class Board:
             for item in self._items.values():
                 if item.future is not None and item.future.done():
                     self._collect(item, now)
-            items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.asked_at))
+            items = sorted(self._items.values(), key=lambda item: item.asked_at)
         for item in items:
             is_slow = item.took_s > SLOW_S or item.source.kind == "all"
             if item.future is None and now >= item.next_at and self._num_free() > is_slow:
@@ -142,16 +129,14 @@ class Board:
 
     def _ask(self, item: Item, now: float) -> None:
         """Have a worker look at an item, unless nothing has changed."""
-        source, is_wanted = item.source, now < item.wanted_until
-        item.next_at = now + (LOOK_EVERY_S if is_wanted else OTHERS_EVERY_S)
-        with_history = is_wanted and source.kind in ("run", "log")
-        seen_now = files_of(source), str(item.status), source
-        # A look with history also serves where none is needed.
-        if item.done_for in ((seen_now, with_history), (seen_now, True)):
+        item.next_at = now + LOOK_EVERY_S
+        seen_now = files_of(item.source), str(item.status), item.source
+        if item.done_for == seen_now:
             return
-        item.done_for, item.asked_at = (seen_now, with_history), now
-        called = partial(look, with_history=with_history)
-        item.future = self._workers.submit(_timed, called, source, self._end_compute, most_s=LOOK_S[source.kind])
+        item.done_for, item.asked_at = seen_now, now
+        item.future = self._workers.submit(
+            _timed, look, item.source, self._end_compute, most_s=LOOK_S[item.source.kind]
+        )
         item.future.add_done_callback(lambda _: self.woken.set())
 
     def _collect(self, item: Item, now: float) -> None:
@@ -212,77 +197,65 @@ class Board:
             items = {item.source.key: item.version for item, _ in self._shown()}
             return {"epoch": self.epoch, "version": self.version, "items": items}
 
-    def listing(self) -> bytes:
-        """Return, as JSON, the list of runs and studies, and the overview of everything that is followed."""
+    def listing(self) -> Json:
+        """Return the list of runs and studies, and the overview of everything that is followed."""
         with self.lock:
-            return self._cached("", self.version, self._listing_json)
+            shown = [*self._shown()]
+            runs = [(item, look) for item, look in shown if item.source.kind in ("run", "log")]
+            return {
+                "version": self.version,
+                "runs": [{**look.row, "version": item.version} for item, look in runs],
+                "studies": [look.row for item, look in shown if item.source.kind == "study"],
+                "sections": [*to_json(self._overview()), *self._together().sections],
+            }
 
-    def _listing_json(self) -> Json:
-        shown = list(self._shown())
-        followed = [(item, look) for item, look in shown if item.source.kind in ("run", "log")]
-        paths = tuple(str(root.path) for root in self.roots)
-        together = next((look.sections for item, look in shown if item.source.kind == "all"), [])
-        return {
-            "epoch": self.epoch,
-            "version": self.version,
-            "runs": [{**look.row, "version": item.version} for item, look in followed],
-            "studies": [look.row for item, look in shown if item.source.kind == "study"],
-            "num_unread": sum(item.look is None for item in self._items.values() if item.source.kind != "all"),
-            "sections": [*to_json(overview([look for _, look in followed], self._notes, paths)), *together],
-        }
-
-    def detail(self, key: str) -> bytes | None:
-        """Return, as JSON, the document of a run, log or study; None if there is none with this key."""
+    def detail(self, key: str) -> Json | None:
+        """Return the document of a run, log or study; None if there is none with this key."""
         with self.lock:
             item = self._items.get(key)
             seen = None if item is None else item.look
             if item is None or seen is None:
                 return None
-            item.wanted_until = time.monotonic() + WANTED_S
-            others = sorted(name for name in seen.columns if name not in (*CHARTS, "step", "attempt"))
-            content = {**seen.row, "sections": seen.sections, "columns": others, "num_samples": seen.num_samples,
-                       "settings": seen.settings, "version": item.version}  # fmt: skip
-            return self._cached(key, item.version, lambda: content)
+            return {**seen.row, "sections": seen.sections, "num_samples": seen.num_samples, "version": item.version}
 
-    def columns(self, keys: Sequence[str], names: Sequence[str], smooth: float = 0.0) -> list[Json] | None:
-        """Return charts of columns of some runs over their steps; None if there is no such run."""
+    def part(self, key: str) -> bytes | None:
+        """Return a part of the page as HTML: `list`, `overview`, or that of the key of a run or study."""
         with self.lock:
-            found = {key: self._items[key].look for key in keys if key in self._items}
-        charts = []
-        for name in names:
-            lines = tuple(
-                (seen.row["name"], place, seen.columns.get("step", []), smoothed(seen.columns[name], smooth))
-                for place, seen in enumerate(found.values())
-                if seen is not None and name in seen.columns
-            )
-            if lines:
-                charts.append(block_json(Lines(key=name, title=CHARTS.get(name, name), lines=lines)))
-        return charts if found else None
+            item = self._items.get(key)
+            seen = None if item is None else item.look
+            if item is not None and seen is not None:
+                return self._cached(key, item.version, lambda: article(seen))
+            if key == "list":
+                return self._cached(key, self.version, self._navigation)
+            if key == "overview":
+                return self._cached(key, self.version, lambda: overview_html(self._overview(), self._together().html))
+        return None
 
-    def _cached(self, key: str, version: int, make: Callable[[], Json]) -> bytes:
-        """Return the JSON of what `make` returns; it is called once for each version of a key."""
+    def _navigation(self) -> Markup:
+        rows = [look.row for _, look in self._shown()]
+        return navigation(*([row for row in rows if row["kind"] in kinds] for kinds in (("run", "log"), ("study",))))
+
+    def _overview(self) -> Document:
+        paths = tuple(str(root.path) for root in self.roots)
+        return overview([look for _, look in self._shown() if look.lines], self._notes, paths)
+
+    def _together(self) -> Look:
+        """Return the look at everything together; an empty one where that is not compared."""
+        return next((look for _, look in self._shown() if look.row["kind"] == "all"), Look(row={}))
+
+    def _cached(self, key: str, version: int, make: Callable[[], Markup]) -> bytes:
+        """Return what `make` returns; it is called once for each version of a key."""
         known = self._cache.get(key)
         if known is not None and known[0] == version:
             return known[1]
-        content = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
+        content = make().encode(errors="replace")
         self._cache[key] = (version, content)
         return content
 
-    def samples(self, key: str, query: samples.Query, number: int | None = None) -> Json | None:
-        """Return a page of samples, or one sample; None if there is no such run or sample."""
+    def samples(self, key: str, query: samples.Query) -> Json | None:
+        """Return a page of samples; None if there is no such run."""
         with self.lock:
             item = self._items.get(key)
         if item is None or item.source.kind != "run":
             return None
-        path, root = item.source.path / SAMPLES, item.source.root
-        return samples.search(path, root, query) if number is None else samples.one_sample(path, root, number)
-
-
-def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
-    """Return an exponential moving mean; `weight` is that of the past, and 0 leaves values as they are."""
-    total, norm, means = 0.0, 0.0, list[float | None]()
-    for value in values:
-        if value is not None:
-            total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
-        means.append(None if value is None or not norm else total / norm)
-    return means
+        return samples.search(item.source.path / SAMPLES, item.source.root, query)

@@ -1,0 +1,128 @@
+"""Charts of the page as SVG, from the same values as the pictures of `picture.py`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from scalerl.report.document import Curves, Drawn, Line, Lines
+from scalerl.report.figures import Array, Limits, compute_ticks, even_ticks, limits_of
+from scalerl.report.markup import Markup, tag
+from scalerl.report.numbers import number_text, short_compute_text
+
+NUM_COLOURS = 12
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 24, 40
+WIDE, SMALL = (820, 400), (400, 190)
+"""Width and height of a chart of curves, and of one of a column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The frame of a chart: where data lies on it."""
+
+    size: tuple[int, int]
+    limits: Limits
+    is_log: bool = True
+
+    def x(self, values: ArrayLike) -> Array:
+        low, high, places = (np.log(each) if self.is_log else np.asarray(each) for each in (*self.limits.x, values))
+        return LEFT + (places - low) / (high - low) * (self.size[0] - LEFT - RIGHT)
+
+    def y(self, values: ArrayLike) -> Array:
+        low, high = self.limits.y
+        return self.size[1] - BOTTOM - (np.asarray(values) - low) / (high - low) * (self.size[1] - TOP - BOTTOM)
+
+    def path(self, x: Array, y: Array, **given: object) -> Markup:
+        """Return the line through points."""
+        places = [f"{at:.1f} {height:.1f}" for at, height in zip(self.x(x), self.y(y), strict=True)]
+        return tag("path", d=f"M{'L'.join(places)}" if places else None, **given)
+
+    def drawn(self, label: str, x_label: str, y_label: str, *inside: Markup) -> Markup:
+        """Return the chart: its axes, and what is drawn inside them."""
+        (width, height), floor = self.size, self.size[1] - BOTTOM
+        x_ticks = compute_ticks(*self.limits.x) if self.is_log else even_ticks(*self.limits.x, most=5)
+        y_ticks = even_ticks(*self.limits.y, most=height // 48)
+        axes = []
+        for at, tick in zip(self.x(x_ticks), x_ticks, strict=True):
+            axes.append(tag("path", class_="axis", d=f"M{at:.1f} {floor}v5"))
+            axes.append(tag("text", short_compute_text(tick), x=f"{at:.1f}", y=floor + 18, text_anchor="middle"))
+        for at, tick in zip(self.y(y_ticks), y_ticks, strict=True):
+            axes.append(tag("path", class_="grid", d=f"M{LEFT} {at:.1f}H{width - RIGHT}"))
+            axes.append(tag("text", short_compute_text(tick), x=LEFT - 8, y=f"{at + 4:.1f}", text_anchor="end"))
+        axes.append(tag("path", class_="axis", d=f"M{LEFT} {floor}H{width - RIGHT}"))
+        axes.append(tag("text", x_label, x=width - RIGHT, y=height - 4, text_anchor="end"))
+        axes.append(tag("text", y_label, x=0, y=12))
+        clipped = tag("svg", *inside, x=LEFT, y=TOP, width=width - LEFT - RIGHT, height=floor - TOP,
+                      viewBox=f"{LEFT} {TOP} {width - LEFT - RIGHT} {floor - TOP}")  # fmt: skip
+        return tag("svg", *axes, clipped, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+
+
+def colour_class(colour: int) -> str:
+    return f"c{colour % NUM_COLOURS}"
+
+
+def curves_svg(block: Curves) -> Markup:
+    """Return the chart with the names of its curves."""
+    frame = Frame(size=WIDE, limits=limits_of(block))
+    inside = [tag("g", *_curve(frame, each), class_=f"curve {colour_class(each.colour)}") for each in block.drawn]
+    if block.at is not None:
+        inside.append(tag("path", class_="target", d=f"M{frame.x(block.at):.1f} {TOP}V{WIDE[1] - BOTTOM}"))
+    names = [tag("span", tag("span", class_="dot"), each.name, class_=f"chip {colour_class(each.colour)}")
+             for each in block.drawn]  # fmt: skip
+    chart = frame.drawn(block.key, block.x_label, block.y_label.replace("_", " "), *inside)
+    legend = [tag("div", *names, class_="chips")] if len(names) > 1 else []
+    note = [] if block.note is None else [tag("figcaption", block.note.text)]
+    return tag("figure", chart, *legend, *note, data_key=block.key, class_="curves")
+
+
+def _curve(frame: Frame, each: Drawn) -> Iterator[Markup]:
+    """Yield the band, the points and the line of a curve."""
+    if each.line is not None:
+        yield from _line(frame, each.line)
+    dots = each.dots.take(each.dots.compute > 0)
+    places = (frame.x(dots.compute), frame.y(dots.reward), dots.compute, dots.reward, dots.run, dots.role)
+    for x, y, compute, reward, run, role in zip(*map(np.ndarray.tolist, places), strict=True):
+        name = dots.runs[run] or each.name
+        tip = tag("title", f"{name}, {short_compute_text(compute)}: {number_text(reward)}")
+        yield tag("circle", tip, cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, class_=role.replace(" ", "-"))
+    for compute, reward in each.marks:
+        yield tag("circle", cx=f"{frame.x(compute):.1f}", cy=f"{frame.y(reward):.1f}", r=5, class_="mark")
+
+
+def _line(frame: Frame, line: Line) -> Iterator[Markup]:
+    """Yield the band of a line, and the line: dashed where nothing was fitted."""
+    if line.band is not None:
+        low, high = line.band
+        yield frame.path(
+            np.concatenate([line.compute, line.compute[::-1]]), np.concatenate([low, high[::-1]]), class_="band"
+        )
+    for begin, end, name in (
+        (0.0, line.first, "forecast"),
+        (line.first, line.last, "line"),
+        (line.last, np.inf, "forecast"),
+    ):
+        part = (line.compute >= begin) & (line.compute <= end)
+        yield frame.path(line.compute[part], line.reward[part], class_=name)
+
+
+def lines_svg(block: Lines) -> Markup:
+    """Return the small chart of a column, a line for each run."""
+    known = []
+    for name, colour, steps, values in block.lines:
+        x, y = np.array(steps, dtype=float), np.array(values, dtype=float)
+        keep = np.isfinite(x) & np.isfinite(y)
+        known.append((name, colour, x[keep], y[keep]))
+    xs, ys = (np.concatenate([each[place] for each in known]) for place in (2, 3))
+    if not len(xs):
+        return Markup()
+    top = max(float(ys.max()), 0.0)
+    top = max(top, 1.1 * block.limit) if block.limit is not None and top > 0.4 * block.limit else top
+    low = min(float(ys.min()), 0.0)
+    limits = Limits(x=(xs.min(), max(xs.max(), xs.min() + 1)), y=(low, top + 0.08 * (top - low) or 1.0))
+    frame = Frame(size=SMALL, limits=limits, is_log=False)
+    inside = [frame.path(x, y, class_=f"line {colour_class(colour)}") for _, colour, x, y in known]
+    if block.limit is not None and block.limit < limits.y[1]:
+        inside.append(frame.path(np.array(limits.x), np.full(2, block.limit), class_="limit"))
+    return tag("figure", tag("h3", block.title), frame.drawn(block.title, block.counted, "", *inside),
+               data_key=block.key, class_="lines")  # fmt: skip
