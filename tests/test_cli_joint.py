@@ -56,14 +56,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PLAN = "plan early.csv --x gpu_hours --y pass_rate --by arm --start 0.4"
-ALLOCATE = "plan spent.csv --x flops --y pass_rate --start 0.2 --target 30 --allocate n,B,each"
 TRANSFER = "transfer sizes.csv --x flops --y pass_rate --size size"
 REFUSED = {
     f"{PLAN} --target 800": "--target 800 lies below what a has spent already (1600)",
     PLAN: "add --target C",
     "plan x.csv y.csv --target 5000": "one axis of compute",
     "plan x.csv y.csv --x tokens --target 5000": "x cannot be used here: x.csv has no column 'tokens'",
-    f"{PLAN} --target 8000 --allocate n --plot no.png": "leave out --plot",
     f"{TRANSFER} --to 3B --start 0.2": "too few siblings: 2 sizes below 3e+09",
     f"{TRANSFER.replace(' --x', ' x.csv --x', 1)} --to 3B --start 0.2": "x.csv has no column 'flops'",
     f"{TRANSFER.replace('sizes', 'percent')} --to 14B --start 138": "--start 138 is not between 0 and 100",
@@ -79,15 +77,14 @@ def test_mistake_is_one_sentence(folder: Path, line: str):
     assert done.stderr.count("\n") == 1
 
 
-def test_plan_gives_the_documented_object_and_a_picture(folder: Path):
-    planned = answer(*PLAN.split(), "--target", "8000", "--plot", "plan.png", cwd=folder)
+def test_plan_gives_the_documented_object(folder: Path):
+    planned = answer(*PLAN.split(), "--target", "8000", cwd=folder)
     assert [arm["name"] for arm in planned["arms"]] == list(ARMS)
     assert all(arm["reward_at_target"]["low"] < arm["reward_at_target"]["high"] for arm in planned["arms"])
     last = planned["arms"][3]
     assert (last["action"], last["reason"]) in [("stop", "not chosen"), ("stop", "tells little")]
     assert planned["chosen"][0] in ("a", "c")
     assert not planned["is_budget_spent"]
-    assert (folder / "plan.png").stat().st_size > 10_000
 
 
 def test_plan_names_a_spent_budget_and_costs_in_money(folder: Path):
@@ -121,32 +118,12 @@ def test_collapsed_arm_stops_alone_and_seeds_go_together(tmp_path: Path):
     assert planned["cost"] == pytest.approx(cost)
 
 
-def test_allocation_says_which_settings_are_best_at_which_compute(folder: Path):
-    rows: list[tuple] = [("n", "B", "each", "flops", "pass_rate")]
-    # Few completions per problem learn faster and level off lower.
-    for n, ceiling, middle in ((8, 0.70, 1.0), (16, 0.80, 2.5), (32, 0.90, 6.0)):
-        for at, own in enumerate(np.random.default_rng(n).normal(0, 0.004, 50)):
-            compute = 0.6 * (at + 0.5)
-            reward = 0.2 + (ceiling - 0.2) / (1 + (middle / compute) ** 1.8) + own
-            rows.append((n, 512 // n, 4, compute, f"{reward:.5f}"))
-    write(folder / "spent.csv", rows)
-    # A setting that all arms share, as `each` is, says nothing, and is no mistake.
-    found = answer(*ALLOCATE.split(), cwd=folder)["allocations"]
-    assert [row["best"] for row in (found[0], found[-1])] == [
-        {"n": 8, "B": 64, "each": 4},
-        {"n": 32, "B": 16, "each": 4},
-    ]
-    assert found[0]["settings"]["n"]["high"] < found[-1]["settings"]["n"]["low"]
-    assert found[0]["lost_by_last"]["low"] > 0 == found[-1]["lost_by_last"]["value"]
-
-
-def test_transfer_gives_the_documented_object_and_a_picture(folder: Path):
-    options = ("--by", "size", "--to", "14B", "--at", "1e19,1e20", "--plot", "law.svg")
+def test_transfer_gives_the_documented_object(folder: Path):
+    options = ("--by", "size", "--to", "14B", "--at", "1e19,1e20")
     done = answer(*TRANSFER.split(), *options, "--start", "0.38", cwd=folder)
     assert done["target"] == {"size": 14e9, "start": 0.38}
     assert [row["compute"] for row in done["at"]] == [1e19, 1e20]
     assert done["ceiling"]["low"] <= ceiling_of(0.38) <= done["ceiling"]["high"]
-    assert (folder / "law.svg").stat().st_size > 5_000
     in_per_cent = answer(*TRANSFER.replace("sizes", "percent").split(), "--to", "14B", "--start", "38", cwd=folder)
     assert in_per_cent["ceiling"] == pytest.approx(done["ceiling"], rel=0.02)
 

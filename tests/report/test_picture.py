@@ -47,7 +47,7 @@ def compared() -> Result:
 # One curve
 
 
-def test_every_point_has_its_role_and_residual(one: Result):
+def test_every_point_has_its_role(one: Result):
     figure, (curve,) = picture_of(one), one.curves
     (points,), given = [each.dots for each in figure.chart.drawn], curve.series
     outside = (given.compute < 500) | (given.compute > 2500)
@@ -55,12 +55,6 @@ def test_every_point_has_its_role_and_residual(one: Result):
         "left out": given.compute[outside], "fitted": given.compute[~outside], "held out": given.holdout_compute,
     }.items():  # fmt: skip
         np.testing.assert_array_equal(points.compute[points.role == role], compute)
-    (left,) = [each.dots for each in figure.residuals.drawn]
-    fitted = points.take(points.role == "fitted")
-    assert set(left.role) == {"fitted", "held out"}
-    np.testing.assert_allclose(
-        left.reward[left.role == "fitted"], fitted.reward - curve.fit.predict(fitted.compute), rtol=1e-9
-    )
 
 
 def test_the_curve_goes_beyond_the_data_to_what_was_held_out(one: Result):

@@ -52,7 +52,7 @@ def prior(
     show("prior", common.as_json, {"file": str(out), "prior": content}, lambda: [text])
 
 
-@shares_options("explain", "method")
+@shares_options("plot", "explain", "method")
 def plan(
     common: Common,
     target: float | None = option("C", "Compare at this compute; required.", check=opt.positive),
@@ -61,18 +61,12 @@ def plan(
         "Compute for all arms together, with what they have spent. Unset: no limit.",
         check=opt.positive,
     ),
-    allocate: ParsedList = option(
-        "COL[,COL]",
-        "Say instead which values of these columns are best at which compute up to the target.",
-        check=opt.columns,
-    ),
 ) -> None:
     """Say which arms to continue, which to stop and why, and how probably each is the best at a target compute.
 
     The seeds of an arm go together, and arms inform each other. With --price the plan is in money too.
 
-    [dim]scalerl plan runs/my-study --target 16000 --budget 60000
-    scalerl plan runs/my-study --target 16000 --allocate completions_per_group[/dim]
+    [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
 
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
@@ -82,22 +76,13 @@ def plan(
 
     if target is None:
         raise UsageError("arms are compared at one compute, that of the run to plan for: add --target C, say 16000")
-    if allocate is not None:
-        if common.plot is not None:
-            raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
-        curves = _curves(replace(common, by=allocate))
-        allocations = plans.make_allocations(curves, list(allocate), target, common.level)
-        content = plans.allocation_json(allocations, allocate)
-        show_document("allocation", common.as_json, content, plans.allocation_document(allocations, allocate))
-        return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, worth=common.worth, level=common.level)
-    drawn = common.drawn(lambda path: plans.draw_plan(planned, candidates, curves, path))
-    show_document("plan", common.as_json, plain(planned), plans.plan_document(planned, candidates, curves), drawn)
+    show_document("plan", common.as_json, plain(planned), plans.plan_document(planned, candidates, curves))
 
 
-@shares_options("start", "explain", "method")
+@shares_options("start", "plot", "explain", "method")
 def transfer(
     common: Common,
     size: str = option("COLUMN", "Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", default=...),
@@ -106,8 +91,6 @@ def transfer(
     at: ParsedList = option("C[,C]", "Forecast the reward at these computes; may be repeated.", check=opt.positives),
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
-
-    --plot draws ceilings against starts.
 
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
@@ -121,9 +104,8 @@ def transfer(
     start, series = transfers.in_one_scale(start, readable(series))
     curves = fitted_curves(series, options)
     done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
-    drawn = common.drawn(lambda path: transfers.draw_transfer(done, path))
     content, sections = transfers.transfer_json(done, notes), transfers.transfer_document(done, notes)
-    show_document("transfer", common.as_json, content, sections, drawn)
+    show_document("transfer", common.as_json, content, sections)
 
 
 def score(

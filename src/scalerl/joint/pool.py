@@ -1,6 +1,7 @@
 """Pool the arms of a study: refit each with a prior learned from the others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from scalerl.curves.decide import smallest_change
 from scalerl.curves.fit import Fit, refit
@@ -9,22 +10,26 @@ from scalerl.joint.population import Member, can_be_pooled, learn_prior, member
 LEAST_MEMBERS = 3  # fewer runs do not show how much runs differ
 
 
-def pool(fits: Mapping[str, Fit], earlier: Sequence[Member] = ()) -> dict[str, Fit]:
+def pool(
+    fits: Mapping[str, Fit], earlier: Sequence[Member] = (), call: Callable[..., Iterable[Fit]] = map
+) -> dict[str, Fit]:
     """Refit each curve with a prior learned from the other fits and the `earlier` runs; return all fits.
 
     A run does not inform its own prior, so nothing counts twice. Fits that cannot be pooled are returned unchanged, and
     so are all fits if there are fewer than LEAST_MEMBERS runs. The fits must have the same axis of compute, base model
-    and task.
+    and task. `call` applies a function to every curve, here or in workers.
     """
     own = {name: member(name, curve) for name, curve in fits.items() if can_be_pooled(curve)}
     if not own or len(own) + len(earlier) < LEAST_MEMBERS:
         return dict(fits)
-    done = dict(fits)
-    for name in own:
-        others = [each for other, each in own.items() if other != name]
-        alone = fits[name].alone or fits[name]
-        done[name] = refit(alone, pool=learn_prior([*others, *earlier], alone))
-    return done
+    return {**fits, **dict(zip(own, call(partial(_informed, fits, own, earlier), own), strict=True))}
+
+
+def _informed(fits: Mapping[str, Fit], own: Mapping[str, Member], earlier: Sequence[Member], name: str) -> Fit:
+    """Fit one curve again under the prior that all others make."""
+    alone = fits[name].alone or fits[name]
+    others = [each for other, each in own.items() if other != name]
+    return refit(alone, pool=learn_prior([*others, *earlier], alone))
 
 
 def siblings(fits: Mapping[str, Fit]) -> list[tuple[str, ...]]:

@@ -175,7 +175,7 @@ def fitted_curves(
     series: Sequence[Series],
     options: FitOptions,
     share: float | None = None,
-    call: Callable[..., Iterable[CurveResult]] = map,
+    call: Callable[..., Iterable[Any]] = map,
 ) -> list[CurveResult]:
     """Fit every curve; curves of one model and task then inform each other.
 
@@ -185,7 +185,7 @@ def fitted_curves(
     if options.prior is not None:
         # A file that cannot be read is reported before the fits, which take long.
         read_prior(options.prior)
-    curves = pooled([*call(partial(_tested, options=options, share=share), series)], options)
+    curves = pooled([*call(partial(_tested, options=options, share=share), series)], options, call)
     return [scored(curve) if len(curve.series.holdout_compute) else curve for curve in curves]
 
 
@@ -232,7 +232,9 @@ def price_of_compute(data: Series, price: float | None) -> float | None:
     return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
 
 
-def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
+def pooled(
+    curves: Sequence[CurveResult], options: FitOptions, call: Callable[..., Iterable[Any]] = map
+) -> list[CurveResult]:
     """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide."""
     earlier = None if options.prior is None else read_prior(options.prior)
     # By place: curves of several evaluation sets may share a name.
@@ -245,7 +247,7 @@ def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResu
     for (axis, *_), own in tasks.items():
         known = () if earlier is None else earlier.on_axis(axis)
         for names in [(name,) for name in own] if options.alone else siblings(own):
-            fits |= pool({name: own[name] for name in names}, known)
+            fits |= pool({name: own[name] for name in names}, known, call)
     # Curves of one scale of rewards share a worth.
     of_scale: dict[Any, list[Fit]] = {}
     for place, curve in zip(fits, curves, strict=True):

@@ -26,7 +26,6 @@ MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a
 NUM_PLACES = 60
 FAR_ABOVE = 1.5  # times the range of the points: a line that ends further above them is cut
 MARGIN = 1 / 40  # room beside the data, as a share of the axis
-MOST_SDS = 8.0  # residuals further out, in standard deviations, are drawn there
 DIFFERENT_UNITS = "compute (different units)"
 ODDS = (0.02, 50.0)
 """Range of won over left gain within which noise does not decide."""
@@ -189,17 +188,6 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(least))
     step = next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least)
     return [float(f"{step * place:.12g}") for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def residual_chart(curves: Sequence[CurveResult], drawn: Curves) -> Curves:
-    """Return what the fits leave over of the points of a chart, without those left out; outliers lie at the edge."""
-    parts = []
-    for curve, each in zip(curves, drawn.drawn, strict=True):
-        dots = each.dots.take((each.dots.role != "left out") & curve.usable)
-        left = dots.reward - curve.fit.predict(dots.compute) if len(dots.reward) else dots.reward
-        edge = max(MOST_SDS * float(left[dots.role == "fitted"].std()), 1e-9) if len(left) else 0.0
-        parts.append(replace(each, dots=replace(dots, reward=np.clip(left, -edge, edge)), line=None, marks=()))
-    return replace(drawn, key="residuals", drawn=tuple(parts), y_label="residual", at=None, note=None)
 
 
 def straight_chart(fits: Mapping[str, Fit], colours: Mapping[str, int], unit: str, ceiling: float) -> Curves:

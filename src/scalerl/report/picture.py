@@ -1,10 +1,9 @@
 """Draw results with matplotlib, as .png or .svg. Nothing is fitted or decided here.
 
-    draw_chart       points and lines of a chart       draw_residuals   what the fits leave over
-    draw_ladder      each recipe at the budget
+    draw_chart       points and lines of a chart       draw_ladder      each recipe at the budget
 
 A comparison is drawn as in arXiv 2510.13786, Figures 1 to 5: curves, the ladder of recipes, and their efficiency. Any
-other result has its residuals below the curves.
+other result is a chart of its curves.
 """
 
 import math
@@ -31,7 +30,6 @@ from scalerl.report.figures import (
     chart,
     compute_ticks,
     limits_of,
-    residual_chart,
     short_names,
     straight_chart,
 )
@@ -149,8 +147,6 @@ class Picture:
 
     title: str
     chart: Curves
-    residuals: Curves
-    """Drawn below the chart, unless there is a ladder beside it."""
     labels: Mapping[str, str]
     """Short names of the curves."""
     legend: tuple[str, ...]
@@ -179,7 +175,6 @@ def picture_of(result: Result, evaluation_set: str | None = None, title: str = "
     return Picture(
         title=title or usual,
         chart=drawn,
-        residuals=residual_chart(curves, drawn),
         labels=dict(zip(names, labels, strict=True)),
         legend=tuple(legend_text(*each, p_best.get(each[0].name)) for each in zip(curves, labels, strict=True)),
         note=say("picture_note", level=curves[0].fit.level, more=max(more, 0)).text,
@@ -215,10 +210,8 @@ def _figure(data: Picture) -> Any:
     columns = 1 if len(names) < 4 or max(map(len, names)) > 8 * width else 2
     figure = new_figure(width, height + 0.16 * (2 + math.ceil(len(names) / columns)))
     if ladder is None:
-        main, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
+        main = figure.subplots()
         draw_chart(main, data.chart)
-        draw_residuals(below, data.residuals)
-        main.set_xlabel("")
     else:
         main = _draw_compared(figure, data, ladder)
     main.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
@@ -308,19 +301,6 @@ def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
             continue
         shape = {"marker": marker(each.colour, run), "markersize": size, "linestyle": "", "color": shade}
         axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, **shape, **style)
-
-
-def draw_residuals(axes: Any, chart: Curves) -> None:
-    """Draw what the fits leave over, around a band of twice the noise."""
-    _compute_axis(axes, chart)
-    fitted = np.concatenate([[], *(each.dots.reward[each.dots.role == "fitted"] for each in chart.drawn)])
-    noise = float(fitted.std()) if len(fitted) else 0.0
-    axes.axhspan(-2 * noise, 2 * noise, color="black", alpha=0.05, linewidth=0)
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    for each in chart.drawn:
-        _draw_points(axes, each, len(chart.drawn) <= MOST_BANDS)
-    limit = 1.15 * max(3 * noise, *(np.abs(each.dots.reward).max(initial=0.0) for each in chart.drawn)) or 0.01
-    axes.set_ylim(-limit, limit)
 
 
 def explain_params(axes: Any, fit: Fit, shade: str) -> None:

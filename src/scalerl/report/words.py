@@ -512,10 +512,6 @@ WORDS: dict[str, Words] = {
     "plan_past_peak": "Stop {names}: after a fall, the best checkpoint competes.",
     "plan_budget": "The budget is spent: no compute is left for {names}.",
     "plan_cannot": "{names} cannot be continued.",
-    "allocation_grows": "The best {name} grows with compute: {early:g} to {late:g}.",
-    "allocation_falls": "The best {name} falls with compute: {early:g} to {late:g}.",
-    "allocation_known": "The best {name} is {late:g} at {at:c}.",
-    "allocation_open": "The best {name} at {at:c} may be {low:g} to {high:g}: more seeds or values would tell.",
     # Transfers and sealed forecasts
     "transfer": "{size} from a start of {start:r} should level off at {ceiling:r}, half-way at {midpoint:c}.",
     "transfer_at": "At {compute:c}: {reward:r}.",

@@ -1,13 +1,10 @@
-"""Make a transfer between sizes from analysed curves, and present it as sentences, a table, JSON and a figure."""
+"""Make a transfer between sizes from analysed curves, and present it as sentences, a table and JSON."""
 
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from scalerl.curves import State
 from scalerl.errors import InputError
@@ -15,14 +12,12 @@ from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_rewa
 from scalerl.logs.series import Series, in_shares
 from scalerl.report.document import Document, Json, Level, Say, picked, say, sections, table
 from scalerl.report.options import check_one_axis
-from scalerl.report.picture import GREY, colour, new_figure, write_figure
 from scalerl.report.results import CurveResult
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
 UNUSABLE = (State.PAST_PEAK, State.FLAT, State.TOO_EARLY)
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
-RED = "#B00020"
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
 
 
@@ -147,27 +142,3 @@ TRANSFER_COLUMNS = {
     "exponent": "{exponent:.2f}",
     "midpoint": "{midpoint:c}",
 }
-
-
-def draw_transfer(done: Transfer, path: Path) -> None:
-    """Draw the law and its siblings: ceilings against starts."""
-    places = [(size_text(own.size), own.start, own.ceiling[0], 1.645 * own.ceiling[1]) for own in done.siblings]
-    target = done.ceiling
-    odds = target.value / (1 - target.value) / (done.start / (1 - done.start))
-    starts = np.linspace(0.0, max(done.start, *(own.start for own in done.siblings)) * 1.1, 50)[1:]
-
-    def make() -> Any:
-        figure = new_figure(5.6, 4.4)
-        axes = figure.subplots()
-        for place, (label, start, ceiling, error) in enumerate(places):
-            axes.errorbar(start, ceiling, error, fmt="o", color=colour(place), label=label)
-        ends = [[target.value - target.low], [target.high - target.value]]
-        axes.errorbar(done.start, target.value, ends, fmt="D", color=RED, label="target")
-        axes.plot(starts, odds * starts / (1 - starts + odds * starts), color=GREY, linestyle="--")
-        axes.plot(starts, starts, color=GREY, linestyle=":")
-        axes.set(xlabel="reward before training", ylabel="ceiling")
-        axes.set_title("the law at the target's size (dashed), and no gain (dotted)")
-        axes.legend(fontsize=7, frameon=False)
-        return figure
-
-    write_figure(path, make)
