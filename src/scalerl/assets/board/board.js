@@ -50,7 +50,7 @@ function show(key, html) {
   const page = byId("page"), isNew = key !== shown, open = new Set([...page.querySelectorAll("details[open]")].map((each) => each.dataset.key));
   page.innerHTML = html;
   if (!isNew) for (const each of page.querySelectorAll("details")) if (open.has(each.dataset.key)) each.open = true;
-  document.title = page.querySelector("h1")?.textContent ?? "scalerl watch";
+  document.title = (page.querySelector("h1") ?? document.querySelector(".home")).textContent;
   shown = key;
   announce(isNew);
   const number = page.querySelector("article").dataset.samples ?? "0", section = byId("samples");

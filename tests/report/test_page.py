@@ -1,0 +1,43 @@
+"""The page and the board: HTML from Python, with no script on the page, and no words or numbers in the board's."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from scalerl.report.document import Grid, say, sections
+from scalerl.report.markup import Markup, joined, tag
+from scalerl.report.page import html, page
+
+SCRIPTS = [each for each in (files("scalerl") / "assets" / "board").iterdir() if each.name.endswith(".js")]
+
+
+def test_texts_are_escaped_and_elements_are_not():
+    inside = tag("b", '<a href="x">', class_="say why", data_kind='"quoted"', title=None)
+    assert inside == '<b class="say why" data-kind="&quot;quoted&quot;">&lt;a href=&quot;x&quot;&gt;</b>'
+    assert joined(inside, "<", Markup("<br>")) == f"{inside}&lt;<br>"
+
+
+def test_the_page_has_no_script():
+    made = page("a", sections(("answer", "Answer", [say("no_curve_yet")])))
+    assert "<script" not in made
+    assert "script-src" not in made
+    assert "default-src 'none'" in made
+
+
+def test_links_and_colours_are_those_of_the_rows():
+    block = Grid(key="k", heads=("a", "b"), rows=(("x", "1"), ("y", "2")), links=("#1", "#2"), colours=(0, 13))
+    made = html(sections(("s", "", [block])))
+    assert re.findall(r'class="who (c\d+)"><span class="dot"></span><a href="(#\d)">(\w)', made) == [
+        ("c0", "#1", "x"), ("c1", "#2", "y"),
+    ]  # fmt: skip
+    assert re.findall(r'<td class="(\w*)" data-head="(\w)"', made)[:2] == [("", "a"), ("n", "b")]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.name)
+def test_scripts_hold_no_words_and_compute_nothing(script: object):
+    code = re.sub(r"^//.*$|(?<=[;{}]) *//.*$", "", script.read_text(), flags=re.MULTILINE)  # type: ignore[attr-defined]
+    assert not re.search(r"Math\.|toFixed|toPrecision|Number\(|toLocale", code)
+    texts = re.findall(r"[\"'`]([^\"'`\n]*)[\"'`]", code)
+    # Selectors, names of events and paths have no two words in a row.
+    assert [each for each in texts if re.search(r"[A-Za-z]{3,} [a-z]{2,}", each) and "#" not in each] == ["use strict"]
