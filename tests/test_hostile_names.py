@@ -93,10 +93,10 @@ def test_report_holds_no_markup_of_a_name(tmp_path: Path) -> None:
     page = (folder / "report.html").read_text()
     assert "onerror" in page
     assert "<img" not in page
-    # And the page runs its own script alone.
+    # And the page may run no script at all.
     head, _, _ = page.partition("</head>")
     policy = head.split('http-equiv="Content-Security-Policy" content="')[1].split('"')[0]
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules["default-src"] == "'none'"
-    assert "unsafe" not in rules["script-src"]
-    assert rules["script-src"].startswith("'sha256-")
+    assert "script-src" not in rules
+    assert "<script" not in page
