@@ -84,7 +84,7 @@ def test_code_of_others_is_announced_on_the_terminal(tmp_path, monkeypatch):
     monkeypatch.delenv(ANNOUNCED, raising=False)
     (tmp_path / "small.toml").write_text(f'{SMALL}[arms.mine]\ntask.grader = "mi-ne:grade"\n')
     ran = study("small.toml", "--out", "out", "--set", "seeds=[0, 1]")
-    assert ran.stderr.count("code outside scalerl: mi-ne:grade") == 1
+    assert ran.stderr.count("mi-ne:grade") == 1
 
 
 def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch):

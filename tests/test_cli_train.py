@@ -495,8 +495,8 @@ def test_user_mistake_is_one_line_and_writes_nothing(
     before = contents(faulty / "finished")
     left = scalerl(*words)
     assert (left.returncode, left.stdout) == (2, "")
-    # What of others' code is run is said first.
-    (error,) = (line for line in left.stderr.splitlines() if "code outside scalerl" not in line)
+    # The code that is about to run is named first.
+    (error,) = (line for line in left.stderr.splitlines() if not line.startswith("this command runs code"))
     assert error.startswith("error: ")
     assert [word for word in expected if word not in error] == []
     assert not (faulty / "new").exists()

@@ -46,7 +46,7 @@ SENTENCES = {
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
     "contained": "{files} hold the first part of {file} and are left out.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
-    "units": "{columns} are counted in ones.",
+    "units": "Amounts in {columns} are converted to single units.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     "one_column_per_step": "The table has one column per step: {columns}.",
     "one_column": "{others} and {column} are one column: no row has both.",
