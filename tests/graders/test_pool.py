@@ -257,7 +257,8 @@ def test_first_error_and_death_of_a_supervisor_are_reported():
 
 
 def test_supervisor_that_fails_is_named():
-    children = Children("the process of the grader", Counter, limits=ForkLimits())
+    no_work: Any = Counter
+    children = Children("the process of the grader", no_work, limits=ForkLimits())
     children.give("key", "a counter is no work")
     with pytest.raises(GraderPoolError, match=r"the process of the grader failed: AttributeError: .*waits"):
         children.poll(60.0)
