@@ -40,11 +40,11 @@ def sentence(fact: Fact) -> str:
 SENTENCES = {
     # which lines and files were taken
     "lines_taken": "{num} of {num_lines} lines record a step; the step is {origin}.",
-    "cut_lines": "Lines that are cut or hold no row are left out: {num}, the first is line {line}.",
-    "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
-    "longest_history": "{file} is read: the longest of {num_files} histories.",
+    "cut_lines": "{num} lines are cut off or hold no row and are left out; the first is line {line}.",
+    "rows_counted": "The log does not name its steps, so compute is the number of the record, from 1 to {num}.",
+    "longest_history": "{file} is read, the longest of {num_files} histories.",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
-    "contained": "{files} hold the first part of {file} and are left out.",
+    "contained": "{files} are left out: they repeat the first part of {file}.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "units": "Amounts in {columns} are converted to single units.",
     "one_column_per_run": "The table has one column per run: {columns}.",
@@ -52,41 +52,41 @@ SENTENCES = {
     "one_column": "{others} and {column} are one column: no row has both.",
     # what is a run
     "attempts": (
-        "{place} holds {num} attempts that each begin anew: they are separate curves (keep one with --where "
+        "{place} holds {num} attempts that each start over: they are separate curves (keep one with --where "
         "attempt=N, or pool with --seed attempt)."
     ),
-    "short_attempts": "Short attempts ({num_rows} rows) of {place} are left out: the run began anew after them.",
+    "short_attempts": "Short attempts of {place} ({num_rows} rows) are left out: the run started over after them.",
     "superseded": (
-        "The step goes from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
+        "The step goes back from {from_step:g} to {to_step:g} at {place}, as when a run resumes (restarts: {times}): "
         "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
     ),
     "steps_come_back": (
-        "The step of {place} does not rise at {num} of {num_rows} values: they are read as several measurements of a "
-        "step. If several runs printed them, give the log of each."
+        "The step of {place} does not rise at {num} of {num_rows} values, which are read as further measurements of "
+        "a step. If several runs wrote this log, pass the log of each."
     ),
     "files_unused": "Files without a curve are left out: {names}.",
     "files_beside": "Logs beside run folders are not read: {names}.",
-    "files_beyond": "{num} files are not read: of a folder at most {most} are; name the others, or give a pattern.",
+    "files_beyond": "{num} files are not read: at most {most} are read per folder. Name the others, or give a pattern.",
     "files_joined": "{names} are one run: each continues the one before (--by file keeps them apart).",
-    "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",
-    "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
-    "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
+    "seeds_by_name": "By their names, {names} are runs of one curve (--by {column} keeps them apart).",
+    "steps_per_epoch": "{step} starts again in each of {num} values of {coarse}, so the steps are counted on.",
+    "runs_joined": "{names} of column {column} are one run: each starts at a later step than the one before it.",
     "no_reward": "{names} have no {y} and are left out.",
     "runs_apart": "Each value of {columns} is a curve of its own (--seed COLUMN makes them runs of one).",
     # which rows count
-    "held_values": "{num} of {num_rows} rows repeat the value of the row before: a value counts once.",
+    "held_values": "{num} of {num_rows} rows repeat the value of the row before; each value counts once.",
     "start_at_zero": (
-        "The start is {start:.4g}, the mean at compute {compute:g} (rows: {num}), taken as the model before training; "
-        "--start gives another."
+        "The start is {start:.4g}, the mean at compute {compute:g} ({num} rows), taken as the model before training; "
+        "--start sets another."
     ),
     "start_is_late": (
-        "The first row lies at compute {compute:g}, not before training: it is a point, and the start is fitted."
+        "The first row is at compute {compute:g}, not before training, so it counts as a point and the start is fitted."
     ),
     "start_from_evaluation": "The start, {start:.4g}, is {column} before training (--start fit leaves it out).",
     # in which unit
     "percent": "{y} runs from {low:.4g} to {high:.4g} and is read as per cent.",
-    "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits (--y-scale names some).",
+    "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits (--y-scale sets some).",
     "cpu_time": "The run had no GPU: gpu_hours are hours of CPU time.",
-    "shared_hours": "Runs of the study shared a device, so that their hours are not to be trusted.",
-    "counted_in_flops": "Time per FLOP changed during the run: compute is counted in FLOPs (--x gpu_hours: in time).",
+    "shared_hours": "Runs of the study shared a device, so their hours cannot be trusted.",
+    "counted_in_flops": "Time per FLOP changed during the run: compute is counted in FLOPs (--x gpu_hours: in hours).",
 }

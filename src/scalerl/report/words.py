@@ -106,7 +106,7 @@ def filled(template: str, values: Values) -> str:
 
 def _missing_points(values: Values) -> str:
     start = ", the start included" if values["has_start"] else ""
-    left_out = " Others lie outside the range that is fitted: {num_left_out}." if values["num_left_out"] else ""
+    left_out = " {num_left_out} more lie outside the range that is fitted." if values["num_left_out"] else ""
     return filled(
         "It is too early to judge {name}: it has {num:g} of the {needed:g} points that are needed" + start + "."
         + left_out,
@@ -201,7 +201,7 @@ REMEDIES = {
     "lag": ": generate with fewer slots, or push weights more often",
     "fall": ": take a checkpoint from before the fall",
     "overtrained": ": answers become alike; stop, or take a checkpoint from the peak if variety matters",
-    "overfitted": ": it learns its problems by heart; take a checkpoint from before the fall, or more problems",
+    "overfitted": ": the model memorises its problems; take a checkpoint from before the fall, or more problems",
     "uneven_time": ": compute is counted in FLOPs",
     "stalled": "; this time is not on the compute axis (time/stalled_s)",
 }
@@ -407,14 +407,14 @@ WORDS: dict[str, Words] = {
     ),
     "settle": _settled,
     "default_budget": "This is 4 times the largest compute measured; --at names another budget.",
-    "best_checkpoint": "{names} fell after a peak: the best checkpoint competes.",
+    "best_checkpoint": "After a fall, the best checkpoint is what is compared: {names}.",
     "assumed_spread": (
         "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
         "assumed; --run-spread names another."
     ),
     "shared_exponents": "Exponents at one ceiling of {ceiling:r}: {exponents}.",
     "same_run": "{a} and {b} hold the same points: one is the other, or a part of it.",
-    "different_prompts": "{names} were evaluated on other prompts{of_set} and are not compared.",
+    "different_prompts": "{names} were evaluated on different prompts{of_set} and are not compared.",
     "different_units": "The curves count compute in different units ({units}) and are not compared.",
     "different_rewards": "The curves are of different rewards ({names}) and are not compared.",
     "unlike_rewards": "The curves are of different rewards ({names}): the answer holds only if these measure the same.",
@@ -430,11 +430,11 @@ WORDS: dict[str, Words] = {
         "apart."
     ),
     "pooled_prior": "Earlier runs ({num}) inform each curve.",
-    "not_pooled": "Not informed by others: {names}.",
+    "not_pooled": "Fitted without the others: {names}.",
     "equal_curves": "{names} have the same reward at every point: what differs between them has had no effect.",
     # The paper's procedure
     "paper": "By the paper's procedure {name} has A = {ceiling:r}, B = {exponent:.2f} and C_mid = {midpoint:c} {unit}.",
-    "paper_edge": "Of {name} {names} lies on the edge of its grid.",
+    "paper_edge": "For {name}, {names} lies on the edge of the grid of the paper's procedure.",
     "paper_ceiling": (
         "By the paper's rule {winner} is the better of {a} and {b}: its ceiling is higher by {difference:r}, more than "
         "{margin:w}."
@@ -502,14 +502,14 @@ WORDS: dict[str, Words] = {
         "{names:or} will do equally well: at {at:c} {unit} they differ by less than what matters ({worth:w})."
     ),
     "plan_continue": _continue,
-    "plan_worth_most": "One more stage is worth most on {name}: {value:.2g} of reward is expected of it.",
+    "plan_worth_most": "One more stage pays most on {name}: expect {value:.2g} of reward from it.",
     "plan_at_target": "At the target: {names}.",
     "plan_chosen": "Taken, and not continued: {names}.",
     "plan_not_chosen": "Stop {names}: another arm is taken.",
-    "plan_tells_most": "Would tell most: {names}.",
+    "plan_tells_most": "More compute on {names} would tell most.",
     "plan_tells_little": "Stop {names}: more compute would hardly change the choice.",
     "plan_no_curve": "Too few points to judge: {names}.",
-    "plan_past_peak": "Stop {names}: after a fall, the best checkpoint competes.",
+    "plan_past_peak": "Stop {names}: past the peak, more compute does not help.",
     "plan_budget": "The budget is spent: no compute is left for {names}.",
     "plan_cannot": "{names} cannot be continued.",
     # Transfers and sealed forecasts
@@ -521,9 +521,9 @@ WORDS: dict[str, Words] = {
     "transfer_state": "{name} is left out: it is {detail}.",
     "transfer_form": "{name} is left out: a {detail} form fits it.",
     "score_held": "{level:%} intervals held {share:%} of {num} later points.",
-    "score_nothing": "Nothing was measured since that a forecast covers.",
+    "score_nothing": "No forecast covers anything measured since.",
     "score_changed": "{name}: the log no longer holds the data that the forecast was made from.",
-    "score_missing": "{name} is not in what was given.",
+    "score_missing": "{name} is not among the given logs.",
     # Stop rules and callbacks
     "forecast": _forecast,
     "rule_holds": "stop_when {rule!r} holds at step {step}: {reason}",
