@@ -102,10 +102,10 @@ class Alarm:
     def text(self) -> str:
         return self.say().text
 
-    def say(self) -> Say:
-        """Return the alarm in words."""
+    def say(self, **where: str) -> Say:
+        """Return the alarm in words; with the name of its `run` and the `unit` of compute also when it was."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return Say(f"alarm_{self.kind}", values, Level.WHY if self.ended is not None else Level.WARNING)
+        return Say(f"alarm_{self.kind}", values | where, Level.WHY if self.ended is not None else Level.WARNING)
 
 
 # Signals --------------------------------------------------------------------------------------------------------------

@@ -137,9 +137,7 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
         if factors.max() <= (1.0 + ALIKE) * factors.min():
             answers.append(AxisAnswer(axis=axis, at=at, comparison=first))
         elif len(usable) <= MOST_ON_AXES:
-            fits = {data.name: fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-                    for data in on_axis}  # fmt: skip
-            again = options.compare(fits, at)
+            again = options.compare({data.name: _fitted(data, options).fit for data in on_axis}, at)
             assert isinstance(again, Comparison)
             answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
     return tuple(answers)

@@ -16,6 +16,7 @@ from scalerl.logs.names import file_names, without_seed
 from scalerl.report.analyse import HALF, compared, fitted_curves, pool_notes
 from scalerl.report.document import Level, Say, say
 from scalerl.report.inside import Root
+from scalerl.report.numbers import join_names
 from scalerl.report.options import FitOptions
 from scalerl.report.outlook import with_end
 from scalerl.report.places import Source, planned
@@ -35,6 +36,8 @@ from scalerl.report.workers import Workers, worth
 
 SEVERAL_RUNS = 8
 """A fit of several runs takes as long as this many fits of one."""
+MOST_IN_TITLE = 3
+"""Of more runs the title says how many they are."""
 UNEVEN = 1.3
 """Times as long for the same work: something else used the machine."""
 
@@ -66,7 +69,9 @@ def gather(paths: Sequence[Path]) -> tuple[Source, list[Run]]:
         is_run = store.is_run_folder(log.path)
         source = Source(path=log.path, root=Root(), kind="run" if is_run else "log", name=name, arm=name)
         runs.append(replace(read_folder(source), facts=log.facts) if is_run else run_of_log(source, log))
-    title = file_names([path.resolve()])[0] if len(paths) == 1 else "report"
+    names = [run.name for run in runs]
+    several = join_names(names) if len(names) <= MOST_IN_TITLE else say("several_runs", num=len(names)).text
+    title = file_names([path.resolve()])[0] if len(paths) == 1 else several
     return Source(path=path, root=Root(), kind="all", name=title), runs
 
 

@@ -86,6 +86,12 @@ class Line:
     new_band: tuple[np.ndarray, np.ndarray] | None = None
     """Where one new evaluation should fall."""
 
+    def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+        """Yield compute and reward of the part before the data, within it and after it, and whether it is solid."""
+        for begin, end in ((0.0, self.first), (self.first, self.last), (self.last, math.inf)):
+            part = (self.compute >= begin) & (self.compute <= end)
+            yield self.compute[part], self.reward[part], begin == self.first
+
 
 POINT = ("compute", "reward", "error", "run", "role")
 """What is known of each point."""

@@ -23,8 +23,10 @@ def _section(section: Section) -> Markup:
         for folded in (False, True)
     )
     title = [tag("h2", section.title)] if section.title else []
-    folded = [tag("details", tag("summary", "Details"), *details, data_key=section.key)] if details else []
-    return tag("section", *title, *shown, *folded, id=f"section-{section.key}")
+    # A section of nothing but details is folded as a whole, behind its title.
+    head, summary = (title, "Details") if shown else ([], joined(*title))
+    folded = [tag("details", tag("summary", summary), *details, data_key=section.key)] if details else []
+    return tag("section", *head, *shown, *folded, id=f"section-{section.key}")
 
 
 def _say(block: Say) -> Markup:

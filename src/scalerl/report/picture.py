@@ -252,13 +252,8 @@ def draw_chart(axes: Any, chart: Curves) -> None:
             for band, alpha in ((line.new_band, 0.07), (line.band, 0.17)):
                 if band is not None:
                     axes.fill_between(line.compute, *band, color=shade, alpha=alpha, linewidth=0)
-            for begin, end, style in (
-                (0, line.first, DASHED),
-                (line.first, line.last, "-"),
-                (line.last, np.inf, DASHED),
-            ):
-                part = (line.compute >= begin) & (line.compute <= end)
-                axes.plot(line.compute[part], line.reward[part], color=shade, linestyle=style,
+            for compute, reward, is_solid in line.parts():
+                axes.plot(compute, reward, color=shade, linestyle="-" if is_solid else DASHED,
                           linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
         for place in each.marks:
             axes.plot(*place, marker="*", color=shade, markersize=9, markeredgecolor="white", zorder=6)
@@ -300,7 +295,10 @@ def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
         if not len(part.reward):
             continue
         shape = {"marker": marker(each.colour, run), "markersize": size, "linestyle": "", "color": shade}
-        axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, **shape, **style)
+        if np.isfinite(part.error).any():
+            axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, **shape, **style)
+        else:
+            axes.plot(part.compute, part.reward, **shape, **style)
 
 
 def explain_params(axes: Any, fit: Fit, shade: str) -> None:

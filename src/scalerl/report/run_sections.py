@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scalerl import store
-from scalerl.report.alarms import LIMITS, Alarm, fall_alarms, shown
+from scalerl.report.alarms import LIMITS, fall_alarms, shown
 from scalerl.report.document import Blocks, Json, Level, Lines, Samples, Say, grid, picked, rounded, say, table
 from scalerl.report.metrics import CHARTS, number, thinned, with_pace
 from scalerl.report.results import Result
@@ -33,21 +33,13 @@ def health(result: Result) -> Blocks:
     yield from run_says(result.folders)
     for run in runs:
         for alarm in shown(run.alarms):
-            yield from alarm_says(alarm, run.name if len(runs) > 1 else "")
+            yield alarm.say(run=run.name if len(runs) > 1 else "", unit="")
     for curve in result.curves if runs else ():
         columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
         for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
-            yield from alarm_says(alarm, curve.name if len(result.curves) > 1 else "", curve.unit)
+            yield alarm.say(run=curve.name if len(result.curves) > 1 else "", unit=curve.unit)
     yield from lines_of(runs, list(dict.fromkeys(run.arm for run in runs)))
     yield from pass_lines(runs)
-
-
-def alarm_says(alarm: Alarm, run: str, unit: str = "") -> Iterator[Say]:
-    """Yield an alarm and when it was, with the name of its run where there are several."""
-    what = alarm.say()
-    yield what
-    given = {"run": run, "unit": unit, "began_compute": alarm.began_compute}
-    yield say("alarm_when", what.level if run else Level.WHY, alarm, **given)
 
 
 def run_says(runs: Sequence[Run]) -> Iterator[Say]:
@@ -105,7 +97,9 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
 
 def cost(result: Result) -> Blocks:
     """Show what runs have spent, in compute, time and money."""
-    runs, price = result.folders, result.options.price
+    runs = result.folders
+    hours = hours_name(run.hours for run in runs)
+    price = result.options.price if hours == "GPU-hours" else None  # an hour of a CPU has another price
     rows = [
         ({"steps": f"{run.num_steps:,}", "status_text": status_text(run)}, _spent(run.cost, run.seconds, price), run)
         for run in runs
@@ -116,7 +110,7 @@ def cost(result: Result) -> Blocks:
         whole = {"name": "together", "status_text": "", "time": "", "steps": ""}
         rows.append((whole, _spent(amounts, seconds, price), None))
     columns = {
-        (hours_name(run.hours for run in runs) if head == "GPU-hours" else head): template
+        (hours if head == "GPU-hours" else head): template
         for head, template in COST_COLUMNS.items()
         if head != "cost" or price is not None
     }

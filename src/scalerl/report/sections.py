@@ -136,7 +136,7 @@ def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
     saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
     if saved:
-        yield say("checkpoint_saved", step=max(saved))
+        yield say("checkpoint_saved", name=curve.name, step=max(saved))
 
 
 def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> Iterator[Say]:
@@ -357,13 +357,13 @@ def axes(result: Result, name: str) -> Blocks:
         rows.append(({"label": label, "kind": kind, "first": comparison.standings[0], **finest}, each, comparison))
     if len(answers) > 1:
         if len(by_answer) == 1:
-            yield say("axes_agree", DETAIL, axes=tuple(label for labels in by_answer.values() for label in labels))
+            yield say("axes_agree", axes=tuple(label for labels in by_answer.values() for label in labels))
         else:
             each_says = (
                 say("axis_answer", labels=tuple(labels), answer=answer) for answer, labels in by_answer.items()
             )
             yield say("axes_disagree", WARNING, answers=tuple(each.text for each in each_says))
-        yield table("axes", AXIS_COLUMNS, rows, left=2)
+        yield table("axes", AXIS_COLUMNS, rows, left=2, level=DETAIL if len(by_answer) == 1 else WHY)
     if answers and axis_label(answers[0].axis) == AXIS_LABELS["step"]:
         for axis, ratio in uneven_steps(curve.series for curve in members).items():
             yield say("uneven_steps", WARNING, axis=axis_label(axis), ratio=ratio)

@@ -97,13 +97,8 @@ def _line(frame: Frame, line: Line) -> Iterator[Markup]:
         yield frame.path(
             np.concatenate([line.compute, line.compute[::-1]]), np.concatenate([low, high[::-1]]), class_="band"
         )
-    for begin, end, name in (
-        (0.0, line.first, "forecast"),
-        (line.first, line.last, "line"),
-        (line.last, np.inf, "forecast"),
-    ):
-        part = (line.compute >= begin) & (line.compute <= end)
-        yield frame.path(line.compute[part], line.reward[part], class_=name)
+    for compute, reward, is_solid in line.parts():
+        yield frame.path(compute, reward, class_="line" if is_solid else "forecast")
 
 
 def lines_svg(block: Lines) -> Markup:

@@ -234,7 +234,7 @@ WHY_EMPTY = {
 
 
 def _alarm(kind: str) -> Callable[[Values], str]:
-    """Return the words of an alarm: what is so, then what can help, or how it has changed."""
+    """Return the words of an alarm: what is so, then what can help, or how it has changed; on a page, when it was."""
 
     def words(values: Values) -> str:
         subject = values["subject"]
@@ -255,7 +255,7 @@ def _alarm(kind: str) -> Callable[[Values], str]:
             set_names=f": set {names}" if names else "",
             keeping=", or train on cut answers" if "filter." in names else "",
         )
-        return f"{_capital(fact)}{remedy}."
+        return f"{_capital(fact)}{remedy}.{_when(values) if 'run' in values else ''}"
 
     return words
 
@@ -265,15 +265,15 @@ def _capital(sentence: str) -> str:
 
 
 def _when(values: Values) -> str:
-    """Say of which run an alarm is, when it began, and when it ended."""
-    whose = f"{values['run']}, " if values["run"] else ""
-    if values["ended"] is not None:
-        return f"({whose}from step {values['began']:g} to step {values['ended']:g})"
+    """Return when an alarm began and ended, and of which run it is, as a sentence of its own."""
+    began = "From" if values["ended"] is not None else "Since"
+    time = "Throughout the run"
     if values["began"] is not None:
-        return f"({whose}since step {values['began']:g})"
-    if values["began_compute"] is not None:
-        return f"({whose}{filled('since {began_compute:c} {unit})', values)}"
-    return f"({whose}throughout the run)"
+        time = f"{began} step {values['began']:g}"
+    elif values["began_compute"] is not None:
+        time = filled("Since {began_compute:c} {unit}", values)
+    until = "" if values["ended"] is None else f" to step {values['ended']:g}"
+    return f" {time}{until}{' in ' if values['run'] else ''}{values['run']}."
 
 
 def _untrained(values: Values) -> str:
@@ -320,6 +320,7 @@ WORDS: dict[str, Words] = {
     **SENTENCES,
     "problem": "{name} has no curve: {problem}",
     "holds_for": "For {names}:",
+    "several_runs": "{num} runs",
     "columns": "Compute is {compute}, reward is {reward}.",
     "columns_recognised": "Compute is {compute}, reward is {reward}; name others with --x and --y.",
     "explain": "--explain says more.",
@@ -342,12 +343,12 @@ WORDS: dict[str, Words] = {
         "with probability {probability:p}."
     ),
     "checkpoint_step": (
-        "Take the checkpoint of step {checkpoint:,.0f}, the last point before the fall; {num_after} came after it."
+        "Take the checkpoint of {name} at step {checkpoint:,.0f}, the last point before the fall; {num_after} came after it."
     ),
     "checkpoint_compute": (
-        "Take the checkpoint at {last_good:c} {unit}, the last point before the fall; {num_after} came after it."
+        "Take the checkpoint of {name} at {last_good:c} {unit}, the last point before the fall; {num_after} came after it."
     ),
-    "checkpoint_saved": "The last checkpoint on disk before the fall is that of step {step:,.0f}.",
+    "checkpoint_saved": "The last checkpoint of {name} on disk before the fall is that of step {step:,.0f}.",
     "ceiling": "Its ceiling is {ceiling:r}.",
     "dip": "A dip of {depth:r} at {compute:c} {unit} was regained later.",
     "doubling": _doubling,
@@ -463,7 +464,6 @@ WORDS: dict[str, Words] = {
         "trusted: compute is counted in FLOPs."
     ),
     **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
-    "alarm_when": _when,
     # The board
     "unreadable": "{name} cannot be read: {fault}.",
     "no_link_outside": "{name} is not read: it holds a link to a file outside the folder that was named.",

@@ -193,7 +193,8 @@ def _look(result: Result, problems: Sequence[Say]) -> Look:
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
         "num_alarms": sum(is_alarm(each) for part in made for each in part["blocks"]),
     }
-    seen.lines = [_line(row, curve, several=len(curves) > 1) for curve in curves]
+    several = len({curve.name for curve in curves}) > 1
+    seen.lines = [_line(row, curve, several=several) for curve in curves]
     seen.lines = seen.lines or [{**row, "curve": "", **dict.fromkeys(CELLS, "")}]
     seen.num_samples = len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0
     seen.is_empty = not result.curves and not run.columns
@@ -202,8 +203,7 @@ def _look(result: Result, problems: Sequence[Say]) -> Look:
 
 def is_alarm(block: Json) -> bool:
     """Return whether a block of a section warns of something that goes on."""
-    is_one = block["type"] == "say" and block["kind"].startswith("alarm_") and block["kind"] != "alarm_when"
-    return is_one and block["level"] == Level.WARNING
+    return block["type"] == "say" and block["kind"].startswith("alarm_") and block["level"] == Level.WARNING
 
 
 CELLS = {
@@ -217,9 +217,10 @@ CELLS = {
 
 
 def _line(row: Json, curve: CurveResult, *, several: bool) -> Json:
-    """Return the line of a curve in the overview; one of several of a log has a name and a step of its own."""
+    """Return the line of a curve in the overview; one of several of a log has its set, and a name and step of its own."""
     series, steps = curve.series, curve.series.axes.get("step", np.empty(0))
-    own = {"curve": curve.name, "step": f"step {steps.max():,.0f}" if len(steps) else ""} if several else {"curve": ""}
+    own = {"step": f"step {steps.max():,.0f}" if len(steps) else ""} if several else {}
+    own["curve"] = "/".join(filter(None, (curve.name if several else "", curve.evaluation_set)))
     values = Lookup({"last": float(series.reward[np.argmax(series.compute)]), "do": do_text(curve)}, curve)
     cells = {name: filled(template, values) for name, template in CELLS.items()}
     return {**row, **own, **cells}

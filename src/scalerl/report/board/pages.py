@@ -62,7 +62,7 @@ def article(look: Look) -> Markup:
     if row["kind"] in ("run", "log"):
         kind = row["format"] if row["status"] == "log" else row["status"]
         changed = time.strftime("%H:%M:%S", time.localtime(row["updated_at"]))
-        texts = [": ".join(filter(None, (kind, row["reason"]))), row["step"], changed]
+        texts = [": ".join(filter(None, (kind, row["reason"]))), row["step"], f"changed at {changed}"]
         state = tag("span", class_=f"state {row['status']}", aria_hidden="true")
         head = [tag("p", state, *(tag("span", text) for text in texts if text), class_="head")]
     return tag("article", tag("h1", row["name"]), *head, look.html, data_samples=look.num_samples)
