@@ -12,7 +12,7 @@ from scalerl.callbacks.forecast import FEWEST_REWARDS, describe, is_due, make_fo
 from scalerl.curves import Action, Decision, State, Value
 from scalerl.errors import UsageError
 from scalerl.logs import Series
-from scalerl.report.words import text
+from scalerl.report.words import to_do
 
 
 def forecast(state: State = State.RISING, *, p_worth: float = 0.05, p_seen: float = 1.0, num: int = 8) -> Forecast:
@@ -124,7 +124,8 @@ def test_fall_is_told_in_the_unit_of_compute():
     assert made is not None
     assert made.decision.state == State.PAST_PEAK
     assert made.decision.fall is not None
-    assert made.to_do == text("do_checkpoint_step", {"step": made.decision.fall.last_good})
+    past = {"state": State.PAST_PEAK, "action": made.decision.action, "checkpoint": made.decision.fall.last_good}
+    assert made.to_do == to_do(past)
     assert made.to_do in made.text
 
 

@@ -86,7 +86,7 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path: Path):
     (broken / "recipe.json").write_text("{broken")
     result = report(folder)
     assert [curve.name for curve in result.curves] == ["base"]
-    problems = " ".join(each.text for each in says(document(result)) if each.kind == "fault")
+    problems = " ".join(each.text for each in says(document(result)) if each.kind == "fault_of")
     assert "recipe.json" in problems
     assert "evals.jsonl" in problems
 

@@ -11,12 +11,13 @@ from run_folders import write_run, write_study
 from scalerl.errors import InputError
 from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.analyse import analyse_compare, fitted_curves
+from scalerl.report.arms import hours_name
 from scalerl.report.inside import Root
 from scalerl.report.metrics import thinned
 from scalerl.report.options import FitOptions, unit_of
 from scalerl.report.places import MOST_SOURCES, Source, discover
 from scalerl.report.run_sections import lines_of, run_says
-from scalerl.report.runs import Run, hours_name, read_source
+from scalerl.report.runs import Run, read_source
 
 
 def opened(folder: Path) -> Run:
@@ -73,7 +74,8 @@ def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
     lines = (folder / "evals.jsonl").read_text().splitlines()
     (folder / "evals.jsonl").write_text("\n".join([*lines[:3], "{damaged", *lines[3:]]))
     run = opened(folder)
-    assert run.faults() == [f"{folder / 'evals.jsonl'}, line 4: not a JSON object, and left out."]
+    (fault,) = run.faults()
+    assert (fault.kind, fault.values["file"], fault.values["first"]) == ("line_left_out", folder / "evals.jsonl", 4)
     assert len(run.table().frame) == len(lines)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scalerl.curves import State, Value
+from scalerl.curves import Action, Answer, Fall, State, Value
 from scalerl.report import words
 from scalerl.report.words import ALARMS, NO_VERDICT, WHY_EMPTY, WORDS
 
@@ -33,12 +33,20 @@ COMPARED = {"names": ("one", "two"), "at": 64000.0, "unit": "GPU-hours", "worth"
 GAIN = {"name": "run", "first": 0.3, "last": 0.31, "num_last": 3, "num_steps": 24, "num_skipped": 4, "num_empty": 20}
 FORECAST = {"state": "rising", "to_do": "go on", "ceiling": VALUE, "doubling": None, "end": VALUE, "num": 12}
 WHEN = {"run": "arm-seed0", "began": 10.0, "ended": 30.0, "began_compute": None, "unit": "steps"}
+FALL = Fall(drop=VALUE, peak=0.7, now=0.088, last_good=80.0, num_after=12, probability=0.99)
+TO_DO = {"state": State.RISING, "action": Action.OPEN, "settled_at": 2.0}
+PAST = {"state": State.PAST_PEAK, "action": Action.STOP, "fall": FALL, "unit": "GPU-hours", "checkpoint": 320.0}
+NEEDED = {"compute": BY_SPEC["%"], "level": 0.9, "p_never": 0.99}
 DOUBLING = {"doubling": BY_SPEC["+r"], "worth": 0.01, "p_worth": 0.6}
 GIVEN: dict[str, Mapping[str, Any]] = {
     "too_early_points": {"name": "run", "num": 4, "needed": 6, "num_left_out": 3, "has_start": True},
     "doubling": {**DOUBLING, "action": "go on", "price": 22500.0},
     "settle": {"a": "one", "b": "two", "times": 2.0, "seeds": 3},
     "either": COMPARED,
+    "to_do": {**TO_DO, "settled_at": None},
+    "ceiling_or_peak": {"ceiling": VALUE, "fall": None},
+    "needed": NEEDED,
+    "advice": {"answer": Answer.EITHER, "winner": None},
     "chart_note": {"level": 0.9, "has_bands": True},
     "picture_note": {"level": 0.9, "more": 3},
     "gain_no_update": GAIN,
@@ -66,6 +74,17 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "doubling/open": {**DOUBLING, "action": "open", "price": None},
     "settle/never": {"a": "one", "b": "two", "times": None, "seeds": None},
     "either/three": {**COMPARED, "names": ("one", "two", "three")},
+    "to_do/settled": TO_DO,
+    "to_do/go on": {**TO_DO, "action": Action.GO_ON},
+    "to_do/stop": {**TO_DO, "action": Action.STOP},
+    "to_do/too early": {**TO_DO, "state": State.TOO_EARLY},
+    "to_do/flat": {**TO_DO, "state": State.FLAT},
+    "to_do/checkpoint": PAST,
+    "to_do/checkpoint by compute": {**PAST, "checkpoint": None},
+    "ceiling_or_peak/fallen": {"fall": FALL},
+    "needed/never": {**NEEDED, "compute": None},
+    "needed/not known": {**NEEDED, "compute": None, "p_never": 0.6},
+    "advice/one": {"answer": Answer.TAKE, "winner": "one"},
     "chart_note/without bands": {"level": 0.9, "has_bands": False},
     "alarm_truncated/over on a page": {**ALARM, **WHEN},
     "alarm_truncated/lasts": {**ALARM, **WHEN, "ended": None},

@@ -11,7 +11,6 @@ from scalerl.curves.decide import value_draws
 from scalerl.logs import Series
 from scalerl.report.outlook import FIRST_FIT, LiveForecast
 from scalerl.report.results import CurveResult
-from scalerl.report.sections import do_text
 from scalerl.report.words import text
 
 FEWEST_REWARDS = 16
@@ -111,7 +110,7 @@ def describe(
         num_points=curve.num_points,
         compute=curve.scale,
         decision=decision,
-        to_do=do_text(outlook),
+        to_do=outlook.to_do,
         ceiling=outlook.ceiling,
         doubling=outlook.doubling,
         end=outlook.at_end.reward if has_risen and outlook.at_end is not None else None,

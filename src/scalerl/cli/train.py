@@ -303,13 +303,12 @@ class Terminal(RunTerminal):
     def _post_decision(self, name: str, outlook: "CurveResult | None") -> None:
         """Post where a run stands and what to do, where that is another answer than before."""
         from scalerl.curves import State
-        from scalerl.report.sections import do_text
 
         if outlook is None or outlook.decision is None or outlook.decision.state == State.TOO_EARLY:
             return
         before, self._decided[name] = self._decided.get(name), (outlook.decision.state, outlook.decision.action)
         if self._decided[name] != before:
-            self.notifier.send(f"{name} is {outlook.decision.state}: {do_text(outlook)}\n{self.last_lines[-1]}")
+            self.notifier.send(f"{name} is {outlook.decision.state}: {outlook.to_do}\n{self.last_lines[-1]}")
 
     def hung(self, reason: str) -> None:
         self.close()

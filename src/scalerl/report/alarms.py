@@ -250,7 +250,11 @@ def alarms(
     for name, curve in curves.items():
         raised += [] if curve is None else fall_alarms(name, curve, columns)
     raised += uneven_time(curves.values())
-    return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in raised]
+    return with_remedies(raised, remedies)
+
+
+def with_remedies(alarms: Sequence[Alarm], remedies: Mapping[str, tuple[str, ...]]) -> list[Alarm]:
+    return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in alarms]
 
 
 def uneven_time(curves: Iterable[CurveResult | None]) -> list[Alarm]:

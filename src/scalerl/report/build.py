@@ -3,7 +3,6 @@
 A run that cannot be read becomes a warning; the rest of the report is made all the same.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.formats import Log, read_logs
-from scalerl.logs.names import file_names, without_seed
+from scalerl.logs.names import file_names
 from scalerl.report.analyse import HALF, compared, fitted_curves, pool_notes
+from scalerl.report.arms import hours_name, joined_seeds, uneven_pace
 from scalerl.report.document import Level, Say, say
 from scalerl.report.inside import Root
 from scalerl.report.numbers import join_names
@@ -21,17 +21,7 @@ from scalerl.report.options import FitOptions
 from scalerl.report.outlook import with_end
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
-from scalerl.report.runs import (
-    ARM,
-    PER_RUN,
-    WAITING,
-    Run,
-    hours_name,
-    read_folder,
-    read_source,
-    run_of_log,
-    uneven_pace,
-)
+from scalerl.report.runs import ARM, WAITING, Run, read_folder, read_source, run_of_log
 from scalerl.report.workers import Workers, worth
 
 SEVERAL_RUNS = 8
@@ -89,7 +79,7 @@ def report_on(
 
     `end` is the compute at the end of a budget that a run does not name itself, and `most` the number of curves to fit.
     """
-    notes = [*_joined_seeds(runs)] if source.kind != "study" else []
+    notes = [*joined_seeds(runs)] if source.kind != "study" else []
     notes = [*_faults(source, runs), *notes]
     if not (tables := [run.table(with_arm=len(runs) > 1) for run in runs if not run.problem]):
         first = notes[0].text if notes else "none is evaluated yet."
@@ -129,29 +119,12 @@ def report_on(
 
 def _faults(source: Source, runs: Sequence[Run]) -> Iterator[Say]:
     """Yield what cannot be read, has not started, or was not run."""
-    faults = [f"{run.name}: {fault}" if run.is_folder else fault for run in runs for fault in run.faults()]
-    if waiting := [run.name for run in runs if run.status == WAITING]:
-        faults.append(f"Not started yet: {', '.join(waiting)}.")
-    faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in source.plan.get("skipped", []) if ARM in row]
-    yield from (say("fault", Level.WARNING, problem=fault) for fault in faults)
-
-
-def _joined_seeds(runs: Sequence[Run]) -> Iterator[Say]:
-    """Join runs whose recipes differ only in the seed into one arm; yield a note on each."""
-    same: dict[str, list[Run]] = {}
     for run in runs:
-        key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
-        same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
-    taken: set[str] = set()
-    for members in same.values():
-        short = {without_seed(run.name) for run in members}
-        arm = short.pop() if len(members) > 1 and len(short) == 1 else members[0].name
-        arm = members[0].name if arm in taken else arm
-        taken.add(arm)
-        for run in members:
-            run.source = replace(run.source, arm=arm)
-        if len(members) > 1:
-            yield say("seeds_joined", runs=tuple(run.name for run in members), arm=arm)
+        for fault in run.faults():
+            yield say("fault_of", Level.WARNING, name=run.name, problem=fault.text) if run.is_folder else fault
+    if waiting := tuple(run.name for run in runs if run.status == WAITING):
+        yield say("waiting", Level.WARNING, names=waiting)
+    yield from (say("skipped", Level.WARNING, row) for row in source.plan.get("skipped", []) if ARM in row)
 
 
 def _with_study_options(options: FitOptions, source: Source) -> FitOptions:

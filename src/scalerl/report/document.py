@@ -198,7 +198,7 @@ def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[str]], **given:
     return Grid(key=key, heads=tuple(heads), rows=tuple(map(tuple, rows)), **given) if rows else None
 
 
-def table(key: str, columns: Mapping[str, str], items: Iterable[Sequence[Any]], **given: Any) -> Grid | None:
+def table(key: str, columns: Mapping[str, words.Words], items: Iterable[Sequence[Any]], **given: Any) -> Grid | None:
     """Return a table from templates by their heads; each item is a row: the objects that have what templates name."""
     heads = [head for head, template in columns.items() if template]
     rows = [[words.filled(columns[head], words.Lookup(*objects)) for head in heads] for objects in items]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.logs.columns import with_role
+from scalerl.logs.formats import Log
 from scalerl.report.document import rounded
 
 Array = NDArray[np.float64]
@@ -110,17 +112,6 @@ def replaced(columns: Mapping[str, Array], kept: NDArray[np.intp]) -> dict[str, 
                                        for key, each in spent.items()}}  # fmt: skip
 
 
-def renamed(columns: Sequence[str]) -> dict[str, str]:
-    """Return, for each of our keys, the column of another trainer's log that holds it."""
-    names: dict[str, str] = {}
-    for key, others in COLUMNS.items():
-        taken = names.values()
-        name = next((name for name in (key, *others) if name in columns and name not in taken), None)
-        if name is not None:
-            names[key] = name
-    return names
-
-
 def thinned(key: str, values: Array, num: int = MOST_POINTS, digits: int = 5) -> list[float | None]:
     """Return the means of at most `num` blocks of neighbouring values, of a column `*_max` the largest."""
     if not len(values):
@@ -133,6 +124,49 @@ def thinned(key: str, values: Array, num: int = MOST_POINTS, digits: int = 5) ->
     count = np.add.reduceat(known, begins, dtype=int)
     total = np.add.reduceat(np.where(known, values, 0.0), begins)
     return rounded(np.where(count > 0, total / np.maximum(count, 1), np.nan), digits)
+
+
+# Of another trainer's log ---------------------------------------------------------------------------------------------
+
+
+def renamed(columns: Sequence[str]) -> dict[str, str]:
+    """Return, for each of our keys, the column of another trainer's log that holds it."""
+    names: dict[str, str] = {}
+    for key, others in COLUMNS.items():
+        taken = names.values()
+        name = next((name for name in (key, *others) if name in columns and name not in taken), None)
+        if name is not None:
+            names[key] = name
+    return names
+
+
+def step_column(log: Log) -> str | None:
+    """Return the column of steps of a log; None if it has none."""
+    columns = list(log.frame.columns)
+    return renamed(columns).get("step", next(iter(with_role(columns, "step")), None))
+
+
+def log_columns(log: Log) -> dict[str, Array]:
+    """Return the columns of numbers of a log, with one entry per training step, in order of steps.
+
+    Columns that we log too get our names. In a log without a column of steps, rows are counted; rows whose step is
+    missing are skipped.
+    """
+    frame = log.frame
+    names, steps = renamed(list(frame.columns)), step_column(log)
+    names.pop("step", None)
+    taken = {*names.values(), steps, *COLUMNS}
+    shown = {**names, **{name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}}
+    shown.pop("attempt", None)
+    by_step: dict[float, dict[str, float]] = {}
+    columns = {key: frame.numbers(name).tolist() for key, name in shown.items()}
+    step_of_row = np.arange(1.0, len(frame) + 1) if steps is None else frame.numbers(steps)
+    for row, step in enumerate(step_of_row.tolist()):
+        known = {key: values[row] for key, values in columns.items() if math.isfinite(values[row])}
+        if known and math.isfinite(step):
+            # A trainer may write several rows for one step, such as one of the losses and one of the times.
+            by_step.setdefault(step, {}).update(known)
+    return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
 
 
 # What a page draws ----------------------------------------------------------------------------------------------------

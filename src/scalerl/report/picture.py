@@ -27,6 +27,7 @@ from scalerl.report.figures import (
     MOST_BANDS,
     ODDS,
     WORDS,
+    Limits,
     chart,
     compute_ticks,
     limits_of,
@@ -243,7 +244,6 @@ def _draw_compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
 
 def draw_chart(axes: Any, chart: Curves) -> None:
     """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
-    _compute_axis(axes, chart)
     few, limits = len(chart.drawn) <= MOST_BANDS, limits_of(chart)
     for each in chart.drawn:
         line, shade = each.line, colour(each.colour)
@@ -257,7 +257,7 @@ def draw_chart(axes: Any, chart: Curves) -> None:
                           linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
         for place in each.marks:
             axes.plot(*place, marker="*", color=shade, markersize=9, markeredgecolor="white", zorder=6)
-    axes.set(xlim=limits.x, ylim=limits.y)
+    _set_axes(axes, chart, limits)
     if len(chart.drawn) == 1 and chart.drawn[0].line is not None:
         axes.axvspan(chart.drawn[0].line.last, limits.x[1], color="black", alpha=0.035, linewidth=0)
     if chart.at is not None:
@@ -265,19 +265,13 @@ def draw_chart(axes: Any, chart: Curves) -> None:
         axes.text(chart.at, 0.01, "budget ", transform=axes.get_xaxis_transform(), ha="right", fontsize=7, color=GREY)
 
 
-def _compute_axis(axes: Any, chart: Curves) -> None:
-    """Make the axis of compute logarithmic, with ticks at round numbers."""
-    from matplotlib.ticker import FuncFormatter, Locator, NullLocator
-
-    class RoundNumbers(Locator):
-        def __call__(self) -> list[float]:
-            inches = axes.get_window_extent().width / axes.get_figure().dpi
-            return compute_ticks(*axes.get_xlim(), most=max(2, int(inches / TICK_INCHES)))
-
-    axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label)
-    axes.xaxis.set_major_locator(RoundNumbers())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_compute_text(float(f"{value:.4g}"))))
-    axes.xaxis.set_minor_locator(NullLocator())
+def _set_axes(axes: Any, chart: Curves, limits: Limits) -> None:
+    """Set both axes; that of compute is logarithmic, with ticks at round numbers."""
+    inches = axes.get_position().width * axes.figure.get_figwidth()
+    ticks = compute_ticks(*limits.x, most=max(2, int(inches / TICK_INCHES)))
+    axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=limits.x, ylim=limits.y)
+    axes.set_xticks(ticks, map(short_compute_text, ticks))
+    axes.set_xticks([], minor=True)
 
 
 def _draw_points(axes: Any, each: Drawn, few: bool) -> None:

@@ -20,6 +20,7 @@ from scalerl.curves import (
     default_worth,
 )
 from scalerl.logs.series import Series
+from scalerl.report import words
 from scalerl.report.document import Say
 from scalerl.report.numbers import decimals
 from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, unit_of
@@ -105,6 +106,11 @@ class CurveResult:
     @property
     def state(self) -> State | None:
         return None if self.decision is None else self.decision.state
+
+    @property
+    def to_do(self) -> str:
+        """What to do with the run, in a few words; nothing for the paper's procedure."""
+        return "" if self.decision is None else words.to_do(words.Lookup(self, self.decision))
 
     @property
     def fall(self) -> Fall | None:

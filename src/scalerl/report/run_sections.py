@@ -10,10 +10,11 @@ import numpy as np
 
 from scalerl import store
 from scalerl.report.alarms import LIMITS, fall_alarms, shown
+from scalerl.report.arms import differences, environments, hours_name
 from scalerl.report.document import Blocks, Json, Level, Lines, Samples, Say, grid, picked, rounded, say, table
 from scalerl.report.metrics import CHARTS, number, thinned, with_pace
 from scalerl.report.results import Result
-from scalerl.report.runs import COST, Run, differences, environments, hours_name
+from scalerl.report.runs import COST, Run
 from scalerl.report.samples import Query, search
 
 SAMPLES_OF_A_RUN = 6
@@ -46,7 +47,7 @@ def run_says(runs: Sequence[Run]) -> Iterator[Say]:
     """Yield what a reader must know: runs cut short, work done twice, time that stood still, other environments."""
     for run in runs:
         # An unreadable status.json is among the faults already.
-        if run.is_cut and (run.status != "unknown" or not run.faults()):
+        if run.is_cut and store.STATUS not in run.damage:
             yield say("not_finished", Level.WARNING, run=run.name, status=status_text(run))
         if again := run.repeated:
             share = again["flops"] / run.cost["flops"] if run.cost.get("flops") else 0.0

@@ -1,14 +1,13 @@
-"""`Run`: one of our run folders, or another trainer's log, read into one value; and what several runs have together.
+"""`Run`: one of our run folders, or another trainer's log, read into one value.
 
-read_source    reads either; of a run folder that grows, only what was added
-Run            the columns over the steps, evaluations, settings, cost, faults and alarms of a run
-differences, environments, uneven_pace    compare runs with each other
+read_folder    reads a run folder; of one that grows, only what was added
+read_source    reads a run folder or a log
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,23 +16,15 @@ import numpy as np
 
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
-from scalerl.logs.columns import with_role
 from scalerl.logs.facts import Fact
 from scalerl.logs.formats import Log, log_of_rows, read_log
+from scalerl.logs.frame import grouped
 from scalerl.logs.objects import flatten
-from scalerl.report.alarms import Alarm, alarms
+from scalerl.report.alarms import Alarm, alarms, with_remedies
+from scalerl.report.document import Level, Say, say
 from scalerl.report.evaluations import pass_curves
 from scalerl.report.inside import Lines, read_object
-from scalerl.report.metrics import (
-    COLUMNS,
-    MOST_COLUMNS,
-    Array,
-    NumberColumns,
-    number,
-    number_columns,
-    renamed,
-    replaced,
-)
+from scalerl.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
 from scalerl.report.places import Source
 
 ARM = "arm"
@@ -63,8 +54,8 @@ class Run:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     written_status: Mapping[str, Any] = field(default_factory=dict)
-    damage: Sequence[str] = ()
-    """Sentences on what is wrong with its files."""
+    damage: Mapping[str, Say] = field(default_factory=dict)
+    """What is wrong with its files, by their names."""
     repeated: Mapping[str, float] = field(default_factory=dict)
     """Number of steps that a later attempt took again, and what they cost; empty if there are none."""
 
@@ -142,24 +133,21 @@ class Run:
         """The last value of each column."""
         return {key: float(values[-1]) for key, values in self.columns.items() if len(values)}
 
-    def faults(self) -> list[str]:
-        """Return sentences on what cannot be read or is missing."""
+    def faults(self) -> Iterator[Say]:
+        """Yield what cannot be read or is missing."""
         if self.status == WAITING:
-            return []
-        if not self.is_folder:
-            return [self.problem] if self.problem else []
-        folder, faults = self.source.path, list(self.damage)
-        if not self.recipe and not any(fault.startswith(str(folder / store.RECIPE)) for fault in faults):
-            faults.insert(0, f"{folder} has no {store.RECIPE}: what the run was set to is not known.")
-        evaluated, trained = (self.evals[-1][1]["step"] if self.evals else 0), self._last_row.get("step", 0)
-        if evaluated and not trained:
-            faults.append(f"{folder} has no rows in {store.METRICS}: whether it stayed stable is not known.")
-        elif self.status == "done" and 0 < evaluated < trained:
-            faults.append(
-                f"{folder / store.EVALS} ends at step {evaluated:g} of a run of {trained:g}: the evaluations after "
-                "that are lost, and its curve ends there."
-            )
-        return faults + ([self.problem] if self.problem else [])
+            return
+        yield from self.damage.values()
+        if self.is_folder:
+            evaluated, trained = (self.evals[-1][1]["step"] if self.evals else 0), self._last_row.get("step", 0)
+            lost = "evaluations_lost" if self.status == "done" and 0 < evaluated < trained else ""
+            for kind in filter(None, (
+                "no_recipe" if not self.recipe and store.RECIPE not in self.damage else "",
+                "no_metrics" if evaluated and not trained else lost,
+            )):  # fmt: skip
+                yield say(kind, Level.WARNING, folder=self.source.path, evaluated=evaluated, trained=trained)
+        if self.problem:
+            yield say("fault", Level.WARNING, problem=self.problem)
 
     def checkpoints(self) -> list[int]:
         """Return the steps of the checkpoints that are on disk."""
@@ -182,11 +170,8 @@ class Run:
 
     def _counted(self) -> dict[str, list[store.Row]]:
         """Return the evaluations that have counts of right answers per problem, by set."""
-        sets: dict[str, list[store.Row]] = {}
-        for _, row in self.evals:
-            if "num_correct" in row:
-                sets.setdefault(str(row.get("set", "")), []).append(row)
-        return sets
+        rows = [row for _, row in self.evals if "num_correct" in row]
+        return {str(own[0].get("set", "")): own for own in grouped(rows, lambda row: str(row.get("set", "")))}
 
     def passes(self) -> dict[str, tuple[list[float], dict[int, list[float]]]]:
         """Return steps and pass@k by k, of each set that was sampled more than once."""
@@ -212,9 +197,9 @@ class Run:
     @cached_property
     def alarms(self) -> list[Alarm]:
         """Alarms from its metrics and evaluations, including those that are over, but not those of curves."""
-        given = {"max_lag": self.max_lag, "evals": self._counted()}
+        raised = alarms(self.columns, max_lag=self.max_lag, evals=self._counted())
         # What can help is looked up only where there is something to help against: it loads all settings.
-        return alarms(self.columns, **given) and alarms(self.columns, **given, remedies=self._remedies())
+        return with_remedies(raised, self._remedies()) if raised else []
 
     def _remedies(self) -> Mapping[str, tuple[str, ...]]:
         """Return the settings of its recipe that can help against alarms."""
@@ -255,12 +240,12 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
     rows, folder = rows or new_rows(source), source.path
     objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
     (recipe, _), (status, _), (environment, _) = objects.values()
-    damage = [fault for _, fault in objects.values() if fault]
     rows.read()
-    # Lines that are no JSON objects, by file: the first of them, and how many more.
-    for name, (first, *others) in [(name, lines) for name, lines in rows.skipped.items() if lines]:
-        more = f" and {len(others)} more" if others else ""
-        damage.append(f"{folder / name}, line {first}{more}: not a JSON object, and left out.")
+    damage = {name: say("fault", Level.WARNING, problem=fault) for name, (_, fault) in objects.items() if fault}
+    for name, lines in rows.skipped.items():
+        if lines:
+            kind = "line_left_out" if len(lines) == 1 else "lines_left_out"
+            damage[name] = say(kind, Level.WARNING, file=folder / name, first=lines[0], num=len(lines) - 1)
     logged = rows.metrics.arrays()
     kept = np.array(rows.counting_metrics(), dtype=np.intp)
     evals = [(line, _checked(row)) for line, row in rows.counting_evals()]
@@ -295,81 +280,3 @@ def read_source(source: Source, rows: Rows | None = None) -> Run:
 
 def run_of_log(source: Source, log: Log) -> Run:
     return Run(source=source, log=log, columns=log_columns(log))
-
-
-def step_column(log: Log) -> str | None:
-    """Return the column of steps of a log; None if it has none."""
-    columns = list(log.frame.columns)
-    return renamed(columns).get("step", next(iter(with_role(columns, "step")), None))
-
-
-def log_columns(log: Log) -> dict[str, Array]:
-    """Return the columns of numbers of a log, with one entry per training step, in order of steps.
-
-    Columns that we log too get our names. In a log without a column of steps, rows are counted; rows whose step is
-    missing are skipped.
-    """
-    frame = log.frame
-    names, steps = renamed(list(frame.columns)), step_column(log)
-    names.pop("step", None)
-    taken = {*names.values(), steps, *COLUMNS}
-    shown = {**names, **{name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}}
-    shown.pop("attempt", None)
-    by_step: dict[float, dict[str, float]] = {}
-    columns = {key: frame.numbers(name).tolist() for key, name in shown.items()}
-    step_of_row = np.arange(1.0, len(frame) + 1) if steps is None else frame.numbers(steps)
-    for row, step in enumerate(step_of_row.tolist()):
-        known = {key: values[row] for key, values in columns.items() if math.isfinite(values[row])}
-        if known and math.isfinite(step):
-            # A trainer may write several rows for one step, such as one of the losses and one of the times.
-            by_step.setdefault(step, {}).update(known)
-    return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
-
-
-# Several runs
-
-
-def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that differ between recipes, by dotted key, with the value in each; None if it has none."""
-    rows = {key: [own.get(key) for own in settings] for key in dict.fromkeys(key for own in settings for key in own)}
-    return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
-
-
-def hours_name(hours: Iterable[str]) -> str:
-    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
-    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
-
-
-def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:
-    """Return the settings in which each arm differs from `base` or the first arm, without seed and description."""
-    of_arm: dict[str, Mapping[str, Any]] = {}
-    for run in runs:
-        if run.recipe:
-            of_arm.setdefault(run.arm, run.settings)
-    base_settings = of_arm.get(base or "", next(iter(of_arm.values()), {}))
-    return [
-        {"arm": arm, "key": key, "base": old, "value": new}
-        for arm, settings in of_arm.items()
-        for key, (old, new) in settings_that_differ([base_settings, settings]).items()
-        if key not in PER_RUN
-    ]
-
-
-def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
-    """Return, for each key of the environment, its values and the runs that have each."""
-    by_key: dict[str, dict[str, list[str]]] = {}
-    for run in runs:
-        for key, value in flatten(run.environment).items():
-            # Neither the version of the file nor the number of slots, which depends on the arm, describes the machine.
-            if key not in ("format", "slots"):
-                by_key.setdefault(key.replace("/", "."), {}).setdefault(str(value), []).append(run.name)
-    return by_key
-
-
-def uneven_pace(runs: Sequence[Run]) -> float:
-    """Return the largest ratio of GPU-hours per FLOP between runs of one arm; about 1 unless they shared a machine."""
-    paces: dict[str, list[float]] = {}
-    for run in runs:
-        if (spent := run.cost).get("gpu_hours") and spent.get("flops"):
-            paces.setdefault(run.arm, []).append(spent["gpu_hours"] / spent["flops"])
-    return max((max(of_arm) / min(of_arm) for of_arm in paces.values()), default=1.0)

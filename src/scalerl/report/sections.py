@@ -7,13 +7,13 @@ decides nothing and words nothing. `run_sections.py` has those on runs.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, Value, tails
+from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, Value
 from scalerl.joint.bank import place
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import listed
 from scalerl.logs.series import uneven_steps
+from scalerl.report import words
 from scalerl.report.analyse import HALF, missing_say
 from scalerl.report.document import (
     Blocks,
@@ -27,7 +27,7 @@ from scalerl.report.document import (
     table,
 )
 from scalerl.report.figures import chart, straight_chart
-from scalerl.report.numbers import compute_text, fixed, interval_text, join_names, two_decimals, worth_text
+from scalerl.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
 from scalerl.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.report.results import CurveResult, Result, param_value
 
@@ -197,19 +197,11 @@ def curves(result: Result, name: str) -> Blocks:
     if result.command != "backtest" and (len(members) > 1 or (is_paper and members[0].at)):
         yield curve_grid(members, is_paper)
     unit = members[0].unit
-    rows = [(curve, reach, {"needed": _needed(curve, reach)}) for curve in members for reach in curve.reach]
-    yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": "{needed}"}, rows)
+    rows = [(curve, reach, curve.fit) for curve in members for reach in curve.reach]
+    yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": words.needed}, rows)
     for curve in members:
         far = [each.compute for each in curve.at if each.compute > FAR * curve.fit.scale]
         yield from (say("far", WARNING, curve, compute=each, times=each / curve.fit.scale) for each in far[:1])
-
-
-def _needed(curve: CurveResult, reach: Any) -> str:
-    """Return the compute that reaches a reward: "never" only if that is as sure as an end of the interval."""
-    if reach.compute is not None:
-        return interval_text(reach.compute, compute_text)
-    is_sure = reach.p_never is None or reach.p_never >= tails(curve.fit.level)[1]
-    return "never" if is_sure else f"not known: P(never) {reach.p_never:.2f}"
 
 
 def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
@@ -220,7 +212,7 @@ def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
     forecasts = {f"at {compute_text(compute)} {unit}": f"{{{name}:r}}" for name, compute in zip(names, at, strict=True)}
     rows = []
     for curve in members:
-        cells: Json = {"peak": _peak(curve), "cost": curve.money(curve.fit.scale), "do": do_text(curve)}
+        cells: Json = {"cost": curve.money(curve.fit.scale)}
         reached = dict(zip(names, (each.reward for each in curve.at), strict=False))
         rows.append((cells, reached, curve, curve.decision, curve.fit.params, dict.fromkeys(names)))
     colours = tuple(range(len(members)))
@@ -231,40 +223,18 @@ def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
     price = {"doubling costs": "{cost:$}"} if any(curve.price is not None for curve in members) else {}
     worths = sorted({worth_text(curve.decision.worth) for curve in members if curve.decision is not None})
     chance = {f"P(over {join_names(worths, 'or')})": "{decision.p_worth:p}"} if worths else {}
-    columns = {**CURVE_COLUMNS, **chance, **forecasts, **price, "what to do": "{do}"}
+    columns = {**CURVE_COLUMNS, **chance, **forecasts, **price, "what to do": "{to_do}"}
     return table("curves", columns, rows, left=2, right=1, colours=colours)
 
 
-CURVE_COLUMNS = {
+CURVE_COLUMNS: dict[str, words.Words] = {
     "curve": "{name}",
     "state": "{state}",
     "share reached": "{decision.share:%}",
-    "ceiling": "{peak}",
+    "ceiling": words.ceiling_or_peak,
     "one doubling brings": "{doubling:+r}",
 }
 PAPER_COLUMNS = {"curve": "{name}", "A": "{ceiling:r}", "B": "{exponent:.2f}", "C_mid": "{midpoint:c}"}
-
-
-def _peak(curve: CurveResult) -> str:
-    """Return the ceiling with its interval, or the peak of a run that fell after it."""
-    fall, show = curve.fall, fixed(curve.decimals)
-    return interval_text(curve.ceiling, show) if fall is None else f"peak {show(fall.peak)}"
-
-
-def do_text(curve: CurveResult) -> str:
-    """Return what to do with a run, in a few words."""
-    decision = curve.decision
-    if decision is None:
-        return ""
-    if decision.fall is not None:
-        step = curve.checkpoint
-        kind = "do_checkpoint_compute" if step is None else "do_checkpoint_step"
-        return say(kind, WHY, curve, step=step, compute=decision.fall.last_good).text
-    kinds = {State.TOO_EARLY: "do_wait", State.FLAT: "do_look"}
-    kind = kinds.get(decision.state, f"do_{decision.action.name.lower()}")
-    if kind == "do_open" and decision.settled_at is not None:
-        return say("do_open_settled", times=decision.settled_at).text
-    return say(kind).text
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------
@@ -305,9 +275,7 @@ def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
     shown = [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]
     rows = []
     for pair in shown:
-        advice = str(pair.answer) if pair.winner is None else f"take {pair.winner}"
-        both = _both([exponents.get(pair.a), exponents.get(pair.b)])
-        rows.append((finest, {"advice": advice, "exponent": both}, pair))
+        rows.append((finest, {"exponent": _both([exponents.get(pair.a), exponents.get(pair.b)])}, pair))
     columns = {**PAIR_COLUMNS, f"curves cross at ({unit})": "{crossing:c}"}
     yield table("pairs", columns, rows, left=2, level=WHY if len(every) > 1 else DETAIL)
     yield table("paper_axes", AXES_COLUMNS, rows, title="On the axes of the paper, which decide nothing by themselves")
@@ -318,9 +286,9 @@ def _both(values: Sequence[Value | None]) -> str:
     return " / ".join(interval_text(each, two_decimals) for each in values) if any(values) else "-"
 
 
-PAIR_COLUMNS = {
+PAIR_COLUMNS: dict[str, words.Words] = {
     "a / b": "{a} / {b}",
-    "answer": "{advice}",
+    "answer": words.advice,
     "a less b at the budget": "{lead:+r}",
     "P(a ahead)": "{p_ahead:p}",
     "P(alike)": "{p_close:p}",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
-from scalerl.curves import State, Value
+from scalerl.curves import Action, State, Value, tails
 from scalerl.logs.facts import SENTENCES
 from scalerl.report.numbers import (
     compute_text,
@@ -96,12 +96,11 @@ class Sentence(Formatter):
 
 def text(kind: str, values: Values) -> str:
     """Return one or two sentences."""
-    words = WORDS[kind]
-    return words(values) if callable(words) else filled(words, values)
+    return filled(WORDS[kind], values)
 
 
-def filled(template: str, values: Values) -> str:
-    return Sentence(values).vformat(template, (), values)
+def filled(words: Words, values: Values) -> str:
+    return words(values) if callable(words) else Sentence(values).vformat(words, (), values)
 
 
 def _missing_points(values: Values) -> str:
@@ -126,6 +125,36 @@ DOUBLING = {
     "stop": "Stop: more compute hardly pays.",
     "open": "Whether to go on is open.",
 }
+
+
+def to_do(values: Values) -> str:
+    """Say in a few words what to do with a run; nothing of one that was fitted by the paper's procedure."""
+    state, action = values["state"], values["action"]
+    if state == State.PAST_PEAK:
+        place = "at {fall.last_good:c} {unit}" if values["checkpoint"] is None else "of step {checkpoint:,.0f}"
+        return filled(f"take the checkpoint {place}", values)
+    settled = ": about {settled_at:g} times the compute settles it" if values["settled_at"] is not None else ""
+    return filled(TO_DO.get(state) or f"{action}{settled if action == Action.OPEN else ''}", values)
+
+
+TO_DO = {State.TOO_EARLY: "wait: too early to judge", State.FLAT: "look into the recipe"}
+
+
+def ceiling_or_peak(values: Values) -> str:
+    return filled("{ceiling:r}" if values["fall"] is None else "peak {fall.peak:r}", values)
+
+
+def needed(values: Values) -> str:
+    """Return the compute that reaches a reward: "never" only if that is as sure as an end of the interval."""
+    if values["compute"] is not None:
+        return filled("{compute:c}", values)
+    is_sure = values["p_never"] is None or values["p_never"] >= tails(values["level"])[1]
+    return "never" if is_sure else filled("not known: P(never) {p_never:.2f}", values)
+
+
+def advice(values: Values) -> str:
+    """Say what comparing two recipes, or all of them, comes to: take one, either, or open."""
+    return filled("{answer}" if values["winner"] is None else "take {winner}", values)
 
 
 def _settled(values: Values) -> str:
@@ -343,10 +372,12 @@ WORDS: dict[str, Words] = {
         "with probability {probability:p}."
     ),
     "checkpoint_step": (
-        "Take the checkpoint of {name} at step {checkpoint:,.0f}, the last point before the fall; {num_after} came after it."
+        "Take the checkpoint of {name} at step {checkpoint:,.0f}, the last point before the fall; {num_after} came "
+        "after it."
     ),
     "checkpoint_compute": (
-        "Take the checkpoint of {name} at {last_good:c} {unit}, the last point before the fall; {num_after} came after it."
+        "Take the checkpoint of {name} at {last_good:c} {unit}, the last point before the fall; {num_after} came "
+        "after it."
     ),
     "checkpoint_saved": "The last checkpoint of {name} on disk before the fall is that of step {step:,.0f}.",
     "ceiling": "Its ceiling is {ceiling:r}.",
@@ -377,14 +408,12 @@ WORDS: dict[str, Words] = {
         "times of a log."
     ),
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
-    "do_wait": "wait: too early to judge",
-    "do_look": "look into the recipe",
-    "do_go_on": "go on",
-    "do_stop": "stop",
-    "do_open": "open",
-    "do_open_settled": "open: about {times:g} times the compute settles it",
-    "do_checkpoint_step": "take the checkpoint of step {step:,.0f}",
-    "do_checkpoint_compute": "take the checkpoint at {compute:c} {unit}",
+    # In cells of tables
+    "to_do": to_do,
+    "ceiling_or_peak": ceiling_or_peak,
+    "needed": needed,
+    "advice": advice,
+    # Below charts
     "chart_note": _chart_note,
     "straight_note": (
         "Fitted again with one ceiling of {ceiling:r}: the gain won over the gain left is a straight line whose slope "
@@ -450,6 +479,17 @@ WORDS: dict[str, Words] = {
     "nothing_after": "{name}, {part}: not scored, because no point lies after it.",
     # What a reader must know about runs
     "fault": "{problem}",
+    "fault_of": "{name}: {problem}",
+    "no_recipe": "{folder} has no recipe.json: what the run was set to is not known.",
+    "no_metrics": "{folder} has no rows in metrics.jsonl: whether it stayed stable is not known.",
+    "evaluations_lost": (
+        "{folder}/evals.jsonl ends at step {evaluated:g} of a run of {trained:g}: the evaluations after that are lost, "
+        "and its curve ends there."
+    ),
+    "line_left_out": "{file}, line {first}: not a JSON object, and left out.",
+    "lines_left_out": "{file}, line {first} and {num} more: not JSON objects, and left out.",
+    "waiting": "Not started yet: {names}.",
+    "skipped": "{arm} was not run: {skipped}.",
     "not_finished": "{run} did not finish ({status}): its curve stands as far as it goes.",
     "repeated": (
         "{run} repeated {num_steps} steps after an interruption ({gpu_hours:.3g} {hours}, {share:.1%} of its FLOPs): "

@@ -25,7 +25,7 @@ from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
 from scalerl.report.samples import lines_of
-from scalerl.report.sections import do_text, document
+from scalerl.report.sections import document
 from scalerl.report.words import Lookup, filled
 
 # What reading files that anyone may have written can raise.
@@ -211,16 +211,16 @@ CELLS = {
     "end": "{at_end.reward:r}",
     "ceiling": "{ceiling:r}",
     "state": "{state}",
-    "do": "{do}",
+    "do": "{to_do}",
 }
 """What the overview shows of a curve."""
 
 
 def _line(row: Json, curve: CurveResult, *, several: bool) -> Json:
-    """Return the line of a curve in the overview; one of several of a log has its set, and a name and step of its own."""
+    """Return the line of a curve in the overview; one of several has its own name, set and step."""
     series, steps = curve.series, curve.series.axes.get("step", np.empty(0))
     own = {"step": f"step {steps.max():,.0f}" if len(steps) else ""} if several else {}
     own["curve"] = "/".join(filter(None, (curve.name if several else "", curve.evaluation_set)))
-    values = Lookup({"last": float(series.reward[np.argmax(series.compute)]), "do": do_text(curve)}, curve)
+    values = Lookup({"last": float(series.reward[np.argmax(series.compute)])}, curve)
     cells = {name: filled(template, values) for name, template in CELLS.items()}
     return {**row, **own, **cells}

@@ -1,0 +1,70 @@
+"""What several runs have together: which are seeds of one arm, how arms differ, and whether runs shared a machine."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scalerl.logs.frame import grouped
+from scalerl.logs.names import without_seed
+from scalerl.logs.objects import flatten
+from scalerl.report.document import Say, say
+from scalerl.report.runs import PER_RUN, Run
+
+
+def joined_seeds(runs: Sequence[Run]) -> Iterator[Say]:
+    """Join runs whose recipes differ only in the seed into one arm; yield a note on each."""
+
+    def lasting(run: Run) -> str:
+        settings = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
+        return json.dumps(settings, sort_keys=True, default=str)
+
+    taken: set[str] = set()
+    for members in grouped(runs, lasting):
+        short = {without_seed(run.name) for run in members}
+        arm = short.pop() if len(members) > 1 and len(short) == 1 else members[0].name
+        arm = members[0].name if arm in taken else arm
+        taken.add(arm)
+        for run in members:
+            run.source = replace(run.source, arm=arm)
+        if len(members) > 1:
+            yield say("seeds_joined", runs=tuple(run.name for run in members), arm=arm)
+
+
+def hours_name(hours: Iterable[str]) -> str:
+    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
+    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
+
+
+def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:
+    """Return the settings in which each arm differs from `base` or the first arm, without seed and description."""
+    of_arm: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        if run.recipe:
+            of_arm.setdefault(run.arm, run.settings)
+    known = of_arm.get(base or "", next(iter(of_arm.values()), {}))
+    return [
+        {"arm": arm, "key": key, "base": known.get(key), "value": settings.get(key)}
+        for arm, settings in of_arm.items()
+        for key in {**known, **settings}
+        if known.get(key) != settings.get(key) and key not in PER_RUN
+    ]
+
+
+def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
+    """Return, for each key of the environment, its values and the runs that have each."""
+    by_key: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        for key, value in flatten(run.environment).items():
+            # Neither the version of the file nor the number of slots, which depends on the arm, describes the machine.
+            if key not in ("format", "slots"):
+                by_key.setdefault(key.replace("/", "."), {}).setdefault(str(value), []).append(run.name)
+    return by_key
+
+
+def uneven_pace(runs: Sequence[Run]) -> float:
+    """Return the largest ratio of GPU-hours per FLOP between runs of one arm; about 1 unless they shared a machine."""
+    known = [run for run in runs if run.cost.get("gpu_hours") and run.cost.get("flops")]
+    paces = [[run.cost["gpu_hours"] / run.cost["flops"] for run in of_arm]
+             for of_arm in grouped(known, lambda run: run.arm)]  # fmt: skip
+    return max((max(each) / min(each) for each in paces), default=1.0)
