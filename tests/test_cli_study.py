@@ -67,7 +67,7 @@ def test_a_killed_run_is_resumed_by_the_trainer_itself(tmp_path, monkeypatch):
     (out / "runs" / "dapo-seed0" / store.EVALS).unlink()  # made up, of prompts that no trainer knows
     monkeypatch.setattr(study_module, "TRAIN", train)
     second = study("small.toml", "--out", str(out), "--resume", "--json")
-    assert "1 of 2 runs are done already." in second.stderr
+    assert "1 of 2 runs are already done." in second.stderr
     assert "2 of 2 runs are done." in second.stderr
     summary = checked_json(second.stdout)
     assert [(run["arm"], run["state"], run["step"]) for run in summary["runs"]] == [
@@ -101,7 +101,7 @@ def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch
     starts = [path.read_text() for path in Path("runs/small/runs").glob("*/starts.jsonl")]
     assert [json.loads(text)["webhook"] for text in starts] == [chat.url] * 2
     assert f"dapo-seed3 failed: {reason}; its log is runs/small/logs/dapo-seed3.log" in result.stderr
-    assert "To go on: the same command with --resume" in result.stderr
+    assert "To continue: the same command with --resume" in result.stderr
     told = [(run["state"], run["reason"], run["step"]) for run in checked_json(result.stdout)["runs"]]
     assert told == [("done", "", 2), ("failed", reason, 2)]
     fake_training(tmp_path, monkeypatch, {})
@@ -129,7 +129,7 @@ def test_a_dry_run_shows_the_plan_and_why_it_cannot_be_run():
     assert 'dapo-loss: loss.name = "dapo", loss.clip_low = 0.2, loss.clip_high = 0.26' in shown
     assert "no-fp32-head is not run: inert on this device: model.fp32_head changes nothing" in shown
     assert "8 arms x 1 seed = 8 runs of 16,000 CPU-hours" in shown
-    assert "It cannot be run as it is: study loo: model.path and task.name not set" in shown
+    assert "This study cannot run: study loo: model.path and task.name not set" in shown
     assert "Timing" not in shown
     result = study("loo", "--dry-run", "--json", exit_code=2)
     content = checked_json(result.stdout)["plan"]
@@ -157,7 +157,7 @@ def test_arm_that_cannot_be_set_up_is_refused_first(tmp_path, monkeypatch):
     assert str(result.exception) == "the arm dapo cannot be run here: it cannot be"
     assert not (tmp_path / "runs").exists()
     shown = study("small.toml", "--dry-run", *changed, exit_code=2).stdout
-    assert "It cannot be run as it is: the arm dapo cannot be run here: it cannot be" in shown
+    assert "This study cannot run: the arm dapo cannot be run here: it cannot be" in shown
     result = study("small.toml", "--dry-run", "--json", exit_code=2)
     content = checked_json(result.stdout)["plan"]
     assert (content["cost"], content["problems"]) == (None, ["the base cannot be run here: it cannot be"])
@@ -170,8 +170,8 @@ def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
     shown = study("small.toml", "--dry-run", "--jobs", "2").stdout
     assert "2 arms x 1 seed = 2 runs of 3 steps" in shown
     # 2 s and 0.1 GPU-hours a step.
-    assert "and 0.6 CPU-hours of training (6 steps), at 2 s a step" in shown
-    assert "--jobs 2 is counted as no faster than --jobs 1" in shown
+    assert "and 0.6 CPU-hours of training (6 steps), at 2 s per step" in shown
+    assert "--jobs 2 is not faster than --jobs 1" in shown
     assert sorted(path.name for path in tmp_path.iterdir()) == ["behaviour.json", "small.toml"]
 
 
@@ -182,7 +182,7 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     metrics = tmp_path / "runs" / "small" / "runs" / "dapo-seed0" / store.METRICS
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
     result = study("small.toml", "--dry-run", "--resume", "--json")
-    assert "1 of 2 runs are done already: the cost below is that of the others." in result.stderr
+    assert "1 of 2 runs are already done: the cost below is that of the others." in result.stderr
     assert "0.1 CPU-hours of training (1 step)" in result.stderr
     content = checked_json(result.stdout)["plan"]
     assert (content["num_done"], content["cost"]["steps"]) == (1, 1)
@@ -191,11 +191,11 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     fake_training(tmp_path, monkeypatch, {})
     study("small.toml", "--resume")
     result = study("small.toml", "--dry-run", "--resume", "--json")
-    assert "2 of 2 runs are done already: nothing is left to pay for." in result.stderr
+    assert "2 of 2 runs are already done: nothing is left to run." in result.stderr
     assert "Timing" not in result.stderr
     assert set(checked_json(result.stdout)["plan"]["cost"].values()) == {0}
     shown = study("small.toml", "--dry-run", "--resume", "--set", "budget.steps=5").stdout
-    assert "0 of 2 runs are done already: the cost below is that of the others." in shown
+    assert "0 of 2 runs are already done: the cost below is that of the others." in shown
     assert "0.4 CPU-hours of training (4 steps)" in shown
 
 
@@ -214,7 +214,7 @@ def test_summary_has_ceiling_state_and_action(tmp_path):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["tiny-loo", "--dry-run", "--resume"], "runs/tiny-loo does not hold a study to resume"),
+        (["tiny-loo", "--dry-run", "--resume"], "runs/tiny-loo contains no study to resume"),
         (["loss"], r"not set, so there is nothing to train: add --set model\.path=\.\.\. --set task\.name=\.\.\."),
         (["tiny-lo"], r'there is no study "tiny-lo"; did you mean "tiny-loo"\? \(scalerl study list'),
         (["precision"], "nothing to compare no-fp32 with here\nfp32-\\w+ is not run: inert"),

@@ -1,6 +1,6 @@
 """Memory of layouts: against sums by hand and measurements, what does not fit, and the nearest layout that does."""
 
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,6 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.config.parts import RolloutSettings
 from scalerl.errors import ClusterError, RecipeError, UsageError
 from scalerl.rollout.torch.build import engine_advice
-from scalerl.run.cluster.place import enter_cluster
 from scalerl.run.memory import (
     RESERVE_BYTES,
     Gpus,
@@ -29,6 +28,7 @@ from scalerl.run.memory import (
     settings_that_fit,
     why_not,
 )
+from scalerl.run.run import TrainingRun
 from scalerl.run.simulate import read_rates, splits
 
 
@@ -289,8 +289,8 @@ def test_positions_that_depend_on_a_whole_pass_cannot_be_divided(kind, nested):
         RecipeError, match=rf"context_ranks is 2, but this model's rotary positions \({kind} in its"
     )
     with nullcontext() if kind == "yarn" else refused:
-        check_context_ranks(recipe(*FULL, "learner.context_ranks=2"), config)
-    check_context_ranks(recipe(*FULL), config)
+        check_context_ranks(recipe(*FULL, "learner.context_ranks=2").learner, config)
+    check_context_ranks(recipe(*FULL).learner, config)
     proposed = settings_that_fit(recipe(*LONG), sizes_of(DENSE)._replace(config=config), Gpus.parse("16x80"))
     assert (proposed is None) == (kind != "yarn")
 
@@ -302,5 +302,5 @@ def test_impossible_context_ranks_hold_no_device(tmp_path, monkeypatch):
     DENSE.save_pretrained(tmp_path / "model")
     monkeypatch.setattr(connect, "connect", lambda address: pytest.fail("a cluster was joined"))
     settings = recipe(*MANY, ONE, "cluster.address=head:1", f"model.path={tmp_path / 'model'}")
-    with ExitStack() as opened, pytest.raises(RecipeError, match="does not divide the model's 32 attention heads"):
-        enter_cluster(settings, opened, pytest.fail)
+    with pytest.raises(RecipeError, match="does not divide the model's 32 attention heads"):
+        TrainingRun(settings, tmp_path / "run")

@@ -26,10 +26,10 @@ def test_the_folder_says_what_each_run_is(tmp_path):
 
 def test_a_folder_that_is_taken_is_refused(tmp_path):
     open_only(tmp_path)
-    with pytest.raises(StudyError, match="already holds a study: continue it with --resume"):
+    with pytest.raises(StudyError, match="already contains a study: continue it with --resume"):
         open_only(tmp_path)
     (tmp_path / "out" / "study.json").unlink()
-    with pytest.raises(StudyError, match="does not hold a study to resume"):
+    with pytest.raises(StudyError, match="contains no study to resume"):
         open_only(tmp_path, resume=True)
     # It was killed before it wrote its plan.
     (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text("{")
@@ -65,7 +65,7 @@ def test_arms_and_seeds_may_be_added_to_a_study(ended):
         ('loss = "dapo"', "loss = { name = 'dapo', clip_high = 0.3 }", "loss.clip_high of the arm dapo was 0.26"),
         ("steps = 4", "steps = 3", "budget.steps of the arm cispo was 4 and is 3 now"),
         ("steps = 4", "flops = 1e12", "budget.steps of the arm cispo was 4 and is null now"),
-        ("steps = 4", "steps = 4\nbudget.policy = 'halving'", "budget.policy was .* declared before the start"),
+        ("steps = 4", "steps = 4\nbudget.policy = 'halving'", "budget.policy was .* cannot change after the start"),
         ("seeds = [0, 1]", "seeds = [0]", "the run cispo-seed1 of .*study.json is no longer in the study"),
         ("[arms.dapo]", "[arms.clipped]", "the arm dapo of .*study.json is no longer in the study"),
     ],
@@ -76,7 +76,7 @@ def test_changed_study_is_not_resumed(tmp_path, old, new, said):
         open_only(tmp_path, text=STUDY.replace(old, new), resume=True)
 
 
-UNREADABLE = r"out/study\.json is not a readable plan of a study: put it back, or"
+UNREADABLE = r"out/study\.json is not a readable plan of a study: restore it, or"
 ANOTHER = r"; another version of scalerl wrote that file, or it is damaged: resume with that version"
 RECIPES, RUNS = "recipes/dapo-seed1.json", "runs/dapo-seed1/recipe.json"
 MISSPELT = rf'{{}}: loss\.clip_hihg is not a setting of loss\.name = "dapo".* clip_low, clip_high{ANOTHER}'
@@ -91,7 +91,7 @@ def damaged(recipe: dict) -> dict:
     [
         *[("study.json", text, UNREADABLE) for text in ("{", "[]", "{}", '{"runs": [1]}', '{"runs": [{"arm": "a"}]}')],
         *[(place, damaged, MISSPELT.format(place)) for place in (RECIPES, RUNS)],
-        (RECIPES, '{"loss": ', r"recipes/dapo-seed1\.json.* or it is damaged: .* put it back, or"),
+        (RECIPES, '{"loss": ', r"recipes/dapo-seed1\.json.* or it is damaged: .* restore the file, or"),
         (
             RECIPES,
             lambda recipe: {**recipe, "weights": {"name": "constant"}},
@@ -121,7 +121,7 @@ def test_two_studies_do_not_run_in_one_folder(tmp_path, monkeypatch):
     plan, out = plan_of(tmp_path), tmp_path / "out"
     with (
         opened(plan, out, jobs=1, shares_device=False, resume=False),
-        pytest.raises(BusyError, match=r"a study is running in .*out already"),
+        pytest.raises(BusyError, match=r"a study is already running in .*out"),
         opened(plan, out, jobs=1, shares_device=False, resume=True),
     ):
         pass

@@ -114,7 +114,7 @@ def test_without_a_terminal_every_event_is_a_line(tmp_path):
     screen.finished(status_of(tmp_path, state="failed", reason="[red]no[/red] memory", seconds=3))
     screen.close()
     assert console.export_text().splitlines() == [
-        "1 of 4 runs are done already.", "dapo-seed0 started", "[2/4] dapo-seed0 failed after 3 s: [red]no[/red] memory"
+        "1 of 4 runs are already done.", "dapo-seed0 started", "[2/4] dapo-seed0 failed after 3 s: [red]no[/red] memory"
     ]  # fmt: skip
     done = status_of(tmp_path, state="done", seconds=7300, progress=Progress(step=4, reward=0.5))
     assert event_line(done) == "dapo-seed0 done after 2.0 h, reward 0.500"

@@ -135,7 +135,7 @@ def test_the_length_penalty_fits_the_recipe_it_is_derived_from(tmp_path):
 
 def test_component_the_base_lacks_is_skipped(tmp_path):
     plan = plan_of(tmp_path, 'base = "base"\nleave_one_out = true\n', gpu=True)
-    skipped = {arm.name for arm in plan.arms if arm.skipped == "the base has nothing here to leave out"}
+    skipped = {arm.name for arm in plan.arms if arm.skipped == "the base does not have this component"}
     assert skipped == set(LEAVE_ONE_OUT) - {"ppo-off-policy-8", "length-penalty"}
     assert {run.arm for run in plan.runs} == {"base", "ppo-off-policy-8", "length-penalty"}
 
@@ -241,33 +241,33 @@ def test_inert_arm_is_reported_and_not_run(tmp_path):
     [
         ('bas = "x"\n' + ONE_ARM, 'bas is not a setting of a study, which has description, base, set, arms'),
         ('seed = [1]\n' + ONE_ARM, 'did you mean "seeds"?'),
-        ('loss = "dapo"\n' + ONE_ARM, "a setting of the recipe belongs into [set] or an arm"),
+        ('loss = "dapo"\n' + ONE_ARM, "settings of the recipe belong in [set] or in an arm"),
         (ONE_ARM + "[fit]\nuntill = 0.5\n", 'fit.untill is not a setting of fit, which has skip_before, until, skip'),
         (ONE_ARM + "[holdout]\nfrom = 1.0\nto = 1.0\n", "holdout.to is not a setting of holdout, which has from"),
         ("[arms.x]\nloss = 'dapo'\n", 'base is not set, but a study needs it; give the recipe that arms change'),
         ('base = "tiny-cpu"\n', "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"),
         ("seeds = []\n" + ONE_ARM, "seeds is [] but must be a list with at least 1 item"),
-        ("set.seed = 3\n" + ONE_ARM, "set.seed is 3, but every arm is run with the study's own seeds: set seeds"),
-        ("seeds = [1, 1]\n" + ONE_ARM, "seeds = [1, 1] names one twice"),
-        ("seeds = [-1]\n" + ONE_ARM, "seeds holds -1, but a seed must be at least 0"),
+        ("set.seed = 3\n" + ONE_ARM, "set.seed is 3, but a study sets the seeds of its runs: set seeds instead"),
+        ("seeds = [1, 1]\n" + ONE_ARM, "seeds = [1, 1] repeats a seed"),
+        ("seeds = [-1]\n" + ONE_ARM, "seeds contains -1, but a seed must be at least 0"),
         ("seeds = [0.5]\n" + ONE_ARM, "seeds.0 is 0.5 but must be a whole number"),
         ("seeds = 3\n" + ONE_ARM, "seeds is 3 but must be a list"),
         ("leave_one_out = 'yes'\n" + ONE_ARM, 'leave_one_out is "yes" but must be a list of names, true or false'),
-        ("leave_one_out = ['dapo']\n" + ONE_ARM, 'leave_one_out names "dapo", which is none of ppo-off-policy-8'),
+        ("leave_one_out = ['dapo']\n" + ONE_ARM, 'leave_one_out contains "dapo"; choices: ppo-off-policy-8'),
         ("compute = 'hours'\n" + ONE_ARM, 'compute is "hours" but must be "gpu_hours", "flops"'),
-        (ONE_ARM + "[fit]\nuntil = 0.5\nuntil_compute = 9\n", "a window ends at a share or a compute"),
+        (ONE_ARM + "[fit]\nuntil = 0.5\nuntil_compute = 9\n", "until_compute is 9: set only one of them"),
         (ONE_ARM + "[fit]\nskip_before_compute = 9\nuntil_compute = 9\n", "nothing is left to fit"),
         (ONE_ARM + "[fit]\nuntil_compute = 9\n[holdout]\nfrom_compute = 5\n", "cannot test the fit"),
-        (ONE_ARM + "[holdout]\n", "holdout is empty: give it from, a share, or from_compute"),
+        (ONE_ARM + "[holdout]\n", "holdout is empty: set from, a share, or from_compute in it"),
         (ONE_ARM + "[fit]\nuntil = 1.5\n", "fit.until is 1.5 but must be at most 1"),
         (ONE_ARM + "[fit]\nskip_before = 0.6\nuntil = 0.5\n", "nothing is left to fit"),
         (ONE_ARM + "[fit]\nuntil = 0.6\n[holdout]\nfrom = 0.5\n", "a point that is fitted cannot test the fit"),
-        (ONE_ARM + "[budget]\n", "budget is empty: give it steps, gpu_hours or flops"),
+        (ONE_ARM + "[budget]\n", "budget is empty: set steps, gpu_hours or flops in it"),
         (ONE_ARM + "[budget]\nsteps = 0\n", "budget.steps is 0 but must be at least 1"),
         (ONE_ARM + "[budget]\nhours = 1\n", "budget.hours is not a setting of budget, which has steps, gpu_hours"),
         (ONE_ARM + "[arms.'a/b']\nweights = 'token'\n", 'arms."a/b" cannot name a folder'),
-        (ONE_ARM + "[arms.a]\n[arms.b]\n", "the arms a, b change nothing, so all are the base: keep one to name it"),
-        ("leave_one_out = true\n" + ONE_ARM.replace("arms.dapo", "arms.dapo-loss"), "call it something else"),
+        (ONE_ARM + "[arms.a]\n[arms.b]\n", "the arms a, b change nothing, so each equals the base: keep one"),
+        ("leave_one_out = true\n" + ONE_ARM.replace("arms.dapo", "arms.dapo-loss"), "leave_one_out adds: rename it"),
         ("arms = 3\nbase = 'tiny-cpu'\n", "arms is 3 but must be a table"),
         ("base = ", "is not valid TOML"),
     ],
@@ -282,7 +282,7 @@ def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, sa
     "text, override, said",
     [
         ('base = "tiny-cpu"\n[arms.a]\nloss = "cispo"\n', "", "study mine: the arm a equals the base: it changes"),
-        (ONE_ARM + "[arms.b]\nloss = 'dapo'\n", "", "study mine: the arms dapo and b are equal: leave one out"),
+        (ONE_ARM + "[arms.b]\nloss = 'dapo'\n", "", "study mine: the arms dapo and b are equal: remove one"),
         (ONE_ARM + "[arms.b]\nloss = { name = 'dapo', clip_low = 0.2 }\n", "", "the arms dapo and b are equal"),
         (ONE_ARM.replace("dapo]", "tiny-cpu]"), "", "the arm tiny-cpu has the name of the base recipe"),
         ('base = "tiny-cpu"\n[arms.a]\nloss = "dappo"\n', "", 'study mine, [arms.a]: loss.name is "dappo" but must'),
@@ -291,12 +291,12 @@ def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, sa
         ('base = "tiny-cpu"\n[arms.a]\nrecipe = "tiny-cp"\n', "", 'did you mean "tiny-cpu"?'),
         ('base = "gone.toml"\n[arms.a]\nloss = "dapo"\n', "", "gone.toml cannot be read: No such file or directory"),
         # A user's --set
-        (ONE_ARM, "seed=3", "--set seed=3: a study runs every arm once for each of its seeds: say --set seeds=[...]"),
+        (ONE_ARM, "seed=3", "--set seed=3: a study sets the seeds of its runs: use --set seeds=[...]"),
         (ONE_ARM, "seeds=3", "with --set seeds=3: seeds is 3 but must be a list"),
         (ONE_ARM, "fit.untill=0.5", "with --set fit.untill=0.5: fit.untill is not a setting of fit"),
         (ONE_ARM, "arms.dapoo.loss.clip_low=0.1", "must look like arms.NAME.KEY=VALUE, where NAME is one of dapo"),
         (ONE_ARM, "arms.dapo=0.1", "must look like arms.NAME.KEY=VALUE"),
-        (ONE_ARM, "arms.dapo.seed=1", "arms.dapo.seed is 1, but every arm is run with the study's own seeds"),
+        (ONE_ARM, "arms.dapo.seed=1", "arms.dapo.seed is 1, but a study sets the seeds of its runs"),
         (ONE_ARM, "weights=tokn", 'study mine: --set weights=tokn: weights.name is "tokn"'),
     ],
 )  # fmt: skip
@@ -307,7 +307,7 @@ def test_invalid_arm_or_change_is_refused_before_any_run(tmp_path, text, overrid
 
 def test_every_problem_is_reported_once_with_its_table(tmp_path):
     text = 'base = "tiny-cpu"\nset.pipeline.push_every = 0\n[arms.a]\nloss = "x"\n[arms.b]\nweights = "y"\n'
-    assert len(problems(tmp_path, text)) == 1  # the base cannot be had at all
+    assert len(problems(tmp_path, text)) == 1  # the base itself is invalid
     said = problems(tmp_path, text.replace("set.pipeline.push_every = 0\n", ""))
     assert [sentence.partition(":")[0] for sentence in said] == ["study mine, [arms.a]", "study mine, [arms.b]"]
 

@@ -25,7 +25,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
 
     load = functools.partial(load_config, recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
     if recipe.learner.context_ranks > 1:
-        check_context_ranks(recipe, load())
+        check_context_ranks(recipe.learner, load())
     elsewhere = recipe.cluster.address not in ("", "local")
     devices = gpus or (None if elsewhere else Gpus.here())
     if devices is None:

@@ -1,9 +1,10 @@
-"""scalerl study: run the arms of a question and report on them."""
+"""scalerl study: run the arms of a study and report on them."""
 
 import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from scalerl.study.plan import StudyPlan
     from scalerl.study.probe import Cost, Pace
     from scalerl.study.progress import RunStatus
+    from scalerl.study.runner import Runner
 
 TRAIN = (sys.executable, "-m", "scalerl", "train", "--no-plots")
 INTERRUPTED = 130
@@ -47,11 +49,11 @@ def study(
     trust_remote_code: bool = opt.TRUST,
     help_all: bool = opt.HELP_ALL,
 ) -> None:
-    """Run every arm and seed of a study as a run of its own, then write a report that compares them.
+    """Run every arm of a study with every seed, then write a report that compares them.
 
     [dim]scalerl study tiny-loo --out runs/tiny-loo[/dim]
 
-    A file of your own names a base recipe, what each arm changes in it, seeds and a budget:
+    A study file names a base recipe, the changes of each arm, seeds and a budget:
 
     [dim]base = "tiny-cpu"
     seeds = \\[0, 1]
@@ -59,9 +61,9 @@ def study(
     \\[arms.dapo]
     loss = "dapo"[/dim]
 
-    After Ctrl-C or a kill, --resume continues and repeats nothing that is done. See also: report, watch, plan.
+    After Ctrl-C or a kill, --resume continues the unfinished runs. See also: report, watch, plan.
     """
-    # As in "scalerl recipe list".
+    # "list" works too, as in "scalerl recipe list".
     if name in (None, "list"):
         _list(as_json)
         return
@@ -87,7 +89,7 @@ def study(
         console=new_console(stderr=as_json),
     )
     check_folder(out, resume)
-    # Its runs, whose output is in files, do not repeat it.
+    # Announce it here: the output of the runs is in files.
     announce(*(code for run in plan.runs for code in code_outside(run.recipe)))
     if dry_run:
         content, code = _show_plan(command)
@@ -101,12 +103,12 @@ def study(
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES may name, without importing torch; empty if there are none."""
+    """Return the visible GPUs as CUDA_VISIBLE_DEVICES names them, without importing torch; empty without GPUs."""
     if not gpu_visible():
         return []
     if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return [name.strip() for name in chosen.split(",") if name.strip()]
-    # Numbered anew by CUDA: in a container /dev/nvidia5 may be its first.
+    # CUDA numbers them from 0: in a container its first GPU may be /dev/nvidia5.
     return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
 
@@ -122,7 +124,7 @@ def _list(as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCommand:
-    """The options of the command, and what they stand for on this machine."""
+    """The options of the command, resolved on this machine."""
 
     plan: "StudyPlan"
     out: Path
@@ -149,19 +151,19 @@ class StudyCommand:
         return store.hours_name("" if self.gpus else "cpu")
 
     def say(self, text: str, style: str | None = None) -> None:
-        # Never wrapped, and a bracket is a bracket: in a log file a line stays what it was.
+        # Do not wrap lines, and do not interpret brackets as markup.
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def check_arms_start(self) -> None:
-        """Refuse a study of which some arm cannot begin: its turn may come after days of others."""
+        """Raise StudyError if an arm cannot start: its turn may come only after days."""
         from scalerl.study.probe import arms_to_check, check_arms
 
         if arms := arms_to_check(self.plan, self.out):
-            self.say(f"Looking whether {', '.join(arm.name for arm in arms)} can be set up ...")
+            self.say(f"Checking that {', '.join(arm.name for arm in arms)} can start ...")
             check_arms(arms, self.train)
 
     def print_skipped(self) -> None:
-        """Say which arms are not run, by reason."""
+        """Print the arms that are not run, one line per reason."""
         skipped = [arm for arm in self.plan.arms if arm.skipped is not None]
         for reason in dict.fromkeys(arm.skipped for arm in skipped):
             names = [arm.name for arm in skipped if arm.skipped == reason]
@@ -172,76 +174,98 @@ class StudyCommand:
 
 
 def _run(command: StudyCommand, notifier: "Notifier") -> tuple[dict[str, Any], int]:
-    """Run what is left of a study; return what became of it, for --json, and the exit code."""
-    from scalerl.report.run_sections import choice_json, choice_say, last_choice
-    from scalerl.study.controller import Controller
-    from scalerl.study.folder import fair_axis, log_file, opened, policy_record
-    from scalerl.study.live_table import Screen
-    from scalerl.study.runner import Runner
+    """Run the unfinished runs of a study; return the outcome for --json and the exit code."""
+    from scalerl.report.run_sections import choice_json, last_choice
+    from scalerl.study.folder import opened, policy_record
 
-    plan, out, say = command.plan, command.out, command.say
-    has_policy = policy_record(plan) is not None
+    plan, out = command.plan, command.out
     command.check_arms_start()
     with opened(plan, out, jobs=command.jobs, shares_device=command.shares_device, resume=command.resume) as lock:
         if plan.adds_base:
-            say(f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
-        command.print_skipped()
-        screen = Screen(command.console, len(plan.runs))
-
-        def on_decision(row: Mapping[str, Any]) -> None:
-            # Every arm has a first stage: that is no news.
-            if row["kind"] != "first_stage":
-                notifier.send(decision_text(row))
-
-        try:
-            runner = Runner(
-                plan,
-                out,
-                command=command.train,
-                lock=lock,
-                observer=screen,
-                axis=fair_axis(out, plan.study.compute),
-                jobs=command.jobs,
-                variables=command.variables,
-                devices=command.gpus if command.jobs > 1 else (),
-                controller=Controller(plan, out, on_decision) if has_policy else None,
+            command.say(
+                f"The base, {plan.base.name}, is added as an arm, because no arm of the study file is the base."
             )
-            screen.already_done(sum(status.state == "done" for status in runner.statuses))
-            runner.run()
-        finally:
-            screen.close()
+        command.print_skipped()
+        runner = _run_all(command, notifier, lock)
         report = None if runner.interrupted else _report(command)
-    choice, statuses = last_choice(out) if has_policy else None, runner.statuses
+    statuses, choice = runner.statuses, last_choice(out) if policy_record(plan) else None
+    _print_outcome(command, notifier, statuses, choice, report)
+    content = summary(plan, out, statuses, report) | {"choice": choice_json(choice)}
+    if runner.interrupted:
+        command.say(f"For a report on the results so far: scalerl report {shlex.quote(str(out))}")
+        return content, INTERRUPTED
+    # A policy that has made its choice leaves runs paused on purpose.
+    expected = ("done",) if choice is None else ("done", "paused", "waiting", "stopped")
+    return content, int(any(status.state not in expected for status in statuses))
+
+
+def _run_all(command: StudyCommand, notifier: "Notifier", lock: int) -> "Runner":
+    """Run the unfinished runs of a study and show their progress."""
+    from scalerl.study.controller import Controller
+    from scalerl.study.folder import fair_axis, policy_record
+    from scalerl.study.live_table import Screen
+    from scalerl.study.runner import Runner
+
+    plan, out = command.plan, command.out
+
+    def on_decision(row: Mapping[str, Any]) -> None:
+        # The first stages are no news: every arm has one.
+        if row["kind"] != "first_stage":
+            notifier.send(decision_text(row))
+
+    with closing(Screen(command.console, len(plan.runs))) as screen:
+        runner = Runner(
+            plan,
+            out,
+            command=command.train,
+            lock=lock,
+            observer=screen,
+            axis=fair_axis(out, plan.study.compute),
+            jobs=command.jobs,
+            variables=command.variables,
+            devices=command.gpus if command.jobs > 1 else (),
+            controller=Controller(plan, out, on_decision) if policy_record(plan) else None,
+        )
+        screen.already_done(sum(status.state == "done" for status in runner.statuses))
+        runner.run()
+    return runner
+
+
+def _print_outcome(
+    command: StudyCommand,
+    notifier: "Notifier",
+    statuses: "Sequence[RunStatus]",
+    choice: "Mapping[str, Any] | None",
+    report: Path | None,
+) -> None:
+    """Print and post how the runs ended, and print the choice of the policy and how to continue."""
+    from scalerl.report.run_sections import choice_say
+    from scalerl.study.folder import log_file
+
     if choice is not None:
-        say(choice_say(choice).text)
+        command.say(choice_say(dict(choice)).text)
     num_done = sum(status.state == "done" for status in statuses)
     lines = [f"{num_done} of {len(statuses)} runs are done."]
     for status in statuses:
         if status.state == "failed":
-            lines.append(f"{status.run.name} failed: {status.reason}; its log is {log_file(out, status.run)}")
-    for line in lines:
-        say(line)
+            log = log_file(command.out, status.run)
+            lines.append(f"{status.run.name} failed: {status.reason}; its log is {log}")
     notifier.send("\n".join(lines))
+    for line in lines:
+        command.say(line)
     if report is not None:
-        say(f"The report is {report}")
+        command.say(f"The report is {report}")
     if num_done < len(statuses) and choice is None:
-        say("To go on: the same command with --resume")
-    if runner.interrupted:
-        say(f"On what there is so far: scalerl report {shlex.quote(str(out))}")
-    # A policy that has made its choice leaves runs paused on purpose.
-    ended = ("done", "paused", "waiting", "stopped") if choice is not None else ("done",)
-    failed = any(status.state not in ended for status in statuses)
-    content = summary(plan, out, statuses, report) | {"choice": choice_json(choice)}
-    return content, INTERRUPTED if runner.interrupted else int(failed)
+        command.say("To continue: the same command with --resume")
 
 
 def decision_text(row: Mapping[str, Any]) -> str:
-    """Return a decision of a policy, a row of decisions.jsonl, as one sentence."""
+    """Say a decision of a policy, which is a row of decisions.jsonl, in one sentence."""
     from scalerl.report.run_sections import choice_say
 
     if row["arm"] is None:
         return choice_say(dict(row)).text
-    return f"{row['arm']} gets compute until {row['until']:.0%} of its budget ({row['policy']}, {row['kind']})."
+    return f"{row['arm']} trains to {row['until']:.0%} of its budget ({row['policy']}, {row['kind']})."
 
 
 def _report(command: StudyCommand) -> Path | None:
@@ -290,7 +314,7 @@ def summary(plan: "StudyPlan", out: Path, statuses: "Sequence[RunStatus]", repor
 
 
 def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
-    """Show the plan of a study and what is left to pay for; return the same for --json, and the exit code."""
+    """Print the plan of a study and its remaining cost; return both for --json, and the exit code."""
     from scalerl.errors import StudyError
     from scalerl.study.folder import record
     from scalerl.study.plan import check_runnable, show_changes
@@ -313,8 +337,8 @@ def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
         check_runnable(plan)
         command.check_arms_start()
         if command.resume:
-            left = "the cost below is that of the others" if num_left else "nothing is left to pay for"
-            say(f"{num_runs - num_left} of {num_runs} runs are done already: {left}.")
+            left = "the cost below is that of the others" if num_left else "nothing is left to run"
+            say(f"{num_runs - num_left} of {num_runs} runs are already done: {left}.")
         if num_left:
             say(f"Timing a few steps of {plan.base.name} ...")
             pace = probe(plan.base.recipe, command.train)
@@ -323,7 +347,7 @@ def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
             _print_cost(command, total, pace)
     except StudyError as error:
         content |= {"cost": None, "problems": list(error.problems)}
-        say(f"It cannot be run as it is: {error}")
+        say(f"This study cannot run: {error}")
     return {"plan": content}, MISTAKEN if content["problems"] else 0
 
 
@@ -338,11 +362,11 @@ def _print_cost(command: StudyCommand, total: "Cost", pace: "Pace") -> None:
     hours = max(total.hours / at_once, total.longest_run_hours)
     command.say(
         f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {command.hours_name} of training "
-        f"({counted(total.steps, 'step')}), at {pace.step_s:.3g} s a step and {pace.sample_s:.3g} s an evaluated "
-        f"completion, as timed just now on {command.plan.base.name}; longer completions cost more."
+        f"({counted(total.steps, 'step')}), at {pace.step_s:.3g} s per step and {pace.sample_s:.3g} s per "
+        f"evaluated completion, measured just now on {command.plan.base.name}; longer completions cost more."
     )
     if command.jobs > at_once:
         command.say(
-            f"--jobs {command.jobs} is counted as no faster than --jobs {at_once}, since there is no further device; "
-            f"the report will then compare by FLOPs, for runs that share a device distort each other's time."
+            f"--jobs {command.jobs} is not faster than --jobs {at_once}, because there is no other device; the report "
+            f"will compare by FLOPs, because runs that share a device slow each other down."
         )

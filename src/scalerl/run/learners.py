@@ -28,7 +28,7 @@ from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.objective import Objective
 from scalerl.rl.weights import WEIGHTS
 from scalerl.run.cluster.place import Place
-from scalerl.run.memory import Gpus, check_context_ranks, decide_checkpointing
+from scalerl.run.memory import Gpus, decide_checkpointing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,7 +39,6 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
 
     Ranks are processes on this machine, or Ray actors that `place` holds.
     """
-    check_context_ranks(recipe, model.config)
     device = model.device if place is None else place.computes_on
     gpu, gpus = device.type == "cuda", None if place is None else place.gpus
     if gpus is None and gpu:

@@ -36,7 +36,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from scalerl.config import Recipe, body_dtype, pushes_adapters, replaced, value_at
-from scalerl.config.parts import KlReference, OptimizerSettings, StartReferenceSettings, TeacherReferenceSettings
+from scalerl.config.parts import (
+    KlReference,
+    LearnerSettings,
+    OptimizerSettings,
+    RolloutSettings,
+    StartReferenceSettings,
+    TeacherReferenceSettings,
+)
 from scalerl.errors import RecipeError, UsageError
 from scalerl.learner.optimizer import BLOCK as MOMENT_BLOCK
 from scalerl.learner.optimizer import PORTION
@@ -280,9 +287,9 @@ def num_generators(recipe: Recipe) -> int:
     return rollout.generators or int(bool(devices) and devices.isdisjoint(range(recipe.learner.ranks)))
 
 
-def num_gpus(recipe: Recipe) -> int:
+def num_gpus(learner: LearnerSettings, rollout: RolloutSettings) -> int:
     """Return the number of GPUs that a run on GPUs holds; a GPU that learner and vLLM share counts once."""
-    ranks, rollout = recipe.learner.ranks, recipe.rollout
+    ranks = learner.ranks
     if rollout.generators or rollout.engine != "vllm":
         return ranks + rollout.generators * rollout.generator_gpus
     return len({*range(ranks), *(rollout.vllm.devices or range(rollout.generator_gpus))})
@@ -389,9 +396,9 @@ def why_not(memory: Memory, changes: Mapping[str, Any] | None) -> str:
     return f"{fault}: it fits with {' '.join(texts)}{without}"
 
 
-def check_context_ranks(recipe: Recipe, config: Any) -> None:
+def check_context_ranks(learner: LearnerSettings, config: Any) -> None:
     """Raise RecipeError if passes of a model cannot be divided among learner.context_ranks ranks."""
-    size, ranks, heads = recipe.learner.context_ranks, recipe.learner.ranks, config.num_attention_heads
+    size, ranks, heads = learner.context_ranks, learner.ranks, config.num_attention_heads
     if size > 1 and heads % size:
         possible = [str(number) for number in range(1, ranks + 1) if heads % number == 0 == ranks % number]
         raise RecipeError(

@@ -1,12 +1,28 @@
 """Warnings about a recipe, shown before training begins."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from scalerl.config import Recipe, remedies, rounds_generator
 from scalerl.config.parts import OptimizerSettings
+from scalerl.run.inputs import Inputs
+from scalerl.run.prompts import Prompts
 
 STABLE_RATE, STABLE_LAG = 0.1, 0.85
 """Learning rate x width, and this x (max_lag + 1), above which runs of the tiny model collapsed (the study
 tiny-lag-rate, docs/results/lag-rate.md)."""
+
+
+def notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts], *, gpu: bool) -> tuple[str, ...]:
+    """Return all warnings about a recipe; `prompts` are those to train on, by task."""
+    width = inputs.model.model.config.hidden_size
+    corrects = recipe.correction.name != "none"
+    all_prompts = [*(each.prompts for each in inputs.eval_sets), *prompts.values()]
+    return (
+        *(task.notice for task in inputs.tasks.values() if task.notice),
+        *(notice for each in all_prompts for notice in each.notices),
+        *schedule_notices(recipe.optimizer, max_lag=recipe.pipeline.max_lag, steps=recipe.budget.steps, width=width),
+        *mismatch_notices(rounds_generator(recipe, gpu=gpu), remedies(recipe)["backend"], corrects=corrects),
+    )
 
 
 def schedule_notices(optimizer: OptimizerSettings, *, max_lag: int, steps: int | None, width: int) -> Iterator[str]:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype, code_outside, remedies, replaced, rounds_generator
+from scalerl.config import Recipe, body_dtype, code_outside, replaced
 from scalerl.config.parts import Curriculum as CurriculumSettings
-from scalerl.config.parts import PipelineSettings, RewardSettings, RolloutSettings
+from scalerl.config.parts import LearnerSettings, ModelSettings, PipelineSettings, RewardSettings, RolloutSettings
 from scalerl.environments.turns import TurnsEngine
 from scalerl.import_path import announce
 from scalerl.loop.grading import GroupGrading
@@ -29,7 +29,7 @@ from scalerl.loop.requests import RequestMaker
 from scalerl.loop.seams import Engine, Learner
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
-from scalerl.models.load import LoadedModel
+from scalerl.models.load import LoadedModel, load_config
 from scalerl.models.shape import ModelShape
 from scalerl.rollout.memory import most_slots
 from scalerl.run.checkpoint import Checkpoint, WritesTensors
@@ -37,8 +37,8 @@ from scalerl.run.cluster.generators import FleetMeter, build_fleet, load_engine,
 from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.inputs import Inputs, check_teacher, load_inputs, training_prompts
 from scalerl.run.learners import build_learner, task_recipes
-from scalerl.run.memory import Gpus, ModelSizes, memory_of, num_generators
-from scalerl.run.notices import mismatch_notices, schedule_notices
+from scalerl.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, num_generators
+from scalerl.run.notices import notices
 from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import Prompts, encode_hints, hash_problems
 from scalerl.run.resume import Earlier
@@ -122,9 +122,13 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
     """Build every part of a training run, restored from the checkpoint in `earlier` if there is one."""
     # Announce the code here: it may be imported only in other processes.
     announce(*code_outside(recipe))
+    if recipe.learner.context_ranks > 1:
+        # Before any device is reserved and before the model is loaded.
+        trust = recipe.model.trust_remote_code
+        check_context_ranks(recipe.learner, load_config(recipe.model.required_path, trust_remote_code=trust))
     with ExitStack() as opened:
-        place = enter_cluster(recipe, opened, watchdog.end)
-        if place.ranks is not None and recipe.learner.sharding == "none":
+        place = enter_cluster(recipe.cluster.address, recipe.learner, recipe.rollout, opened, watchdog.end)
+        if place.on_ray and recipe.learner.sharding == "none":
             # On a cluster even a single learner is a rank.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
         inputs = load_inputs(recipe, device=place.device)
@@ -138,7 +142,16 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier.checkpoint)
         rollout = with_slots(recipe, inputs.model, place.gpus)
-        engine, meter = _build_engine(recipe, rollout, inputs.model, learner, place)
+        engine, meter = _build_engine(
+            recipe.model,
+            rollout,
+            recipe.learner,
+            model=inputs.model,
+            place=place,
+            weights=learner.weights,
+            # If not every step pushes, the learner's memory may be ahead of the last push.
+            borrows=recipe.pipeline.push_every == 1,
+        )
         opened.callback(engine.close)
         # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank
         # that dies while the loop waits for completions.
@@ -166,7 +179,6 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             ),
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
-        all_prompts = [*(each.prompts for each in inputs.eval_sets), *prompts.values()]
         assert rollout.slots is not None
         return Parts(
             inputs=inputs,
@@ -181,21 +193,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             grading=grading,
             make_requests=make_requests,
             pipeline=pipeline,
-            notices=(
-                *(task.notice for task in inputs.tasks.values() if task.notice),
-                *(notice for each in all_prompts for notice in each.notices),
-                *schedule_notices(
-                    recipe.optimizer,
-                    max_lag=recipe.pipeline.max_lag,
-                    steps=recipe.budget.steps,
-                    width=inputs.model.model.config.hidden_size,
-                ),
-                *mismatch_notices(
-                    rounds_generator(recipe, gpu=place.computes_on.type == "cuda"),
-                    remedies(recipe)["backend"],
-                    corrects=recipe.correction.name != "none",
-                ),
-            ),
+            notices=notices(recipe, inputs, prompts, gpu=place.computes_on.type == "cuda"),
             close=opened.pop_all().close,
         )
 
@@ -219,24 +217,23 @@ def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> 
 
 
 def _build_engine(
-    recipe: Recipe, rollout: RolloutSettings, model: LoadedModel, learner: CheckpointedLearner, place: Place
+    settings: ModelSettings,
+    rollout: RolloutSettings,
+    learner: LearnerSettings,
+    *,
+    model: LoadedModel,
+    place: Place,
+    **fleet: Any,
 ) -> tuple[Any, FleetMeter | None]:
-    """Return the engine in this process, or a fleet of engines in other processes and its meter."""
+    """Return the engine in this process, or a fleet of engines in other processes and its meter.
+
+    `fleet` are arguments of build_fleet.
+    """
     if rollout.generators or rollout.engine != "torch":
-        return build_fleet(
-            model,
-            recipe.model,
-            rollout,
-            recipe.learner,
-            place=place,
-            on_ray=bool(recipe.cluster.address),
-            weights=learner.weights,
-            # If not every step pushes, the learner's memory may be ahead of the last push.
-            borrows=recipe.pipeline.push_every == 1,
-        )
-    if recipe.learner.sharding == "none":
-        return make_engine(model, recipe.model, rollout), None
-    return load_engine(recipe.model, rollout, device=str(place.computes_on)), None
+        return build_fleet(model, settings, rollout, learner, place=place, **fleet)
+    if learner.sharding == "none":
+        return make_engine(model, settings, rollout), None
+    return load_engine(settings, rollout, device=str(place.computes_on)), None
 
 
 def build_engine(recipe: Recipe, inputs: Inputs) -> Engine:

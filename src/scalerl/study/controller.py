@@ -1,7 +1,7 @@
-"""The shell around a policy: reads what the runs have measured, keeps decisions.jsonl, and says which run is next.
+"""Apply a policy: read what the runs have measured, record decisions in decisions.jsonl, and choose the next run.
 
-A decision is written before its runs are started, and is open until they have come as far as it says. After a kill the
-open decisions are carried out first, so a study needs no other memory than this file.
+A decision is written before its runs start, and is open until they have reached the share of the budget that it names.
+After a kill, open decisions are carried out first. So this file is all that a resumed study needs to know.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from scalerl.study.spec import StudyBudgetSettings
 
 
 class Controller:
-    """Gives out stages by the study's policy."""
+    """Chooses the next run by the study's policy."""
 
     def __init__(
         self, plan: StudyPlan, folder: Path, on_decision: Callable[[store.Row], None] = lambda row: None
@@ -38,7 +38,7 @@ class Controller:
         return bool(self.rows) and self.rows[-1]["arm"] is None
 
     def next(self, statuses: Sequence[RunStatus]) -> tuple[RunStatus, float] | None:
-        """Return the run to start now, and until which share of its budget; None if none is to be started now."""
+        """Return the run to start now and the share of its budget to train to; None if no run should start now."""
         while True:
             if (task := self._open_task(statuses)) is not None:
                 return task
@@ -79,7 +79,7 @@ class Controller:
 
 
 def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgress:
-    """Return what the runs of one arm have measured, read from their folders."""
+    """Read what the runs of one arm have measured from their folders."""
     compute, reward, run, num_samples, starts = [], [], [], [], []
     for place, status in enumerate(statuses):
         column, limit = axis_of(status.run)
@@ -94,7 +94,7 @@ def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgres
             num_samples.append(int(samples) if samples >= 1 else 0)
     return ArmProgress(
         name=arm,
-        # A run may be done before its budget is spent, when its data are exhausted.
+        # A run may also end because its data are exhausted.
         share=min((1.0 if each.state == "done" else share_spent(folder, each.run) for each in statuses), default=0.0),
         num_runs=len(statuses),
         compute=tuple(compute),
@@ -107,7 +107,7 @@ def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgres
 
 
 def axis_of(run: PlannedRun) -> tuple[str, float]:
-    """Return the column that a run's budget is counted in, and its limit there; the first limit of several."""
+    """Return the column and the value of the first limit of a run's budget."""
     key, limit = next((key, limit) for key, limit in run.recipe.budget if limit is not None)
     return store.BUDGET_COLUMNS[key], float(limit)
 

@@ -1,7 +1,7 @@
-"""Become a command that dies with its parent: `python -m scalerl.study.die_with_parent PARENT_PID COMMAND...`.
+"""Run a command that dies with its parent: `python -m scalerl.study.die_with_parent PARENT_PID COMMAND...`.
 
-A study that is killed cannot end its runs itself, and a run that goes on alone would write into a folder that a resumed
-study trains in. Linux kills the child for us; elsewhere the study's lock, which the child holds too, keeps others out.
+A killed study cannot end its runs, and a run that continued alone would write into a folder that a resumed study uses.
+Linux kills the child; on other systems the study's lock, which the child also holds, keeps the resumed study out.
 """
 
 import os
@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def dying_with_parent(command: list[str]) -> list[str]:
-    """Return the command line that runs `command` and kills it when this process dies."""
+    """Return a command line that runs `command` and kills it when this process dies."""
     return [sys.executable, "-m", "scalerl.study.die_with_parent", str(os.getpid()), *command]
 
 
@@ -22,7 +22,7 @@ def _main() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # A parent that died before the call above sends no signal.
+        # If the parent died before this call, there was no signal.
         if os.getppid() != int(parent):
             sys.exit(1)
     os.execvp(command[0], command)

@@ -1,15 +1,15 @@
-"""Why a command failed, from what it printed and how it ended."""
+"""Find out why a command failed, from its output and exit code."""
 
 import signal
 
 _ERROR = "error: "
-# Sent by another process, or by the kernel when memory runs out: the last line printed is not the reason then.
-# By name, since not every platform has them all.
+# Signals from another process, or from the kernel if memory runs out: the last printed line is not the reason then.
+# Names, because some platforms lack some of them.
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGXCPU"})
 
 
 def last_error(printed: str) -> str:
-    """Return the last error that a command printed, on one line; else its last line, as of a traceback."""
+    """Return the last error that a command printed, in one line; without one, its last line, such as a traceback's."""
     lines = printed.strip().splitlines()
     errors = [at for at, line in enumerate(lines) if line.startswith(_ERROR)]
     error_lines = lines[errors[-1] :] if errors else lines[-1:]
@@ -19,7 +19,7 @@ def last_error(printed: str) -> str:
 
 
 def failure_reason(printed: str, code: int, step: int | None) -> str:
-    """Return why a run ended that left no reason in its folder, from its exit `code` and its last step."""
+    """Return why a run ended, from its output, exit `code` and last step, if its folder has no reason."""
     if code >= 0:
         ended = f"exit code {code}"
     else:

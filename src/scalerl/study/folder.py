@@ -1,7 +1,7 @@
 """The study folder: its layout, its lock, and what a resumed study may change.
 
 DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run is started with
-      decisions.jsonl  what a policy decided, and what it knew then
+      decisions.jsonl  decisions of the policy and the data they rest on
       runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
 """
 
@@ -22,9 +22,9 @@ from scalerl.report.metrics import number
 from scalerl.study.plan import PlannedRun, StudyPlan, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
-# The runs of a study that was killed a moment ago need this long to be gone.
+# The runs of a study that was just killed may take this long to end.
 _LOCK_WAIT_S = 5.0
-_TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
+_TAIL_BYTES = 1 << 16  # enough for the last row of metrics.jsonl
 
 
 def run_folder(folder: Path, run: PlannedRun) -> Path:
@@ -40,7 +40,7 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
 
 
 def _readable(read: Callable[[Path], Any], folder: Path) -> Any:
-    """Return what `read` finds in a run's folder; None where it is missing or cannot be read."""
+    """Return read(folder); None if the file is missing or cannot be read."""
     try:
         return read(folder)
     except RunFolderError:
@@ -48,12 +48,12 @@ def _readable(read: Callable[[Path], Any], folder: Path) -> Any:
 
 
 def run_status(folder: Path) -> Mapping[str, Any]:
-    """Return the run's status.json; empty where there is none."""
+    """Return the run's status.json; empty if there is none."""
     return _readable(store.read_status, folder) or {}
 
 
 def last_row(folder: Path) -> store.Row:
-    """Return the last whole row of metrics.jsonl, read from the end of the file; empty where there is none."""
+    """Return the last complete row of metrics.jsonl, read from the end of the file; empty if there is none."""
     path = folder / store.METRICS
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
@@ -66,7 +66,7 @@ def last_row(folder: Path) -> store.Row:
 
 
 def first_set(folder: Path) -> list[store.Row]:
-    """Return the rows of the first evaluation set, without those that were not measured."""
+    """Return the rows of the first evaluation set that have a reward."""
     rows = _readable(store.read_evals, folder) or []
     return [row for row in rows if row.get("set") == rows[0].get("set") and not isnan(number(row.get("reward")))]
 
@@ -90,21 +90,21 @@ def opened(plan: StudyPlan, folder: Path, *, jobs: int, shares_device: bool, res
         for name in (_RUNS, _RECIPES, _LOGS):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / _LOCK).touch()
-    busy = BusyError(f"a study is running in {folder} already: wait for it, stop it, or choose another --out")
+    busy = BusyError(f"a study is already running in {folder}: wait for it, stop it, or choose another --out")
     with locked(folder / _LOCK, busy, wait_s=_LOCK_WAIT_S) as lock:
         before = read_study(folder) if resume else None
         if before is not None:
             _check_same(before, plan, folder)
         for run in plan.runs:
             store.write_json(recipe_file(folder, run), run.recipe.model_dump(mode="json"))
-        # Rows measured while runs shared a device stay in the folder, so the mark does too.
+        # The folder keeps rows measured while runs shared a device, so it stays marked.
         shared = shares_device or bool(before and before.get("shared_device"))
         store.write_json(folder / store.STUDY, record(plan, jobs=jobs, shared_device=shared))
         yield lock
 
 
 def read_study(folder: Path) -> dict[str, Any] | None:
-    """Return the plan that was written, None where there is none."""
+    """Return the plan that was written; None if there is none."""
     try:
         plan_row = store.read_study(folder)
         is_plan = plan_row is None or all("arm" in row and "folder" in row for row in plan_row["runs"])
@@ -112,19 +112,19 @@ def read_study(folder: Path) -> dict[str, Any] | None:
         is_plan, plan_row = False, None
     if not is_plan:
         raise StudyError(
-            f"{folder / store.STUDY} is not a readable plan of a study: put it back, or choose another --out"
+            f"{folder / store.STUDY} is not a readable plan of a study: restore it, or choose another --out"
         )
     return plan_row
 
 
 def fair_axis(folder: Path, compute: Axis) -> Axis:
-    """Return the axis on which runs can be compared: not time, if they have shared a device."""
+    """Return the axis on which runs can be compared: FLOPs instead of time if they have shared a device."""
     shared = (read_study(folder) or {}).get("shared_device")
     return "flops" if shared and compute == "gpu_hours" else compute
 
 
 def record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
-    """Return the plan as study.json holds it; paths are relative to its folder."""
+    """Return the content of study.json; paths are relative to its folder."""
     study = plan.study
     return {
         "name": plan.name,
@@ -161,14 +161,14 @@ def policy_record(plan: StudyPlan) -> dict[str, Any] | None:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Refuse to start where something is, and to resume where no study is."""
+    """Raise StudyError if a new study would overwrite something, or if there is no study to resume."""
     holds_study = (folder / store.STUDY).is_file()
     if resume and not holds_study:
         raise StudyError(
-            f"{folder} does not hold a study to resume: it has no {store.STUDY}; leave --resume out to start one there"
+            f"{folder} contains no study to resume: it has no {store.STUDY}; to start one there, leave out --resume"
         )
     if holds_study and not resume:
-        raise StudyError(f"{folder} already holds a study: continue it with --resume, or choose another --out")
+        raise StudyError(f"{folder} already contains a study: continue it with --resume, or choose another --out")
     store.check_place(folder)
     if not resume and folder.exists() and not _is_bare(folder):
         raise StudyError(f"{folder} already exists and is not empty: choose another --out")
@@ -199,11 +199,11 @@ def _check_same(before: Mapping[str, Any], plan: StudyPlan, folder: Path) -> Non
                 _written(began / store.RECIPE)
     if before.get("policy") != policy_record(plan):
         was, now = before.get("policy") or {"name": "uniform"}, policy_record(plan) or {"name": "uniform"}
-        problems[f"budget.policy was {show(was)} and is {show(now)} now: the rule was declared before the start"] = None
+        problems[f"budget.policy was {show(was)} and is {show(now)} now: a policy cannot change after the start"] = None
     if problems:
         raise StudyError(
             *problems,
-            "put it back to resume (arms and seeds may be added, and budgets raised), or start another study with "
+            "undo this change to resume (you may add arms and seeds, and raise budgets), or start another study with "
             "another --out",
         )
 
@@ -214,6 +214,6 @@ def _written(file: Path) -> Recipe:
         return load_written(file)
     except RecipeError as error:
         raise StudyError(
-            f"{error}, or it is damaged: resume with that version, put it back, or start another study with another "
-            "--out"
+            f"{error}, or it is damaged: resume with that version, restore the file, or start another study "
+            "with another --out"
         ) from None

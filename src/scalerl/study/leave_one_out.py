@@ -1,4 +1,4 @@
-"""The arms of the paper's leave-one-out study: each takes one of ScaleRL's components back to the paper's baseline."""
+"""The arms of the paper's leave-one-out study: each replaces one component of ScaleRL by that of the baseline."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from scalerl.config.parts import InterruptionSettings
 
 
 def _length_penalty(recipe: Recipe) -> dict[str, Any]:
-    """Return a penalty over the tokens that the answer had, at the length where the interrupted completion ended."""
+    """Return a length penalty over as many tokens as the answer had, up to the length of an interrupted completion."""
     length = recipe.length
     if not isinstance(length, InterruptionSettings):
         return {}

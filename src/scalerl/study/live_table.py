@@ -1,4 +1,4 @@
-"""A study on the terminal: one live table of all runs, or a line per event where there is no terminal."""
+"""Show a study on the terminal: a live table of all runs, or a line per event if the output is not a terminal."""
 
 from collections.abc import Sequence
 
@@ -23,11 +23,11 @@ STYLES = {
 
 
 class Screen:
-    """Watches a runner. Lines go to the same console, so that they stand above the table."""
+    """Shows the events of a Runner. Lines are printed above the table, on the same console."""
 
     def __init__(self, console: Console, num_runs: int) -> None:
         self.console, self._num_runs, self._num_finished = console, num_runs, 0
-        # Drawn by hand: a thread of its own would be copied into every command that is started.
+        # Refreshed by hand: a refresh thread would be copied into every process that is started.
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         if self._live is not None:
             self._live.start()
@@ -35,7 +35,7 @@ class Screen:
     def already_done(self, num: int) -> None:
         self._num_finished = num
         if num:
-            self._say(f"{num} of {self._num_runs} runs are done already.")
+            self._say(f"{num} of {self._num_runs} runs are already done.")
 
     def started(self, status: RunStatus) -> None:
         if self._live is None:
@@ -54,7 +54,8 @@ class Screen:
         if at_once:
             self._say("Stopping at once.")
         else:
-            self._say(f"Stopping {num_running} after the step, with a checkpoint; Ctrl-C again stops at once.")
+            runs = f"{num_running} run{'s' * (num_running != 1)}"
+            self._say(f"Stopping {runs} after this step, with a checkpoint; Ctrl-C again stops at once.")
 
     def close(self) -> None:
         if self._live is not None:
@@ -65,7 +66,7 @@ class Screen:
 
 
 def event_line(status: RunStatus) -> str:
-    """Return one line on how a run ended."""
+    """Say in one line how a run ended."""
     words = f"{status.run.name} {status.state} after {duration(status.seconds)}"
     if status.state == "failed":
         return f"{words}: {status.reason}"
@@ -79,7 +80,7 @@ def event_line(status: RunStatus) -> str:
 
 
 def table(statuses: Sequence[RunStatus]) -> Table:
-    """Return a table of all runs with their state, step, time, reward, ceiling and where their curve stands."""
+    """Return a table of all runs with their state, step, time, reward, ceiling and the state of their curve."""
     made = Table(box=box.SIMPLE_HEAD)
     for header in ("arm", "seed", "state", "step", "time", "reward", "ceiling", "curve"):
         made.add_column(header, no_wrap=header == "arm", overflow="fold")

@@ -1,4 +1,4 @@
-"""A study in full: every arm and seed as a whole recipe, and what each arm changes. All errors come before any run."""
+"""Resolve a study: the complete recipe of every arm and seed, and what each arm changes. Errors come before any run."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ class Arm:
     name: str
     recipe: Recipe
     changes: Mapping[str, tuple[Any, Any]]
-    """By dotted key: the base's value and this arm's, None where one has no such setting. Empty for the base."""
+    """(value of the base, value of this arm) by dotted key; None if there is no such setting. Empty for the base."""
     skipped: str | None = None
-    """Why it is not run."""
+    """Why this arm is not run; None if it is run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class StudyPlan:
 
     @property
     def adds_base(self) -> bool:
-        """Whether the base is an arm that the study file does not name: arms can only be compared with it."""
+        """Whether the base is added as an arm because the study file does not name it: arms are compared with it."""
         return all(self.study.arms.values())
 
     @property
     def runs(self) -> tuple[PlannedRun, ...]:
-        """Seed by seed, so that a study that is cut has compared all arms as far as it came."""
+        """Runs in order of seeds, so that an interrupted study has compared all arms with the first seeds."""
         return tuple(
             PlannedRun(arm=arm.name, seed=seed, recipe=arm.recipe.model_copy(update={"seed": seed}))
             for seed in self.study.seeds
@@ -76,7 +76,7 @@ class StudyPlan:
 
 
 def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bool) -> StudyPlan:
-    """Resolve every arm; `overrides` are the user's `key=value`. StudyError holds every problem found."""
+    """Resolve every arm; `overrides` are the user's `key=value` texts. Raise StudyError with every problem."""
     base_names = [arm for arm, changes in study.arms.items() if not changes]
     base_name = base_names[0] if base_names else Path(study.base).stem
     resolve = _Resolver(name, study, overrides)
@@ -87,8 +87,8 @@ def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bo
     wanted |= {arm: (LEAVE_ONE_OUT[arm](base), _DERIVED) for arm in study.leave_one_out}
     if base_name in wanted:
         raise StudyError(
-            f"study {name}: the arm {base_name} has the name of the base recipe: call it something else, or name the "
-            f"base by an empty table, [arms.NAME]"
+            f"study {name}: the arm {base_name} has the name of the base recipe: rename it, or name the "
+            f"base with an empty table, [arms.NAME]"
         )
     arms = [Arm(name=base_name, recipe=base, changes={})]
     for arm, (changes, where) in wanted.items():
@@ -106,7 +106,7 @@ def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bo
 
 
 def _secrets(name: str, arms: Sequence[Arm]) -> Iterator[str]:
-    """Yield a sentence for each secret: the recipes of a study are written to files, and its runs read them there."""
+    """Yield a sentence for each secret in a recipe, because recipes of a study are written to files for its runs."""
     for arm in arms:
         for key, _ in secrets_in(arm.recipe.model_dump(mode="json")):
             yield (
@@ -116,18 +116,18 @@ def _secrets(name: str, arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def changes_of(base: Recipe, recipe: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Return what a recipe changes in another, except seed and description."""
+    """Return the settings in which a recipe differs from the base, except seed and description."""
     return {key: values for key, values in differences(base, recipe).items() if key not in PER_RUN}
 
 
 def unset(recipe: Recipe) -> list[str]:
-    """Return what has to be set before this recipe can be trained."""
+    """Return the settings that are missing before this recipe can be trained."""
     missing = ["model.path"] if recipe.model.path is None else []
     return [*missing, "task.name"] if recipe.task.name is None and not recipe.tasks else missing
 
 
 def check_runnable(plan: StudyPlan) -> None:
-    """Refuse a plan whose runs could not begin, or could not be compared with anything."""
+    """Raise StudyError if the runs cannot start, or if there is nothing to compare the base with."""
     arms = [arm for arm in plan.arms if arm.skipped is None]
     if len(arms) == 1:
         reasons = (f"{arm.name} is not run: {arm.skipped}" for arm in plan.arms if arm.skipped is not None)
@@ -140,7 +140,7 @@ def check_runnable(plan: StudyPlan) -> None:
 
 
 class _Resolver:
-    """Recipes of one study, and what was wrong with those that could not be had."""
+    """Resolves the recipes of a study and collects the problems of those that are invalid."""
 
     def __init__(self, name: str, study: Study, overrides: Sequence[str]) -> None:
         self._name, self._study = name, study
@@ -150,7 +150,10 @@ class _Resolver:
         self.problems: list[str] = []
 
     def recipe(self, arm: str, changes: Mapping[str, Any], where: str) -> Recipe | None:
-        """Return the recipe with the changes of study, user and arm, in this order; the user's budget wins."""
+        """Apply the changes of the study, the user and the arm, in this order; the user's budget comes last.
+
+        Return None if the recipe is invalid; `problems` then says why.
+        """
         arm_changes = expand({key: value for key, value in changes.items() if key != "recipe"})
         shared = expand(self._study.set)
         if self._study.budget is not None and self._study.budget.limits and "budget" not in arm_changes:
@@ -169,12 +172,12 @@ class _Resolver:
             reference = changes.get("recipe", self._study.base)
             recipe = load_layers(reference, [(label, nested(key, value)) for label, key, value in layers])
         except RecipeError as error:
-            # A problem in a change of the study is in one of its tables, and not in a --set.
+            # The origin of a problem is a table of the study, or a --set of the user.
             for problem in error.details:
                 sign = ", " if problem.origin.startswith("[") else ": "
                 self.problems.append(f"study {self._name}{sign}{problem}")
             return None
-        # Limits of the recipe alone would end runs early.
+        # If a limit is set, the other limits of the recipe no longer apply: they could end runs early.
         limits = {key for _, key, _ in budgets or layers if key.startswith("budget.")}
         update: dict[str, Any] = {"description": f"Arm {arm} of the study {self._name}"}
         if limits:
@@ -184,7 +187,7 @@ class _Resolver:
 
 
 def _chosen_by(keys: set[str], key: str) -> bool:
-    """Return whether `keys` choose the part by name that `key` belongs to: `key` then no longer applies."""
+    """Return whether `keys` choose, by its name, the part that `key` belongs to; `key` then no longer applies."""
     tables = [chosen.removesuffix(".name") for chosen in keys if chosen.endswith(".name")]
     return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
 
@@ -200,7 +203,7 @@ def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: 
     }
     skipped = None
     if not changes and is_derived:
-        skipped = "the base has nothing here to leave out"
+        skipped = "the base does not have this component"
     elif changes and len(without_effect) == len(changes):
         key, reason = next(iter(without_effect.items()))
         skipped = f"inert on this device: {key} changes nothing, since {reason}"
@@ -210,13 +213,13 @@ def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: 
 def _equal_arms(arms: Sequence[Arm]) -> list[str]:
     others = arms[1:]
     problems = [
-        f"the arm {arm.name} equals the base: it changes nothing, so both would be the same runs; change something in "
-        f"it, or leave it out"
+        f"the arm {arm.name} equals the base: it changes nothing, so their runs would be the same; change something in "
+        f"it, or remove it"
         for arm in others
         if not arm.changes and arm.skipped is None
     ]
     problems += [
-        f"the arms {arm.name} and {other.name} are equal: leave one out"
+        f"the arms {arm.name} and {other.name} are equal: remove one"
         for arm, other in itertools.combinations(others, 2)
         if arm.changes and arm.changes == other.changes
     ]
@@ -224,5 +227,5 @@ def _equal_arms(arms: Sequence[Arm]) -> list[str]:
 
 
 def show_changes(arm: Arm) -> str:
-    """Return what an arm changes, on one line."""
+    """Return the changes of an arm in one line."""
     return ", ".join(f"{key} = {show(new)}" for key, (_, new) in arm.changes.items() if new is not None)

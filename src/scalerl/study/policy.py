@@ -1,6 +1,6 @@
-"""Which arm gets the next stage: `halving` and `forecast`, as pure functions of what was measured.
+"""Policies that decide which arm gets the next stage, `halving` and `forecast`, as pure functions of measurements.
 
-Compute is counted in shares of each run's own budget: 0 before training, 1 at its end.
+Compute is measured as a share of each run's budget: 0 before training, 1 at the end.
 """
 
 import functools
@@ -26,10 +26,10 @@ class ArmProgress:
 
     name: str
     share: float
-    """Share of the budget that the least of its runs has spent."""
+    """Share of the budget that all of its runs have spent at least."""
     num_runs: int
     compute: tuple[float, ...] = ()
-    """Shares of the budget at which it was evaluated."""
+    """Share of the budget at each evaluation."""
     reward: tuple[float, ...] = ()
     run: tuple[int, ...] = ()
     num_samples: tuple[int, ...] | None = None
@@ -38,20 +38,20 @@ class ArmProgress:
 
     @property
     def latest(self) -> float:
-        """Mean over runs of the latest reward; the start where nothing was measured."""
+        """Mean over runs of the latest reward; the reward at the start if nothing else was measured."""
         last = [self.reward[self.run.index(run) :][self.run.count(run) - 1] for run in dict.fromkeys(self.run)]
         return float(np.mean(last)) if last else (self.start if self.start is not None else -np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Give `arm` compute until a share of its budget; without an arm, the study ends here and `kind` says how."""
+    """A decision: train `arm` until a share of its budget. Without an arm, the study ends, and `kind` says how."""
 
     kind: StageKind
     arm: str | None = None
     until: float | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
-    """What the policy knew, as plain values for decisions.jsonl."""
+    """The data that the decision rests on, as plain values for decisions.jsonl."""
 
 
 def first_stage(arms: Sequence[ArmProgress], stages: int) -> Stage | None:
@@ -66,7 +66,7 @@ def first_stage(arms: Sequence[ArmProgress], stages: int) -> Stage | None:
 
 
 def halving(arms: Sequence[ArmProgress], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
-    """Successive halving: after each round of equal compute, continue the better half. None means to wait."""
+    """Continue the better half of the arms after each round of equal compute. None means: wait for running arms."""
     alive = [arm for arm in arms if not arm.failed]
     rounds = max(int(np.ceil(np.log2(len(arms)))), 1)
     reached = 0.0
@@ -94,7 +94,10 @@ def _finite(value: float) -> float | None:
 
 
 def forecast(arms: Sequence[ArmProgress], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
-    """Choose the arm with the largest expected gain per compute, until a choice is made or the share is spent."""
+    """Continue the arm with the largest expected gain per compute, until an arm is chosen or the share is spent.
+
+    None means: wait for running arms.
+    """
     if (first := first_stage([arm for arm in arms if arm.name not in busy], stages)) is not None:
         return first
     if any(arm.share < 1 / stages - EPSILON and not arm.failed for arm in arms):
@@ -105,7 +108,7 @@ def forecast(arms: Sequence[ArmProgress], stages: int, share: float, busy: froze
     if busy and (planned.kind == "decided" or not going):
         return None
     if planned.kind == "decided":
-        # Whoever is chosen is trained to the end, as far as the share allows.
+        # Train the chosen arm to the end, if the share allows.
         until = max((arm.until or 0.0 for arm in going), default=0.0)
         if going and until >= 1 - EPSILON:
             return Stage(kind="finish", arm=going[0].name, until=1.0, known=known)
@@ -137,7 +140,7 @@ def make_plan(arms: Sequence[ArmProgress], stages: int, share: float) -> Planned
 
 @functools.lru_cache(maxsize=64)
 def fit_arm(arm: ArmProgress) -> Fit | None:
-    """Return the arm's curve, kept while the arm stands still; None while nothing was measured after the start."""
+    """Fit the arm's curve; None if nothing was measured after the start. Cached until the arm has new evaluations."""
     if not arm.compute:
         return None
     several = len(set(arm.run)) > 1
@@ -152,7 +155,7 @@ def fit_arm(arm: ArmProgress) -> Fit | None:
 
 
 def plan_known(planned: Planned) -> dict[str, Any]:
-    """Return what the planner knew, as plain values for decisions.jsonl."""
+    """Return the data of a plan as plain values for decisions.jsonl."""
     rows = []
     for arm in planned.arms:
         value = arm.reward_at_target

@@ -1,4 +1,4 @@
-"""Before a study begins: whether its arms can start here, and what its runs will cost, from a few steps of its base."""
+"""Check that the arms of a study can start, and estimate its cost by training its base for a few steps."""
 
 import subprocess
 import tempfile
@@ -17,16 +17,16 @@ from scalerl.study.failure_reason import last_error
 from scalerl.study.folder import is_done, last_row, run_folder
 from scalerl.study.plan import Arm, PlannedRun, StudyPlan
 
-_STEPS = 6  # the first ones fill the pipeline and are not counted
+_STEPS = 6  # the first steps fill the pipeline and are not timed
 _COUNTED = 4
-_PROMPTS = 32  # to time an evaluation by
-# What is read or imported when a run begins. All else has been checked with the recipe.
+_PROMPTS = 32  # of the evaluation that is timed
+# Settings whose values are read or imported when a run starts; all others were checked with the recipe.
 _READ = ("model.path", "task.", "tasks.", "evaluation.sets.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What a run of the base costs."""
+    """The cost of a step and of an evaluation, measured on the base."""
 
     step_s: float
     step_gpu_hours: float
@@ -38,19 +38,19 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the runs of a study cost together."""
+    """The cost of all runs of a study."""
 
     hours: float = 0.0
-    """Wall clock, one run after the other, evaluations and start-up included."""
+    """Wall-clock time if runs follow each other, with evaluations and start-up."""
     gpu_hours: float = 0.0
-    """On the compute axis: training only."""
+    """Compute of training, without evaluations."""
     steps: int = 0
     longest_run_hours: float = 0.0
 
 
 @contextmanager
 def _temporary_run(recipe: Recipe, command: Sequence[str], *options: str) -> Iterator[tuple[Path, str]]:
-    """Run a recipe in a folder that is thrown away; yield the folder and why the command failed, if it did."""
+    """Run a recipe in a temporary folder; yield the folder and the reason if the command failed."""
     with tempfile.TemporaryDirectory(prefix="scalerl-probe-") as temporary:
         file, folder = Path(temporary, "recipe.json"), Path(temporary, "run")
         store.write_json(file, recipe.model_dump(mode="json"))
@@ -64,9 +64,9 @@ def _temporary_run(recipe: Recipe, command: Sequence[str], *options: str) -> Ite
 
 
 def arms_to_check(plan: StudyPlan, folder: Path) -> list[Arm]:
-    """Return the arms that read or import something the base does not and have no run in this folder yet.
+    """Return the arms that read or import something that the base does not, and that have no run in this folder yet.
 
-    The base is not tried: it is the first run and fails at once.
+    The base itself need not be checked: it is the first run, so it fails at once.
     """
     begun = {run.arm for run in plan.runs if (run_folder(folder, run) / store.RECIPE).is_file()}
     return [arm for arm in plan.arms if arm.skipped is None and arm.name not in begun and _brings_something(arm)]
@@ -80,7 +80,7 @@ def _brings_something(arm: Arm) -> bool:
 
 
 def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
-    """Set each of them up as its runs would, and train none."""
+    """Set up each arm as its runs do, without training; raise StudyError if that fails."""
     problems = []
     for arm in arms:
         with _temporary_run(arm.recipe, command, "--check") as (_, fault):
@@ -93,7 +93,7 @@ def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
 
 
 def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
-    """Train the recipe for a few steps in a folder that is thrown away, with a small evaluation."""
+    """Measure the pace of a recipe: train it for a few steps in a temporary folder, with a small evaluation."""
     few = {"evaluation.every": _STEPS, "evaluation.num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
     short = replaced(recipe, {"budget": BudgetSettings(steps=_STEPS), **few})
     began = time.monotonic()
@@ -105,11 +105,14 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
 
 
 def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds: float) -> Pace:
-    """Return the pace of a run that took this long in all; evaluations before the last row are timed in it."""
+    """Return the pace of a run that took `seconds` in total.
+
+    The time of evaluations in the last row of metrics is that of the evaluations before it.
+    """
     if not metrics:
-        raise StudyError("the base ended before its first step, so there is nothing to time")
+        raise StudyError("the base ended before its first step, so its pace is unknown")
     last = metrics[-1]
-    # A run whose data ended early has fewer rows than asked for.
+    # There are fewer rows if the data were exhausted.
     before = metrics[-1 - _COUNTED] if len(metrics) > _COUNTED else dict.fromkeys(last, 0.0)
     counted = min(len(metrics), _COUNTED)
     step_s, step_gpu_hours, step_flops = (
@@ -132,7 +135,7 @@ def runs_left(plan: StudyPlan, folder: Path) -> list[PlannedRun]:
 
 
 def cost(plan: StudyPlan, folder: Path, pace: Pace) -> Cost:
-    """Return the cost of what is left of a study at the base's pace; a completion costs the same in every arm."""
+    """Return the cost of the unfinished runs at the base's pace, as if completions cost the same in every arm."""
     hours, gpu_hours, steps = [], 0.0, 0
     for run in runs_left(plan, folder):
         scale = _completions(run.recipe) / _completions(plan.base.recipe)
@@ -153,7 +156,7 @@ def _completions(recipe: Recipe) -> int:
 
 
 def _steps_left(run: PlannedRun, folder: Path, pace: Pace, scale: float) -> int:
-    """Return the steps until the first limit of the budget, from where the run is; nothing to read is nothing spent."""
+    """Return the remaining steps until the first limit of the budget; all steps if the run has not started."""
     last = last_row(folder)
     per_step = {"steps": 1.0, "gpu_hours": pace.step_gpu_hours * scale, "flops": pace.step_flops * scale}
     left = [

@@ -1,4 +1,4 @@
-"""A run of a study as it stands, read from its folder: last step, latest reward, the ceiling of its fitted curve."""
+"""The progress of a run, read from its folder: last step, latest reward and the ceiling of its fitted curve."""
 
 import subprocess
 from collections.abc import Mapping
@@ -19,21 +19,21 @@ State = Literal["waiting", "running", "paused", "done", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A snapshot of a run; a field is None until the run has such a value."""
+    """The progress of a run; a field is None until it is known."""
 
     step: int | None = None
     reward: float | None = None
     """Reward of the latest evaluation, on the first set."""
     ceiling: Value | None = None
-    """None too where nothing has risen, or the run is past its peak."""
+    """Also None if the reward has not risen, or is past its peak."""
     decision: Decision | None = None
     evals_size: int = field(default=-1, compare=False)
-    """Bytes of evaluations that were read: the curve is fitted again when there are more."""
+    """Size of the file of evaluations at the last fit: the curve is fitted again when it has grown."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunStatus:
-    """One run of the study as it stands."""
+    """A run of the study and its current state."""
 
     run: PlannedRun
     folder: Path
@@ -41,22 +41,22 @@ class RunStatus:
     reason: str = ""
     """Why it failed."""
     seconds: float = 0.0
-    """Time that this study has spent on it."""
+    """Time that this study has spent on the run."""
     progress: Progress = field(default_factory=Progress)
     process: subprocess.Popen[bytes] | None = None
-    """Its command, while it runs."""
+    """Its process, while it runs."""
     began: float = 0.0
-    """When it would have begun, had it run without a break; on the monotonic clock."""
+    """Monotonic time at which it would have started if it had run without breaks."""
     slot: int = 0
-    """Which of the jobs that run at the same time it is."""
+    """Number of its place among the runs at the same time."""
     log_start: int = 0
-    """Size of its log when the command began."""
+    """Size of its log when the process started."""
     status_before: Mapping[str, Any] = field(default_factory=dict)
-    """Its status.json then."""
+    """Its status.json when the process started."""
 
 
 def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
-    """Return a run as it stands; its curve is fitted again only after a new evaluation."""
+    """Return the progress of a run; its curve is fitted again only after a new evaluation."""
     evals, step = folder / store.EVALS, last_row(folder).get("step")
     size = evals.stat().st_size if evals.is_file() else 0
     if size == before.evals_size:

@@ -1,6 +1,6 @@
-"""Run a plan: each arm and seed as a command with its own run folder. Finished runs stay, unfinished ones continue.
+"""Run a plan: each arm and seed is a command with its own run folder. Finished runs are kept, others continue.
 
-waiting -> running -> done | failed | stopped        --resume takes failed and stopped runs up again
+waiting -> running -> done | failed | stopped        --resume continues failed and stopped runs
                ^ |
                | v
               paused      a policy pauses runs at stages and continues some of them
@@ -27,7 +27,7 @@ from scalerl.study.plan import PlannedRun, StudyPlan
 from scalerl.study.progress import Progress, RunStatus, State, read_progress
 
 _POLL_S = 0.1
-_UPDATE_S = 1.0  # between two looks into the run folders
+_UPDATE_S = 1.0  # time between two readings of the run folders
 _SIGNALS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
@@ -44,7 +44,7 @@ class StudyObserver(Protocol):
 
 
 class Runner:
-    """Runs what is left of a plan, at most `jobs` at a time."""
+    """Runs the unfinished runs of a plan, at most `jobs` at a time."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Runner:
         variables: Mapping[str, str] = MappingProxyType({}),
         controller: Controller | None = None,
     ) -> None:
-        """`command` trains, with RECIPE --out DIR [--resume] appended. `axis` is the compute of the forecasts.
+        """`command` trains; RECIPE --out DIR [--resume] is appended to it. `axis` is the compute axis of the forecasts.
 
         `devices` are GPUs, assigned in turn; `variables` are set in the environment of each run. Without a
-        `controller` every run goes to its end.
+        `controller` every run is trained to its end.
         """
         self._controller = controller
         self._folder, self._command, self._lock = folder, command, lock
@@ -134,7 +134,7 @@ class Runner:
             try:
                 self._start(status, until)
             except OSError as fault:
-                # A full disk, most often: what can still be run is.
+                # Usually a full disk. Other runs may still start.
                 status.state, status.reason = "failed", f"cannot write {fault.filename}: {fault.strerror}"
                 self._observer.finished(status)
 
@@ -154,7 +154,7 @@ class Runner:
             *["--resume"][: int(is_begun)],
             *(["--pause-at", f"{until:.9g}"] if until < 1 else []),
         ]
-        # Before the process: it may write to both at once.
+        # Read both before the process starts and writes to them.
         status.status_before = run_status(status.folder)
         with log_file(self._folder, status.run).open("ab") as log:
             status.log_start = log.tell()
@@ -164,7 +164,7 @@ class Runner:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment(status.slot),
-                # A session of its own: Ctrl-C reaches a run only through us, once.
+                # In its own session, a run gets Ctrl-C only from this process, and only once.
                 start_new_session=True,
                 pass_fds=(self._lock,),
             )
@@ -172,16 +172,16 @@ class Runner:
         self._observer.started(status)
 
     def _prepare_folder(self, status: RunStatus) -> bool:
-        """Return whether the run resumes from its folder; removes a folder that cannot be resumed from."""
+        """Return whether the run resumes from its folder; remove a folder that cannot be resumed."""
         if not status.folder.exists():
             return False
         if (status.folder / store.RECIPE).is_file():
             return True
         if any((status.folder / name).exists() for name in (store.METRICS, store.EVALS, store.CHECKPOINTS)):
-            # It lost its recipe and no more than that: the study has it.
+            # Only its recipe is missing, and the study has a copy.
             shutil.copyfile(recipe_file(self._folder, status.run), status.folder / store.RECIPE)
             return True
-        # A run that was killed while it made its folder has nothing to resume, and would refuse what it left.
+        # The run was killed while it created its folder: there is nothing to resume, and a new run needs an empty one.
         shutil.rmtree(status.folder)
         return False
 
@@ -190,7 +190,7 @@ class Runner:
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
         elif self._jobs > 1:
-            # Runs that each take every core slow each other down by more than their number.
+            # If each run used every core, together they would be slower than one after the other.
             environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // self._jobs, 1)))
         return environment
 
@@ -198,7 +198,7 @@ class Runner:
         status.process, status.seconds = None, time.monotonic() - status.began
         status.progress = read_progress(status.folder, self._axis, status.progress)
         status.state, status.reason = self._outcome(status, code)
-        # A run that was killed cannot; others may read its folder on another machine.
+        # A killed run cannot record its end, and its folder may be read on another machine.
         store.end_status(status.folder, status.state, status.reason)
         self._observer.finished(status)
 
@@ -226,7 +226,7 @@ class Runner:
         def request_stop(number: int, frame: FrameType | None) -> None:
             self._num_stop_requests += 1
 
-        # Under nohup a hang-up is ignored, and stays so.
+        # Keep ignoring hang-ups under nohup.
         handled = [
             number for number in _SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN
         ]

@@ -1,4 +1,4 @@
-"""A study file: a base recipe, arms that change it, seeds, a budget, and which compute is fitted and which held out."""
+"""A study file: a base recipe, arms that change it, seeds, a budget, and which data are fitted or held out."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 _SUFFIX = ".toml"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
-# What a user's --set changes in the study itself; every other key is a setting of its recipes.
+# Keys of --set that change the study itself; every other key is a setting of its recipes.
 _STUDY_KEYS = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
 _POLICY_KEYS = ("budget.policy", "budget.stages", "budget.share")
@@ -37,35 +37,35 @@ def _all_components(given: Any) -> Any:
 
 class FitWindowSettings(Settings):
     skip_before: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of what an arm spends before which evaluations are left out of the fit."""
+    """Leave out evaluations before this share of an arm's compute."""
     until: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of what an arm spends up to which it is fitted."""
+    """Fit evaluations up to this share of an arm's compute."""
     skip_before_compute: Annotated[float, Field(gt=0)] | None = None
-    """Instead of skip_before: a compute, equal for all arms, on the axis that they are compared on."""
+    """Replaces skip_before: an amount of compute on the study's axis, the same for all arms."""
     until_compute: Annotated[float, Field(gt=0)] | None = None
-    """Instead of until: a compute, equal for all arms."""
+    """Replaces until: an amount of compute, the same for all arms."""
 
 
 class HoldoutSettings(Settings):
     start: float | None = Field(default=None, gt=0, le=1, alias="from")
-    """Share of what an arm spends from which evaluations test the forecast instead of making it."""
+    """Evaluations from this share of an arm's compute on test the forecast."""
     from_compute: Annotated[float, Field(gt=0)] | None = None
-    """Instead of from: a compute, equal for all arms."""
+    """Replaces from: an amount of compute, the same for all arms."""
 
 
 class StudyBudgetSettings(BudgetSettings):
-    """When each run ends, and which runs get there."""
+    """When each run ends, and which runs are trained to the end."""
 
     policy: Policy = "uniform"
     """uniform runs all arms to the end; halving and forecast pause them at stages and continue the promising ones."""
     stages: Annotated[int, Field(ge=2, le=100)] = 8
-    """Equal parts of a run's budget after which it may be paused."""
+    """Number of equal parts of a run's budget; a run may be paused after each."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """What halving and forecast may spend, as a share of the compute of running all arms to the end."""
+    """Compute that halving and forecast may spend, as a share of what running all arms to the end would cost."""
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits of a run, as a recipe's budget has them."""
+        """The limits of a run, as in the budget of a recipe."""
         return self.model_dump(include={*BudgetSettings.model_fields}, exclude_none=True)
 
 
@@ -73,31 +73,31 @@ class Study(Settings):
     """One question: what is varied, how often, for how long."""
 
     description: str = ""
-    """One line on what is asked."""
+    """The question, in one line."""
     base: str
-    """Name or file of the recipe that every arm changes; a file is looked for beside the study."""
+    """Name or file of the recipe that every arm changes; a file is relative to the study file."""
     set: Changes = Field(default_factory=dict)
-    """Changes that all arms share, the base included."""
+    """Changes that the base and all arms share."""
     arms: dict[str, Changes] = Field(default_factory=dict)
     """What each arm changes; an empty table gives the base a name. `recipe` starts an arm from another recipe."""
     leave_one_out: Annotated[list[str], BeforeValidator(_all_components)] = Field(default_factory=list)
-    """Add an arm for each of these components of the base, put back to the paper's baseline; true for all."""
+    """Add an arm for each of these components, with that component as in the paper's baseline; true for all."""
     seeds: list[int] = Field(default=[0], min_length=1)
-    """Every arm is run once for each."""
+    """Every arm is run once with each seed."""
     budget: StudyBudgetSettings | None = None
-    """When each run ends, in place of the recipe's own (an arm may have another), and which runs get there."""
+    """When each run ends, and which runs are trained to the end. Replaces the recipe's budget."""
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
     fit: FitWindowSettings = FitWindowSettings()
     """Which part of each arm is fitted; the report shows this fit first."""
     holdout: HoldoutSettings | None = None
-    """Which part tests the forecast; without it all that lies beyond the fit does."""
+    """Which part tests the forecast; by default, everything after the fitted part."""
 
 
 def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, Study]:
-    """Return the study of this name or file, and what to call it; StudyError says all that is wrong with it.
+    """Return the name and the settings of a study; raise StudyError with every problem in them.
 
-    `overrides` are the `key=value` that are about the study itself, as `divided` gives them.
+    `overrides` are `key=value` texts that change the study itself (see `divided`).
     """
     label, source, _ = locate("study", name_or_path, StudyError)
     tree = read_table(label, source, StudyError)
@@ -122,7 +122,7 @@ def divided(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     keys = {text: text.partition("=")[0].strip() for text in overrides}
     for text, key in keys.items():
         if key == "seed":
-            raise StudyError(f"--set {text}: a study runs every arm once for each of its seeds: say --set seeds=[...]")
+            raise StudyError(f"--set {text}: a study sets the seeds of its runs: use --set seeds=[...]")
     of_study = [text for text, key in keys.items() if key.partition(".")[0] in _STUDY_KEYS or key in _POLICY_KEYS]
     return of_study, [text for text in keys if text not in of_study]
 
@@ -133,7 +133,7 @@ def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
     if table != "arms":
         return merge(tree, nested(key, value))
     arms = tree.get("arms", {})
-    # The longest name that fits, since a name may hold dots.
+    # Take the longest name that matches, because names may contain dots.
     names = sorted((name for name in arms if rest.startswith(f"{name}.")), key=len)
     if not names:
         raise StudyError(
@@ -172,31 +172,31 @@ def _conflicts(study: Study) -> Iterator[str]:
             )
     named = [name for name, changes in study.arms.items() if not changes]
     if len(named) > 1:
-        yield f"the arms {', '.join(named)} change nothing, so all are the base: keep one to name it"
+        yield f"the arms {', '.join(named)} change nothing, so each equals the base: keep one, which names the base"
     if not study.arms and not study.leave_one_out:
         yield "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"
     for name in study.leave_one_out:
         if name not in LEAVE_ONE_OUT:
             meant = did_you_mean(name, LEAVE_ONE_OUT)
-            yield f'leave_one_out names "{name}", which is none of {", ".join(LEAVE_ONE_OUT)}{meant}'
+            yield f'leave_one_out contains "{name}"; choices: {", ".join(LEAVE_ONE_OUT)}{meant}'
     if both := [name for name in study.arms if study.leave_one_out and name in LEAVE_ONE_OUT]:
-        yield f"the arm {both[0]} has the name of one that leave_one_out makes: call it something else"
+        yield f"the arm {both[0]} has the same name as an arm that leave_one_out adds: rename it"
     for table, changes in {"set": study.set, **{f"arms.{name}": own for name, own in study.arms.items()}}.items():
         if "seed" in changes:
-            yield f"{table}.seed is {show(changes['seed'])}, but every arm is run with the study's own seeds: set seeds"
+            yield f"{table}.seed is {show(changes['seed'])}, but a study sets the seeds of its runs: set seeds instead"
     if len(set(study.seeds)) < len(study.seeds):
-        yield f"seeds = {study.seeds} names one twice: equal seeds are equal runs"
+        yield f"seeds = {study.seeds} repeats a seed: equal seeds give equal runs"
     if negative := [seed for seed in study.seeds if seed < 0]:
-        yield f"seeds holds {negative[0]}, but a seed must be at least 0"
+        yield f"seeds contains {negative[0]}, but a seed must be at least 0"
     if study.budget is not None and not study.budget.model_fields_set:
-        yield "budget is empty: give it steps, gpu_hours or flops, or leave it out"
+        yield "budget is empty: set steps, gpu_hours or flops in it, or remove it"
     yield from _window_conflicts(study.fit, study.holdout)
 
 
 def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -> Iterator[str]:
     start, start_compute = (holdout.start, holdout.from_compute) if holdout else (None, None)
     if holdout is not None and start is None and start_compute is None:
-        yield "holdout is empty: give it from, a share, or from_compute"
+        yield "holdout is empty: set from, a share, or from_compute in it"
     until = fit.until if fit.until_compute is None else None
     for name, share, compute in (
         ("fit.skip_before", fit.skip_before or None, fit.skip_before_compute),
@@ -204,7 +204,7 @@ def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -
         ("holdout.from", start, start_compute),
     ):
         if share is not None and compute is not None:
-            yield f"{name} is {share:g} and {name}_compute is {compute:g}: a window ends at a share or a compute"
+            yield f"{name} is {share:g} and {name}_compute is {compute:g}: set only one of them"
     for unit, skip, end, begin in (
         ("", fit.skip_before, until, start),
         ("_compute", fit.skip_before_compute, fit.until_compute, start_compute),
@@ -225,5 +225,5 @@ _HINTS = {
 def _sentence(error: ErrorDetails, tree: Mapping[str, Any]) -> str:
     key, statement, suggestion = described(error, tree, Study)
     if error["type"] == "extra_forbidden" and "." not in key:
-        suggestion = suggestion or "; a setting of the recipe belongs into [set] or an arm"
+        suggestion = suggestion or "; settings of the recipe belong in [set] or in an arm"
     return statement + _HINTS.get(key, suggestion)

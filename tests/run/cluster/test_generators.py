@@ -15,14 +15,14 @@ import torch
 from small_runs import small
 
 from scalerl import store
-from scalerl.config import load_recipe
+from scalerl.config import Recipe, load_recipe
 from scalerl.errors import ClusterError, RecipeError
 from scalerl.remote.child import ChildLink
 from scalerl.remote.session import session_members
 from scalerl.run.cluster import connect as connect_module
 from scalerl.run.cluster import generators
 from scalerl.run.cluster.connect import check_address, connect
-from scalerl.run.cluster.place import enter_cluster
+from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.run import TrainingRun
 
 TIMES = ("time/", "gpu_hours", "generators/", "lost", "host/")
@@ -98,16 +98,20 @@ def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, se
     assert [list(each) for each in placed] == gpus
     with ExitStack() as opened:
         # Every GPU is paid for, and one that both use once.
-        assert enter_cluster(recipe, opened, on_lost=print).num_devices == num_devices
+        assert enter(recipe, opened).num_devices == num_devices
         monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices - 1 or 1)
         message = rf"with {asks} needs {num_devices} GPUs, but"
         with nullcontext() if num_devices == 1 else pytest.raises(ClusterError, match=message):
-            enter_cluster(recipe, opened, on_lost=print)
+            enter(recipe, opened)
+
+
+def enter(recipe: Recipe, opened: ExitStack) -> Place:
+    return enter_cluster(recipe.cluster.address, recipe.learner, recipe.rollout, opened, print)
 
 
 def test_cpus_are_one_device_and_have_no_gpus(tmp_path):
     with ExitStack() as opened:
-        assert enter_cluster(small("rollout.generators=2"), opened, on_lost=print).num_devices == 0
+        assert enter(small("rollout.generators=2"), opened).num_devices == 0
     settings = small("rollout.generators=2", "rollout.gpus_per_generator=1")
     with pytest.raises(RecipeError, match=r"gpus_per_generator is 1, but this machine has no GPU"):
         TrainingRun(settings, tmp_path / "run")

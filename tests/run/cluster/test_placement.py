@@ -66,8 +66,9 @@ SAMPLERS = "rollout.generators=5"
     ],
 )
 def test_what_a_cluster_has_too_little_of(nodes, settings, error, message):
+    recipe = ranked(*settings)
     with ExitStack() as opened, pytest.raises(error, match=message):
-        place_on(connection(*nodes), ranked(*settings), opened)
+        place_on(connection(*nodes), recipe.learner, recipe.rollout, opened)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,9 @@ def test_cores_are_shared(monkeypatch, nodes, settings, cpus):
 
     pytest.importorskip("ray")
     monkeypatch.setattr("scalerl.run.cluster.ranks.placed_ranks", placed)
+    recipe = ranked(*settings)
     with ExitStack() as opened:
-        assert place_on(connection(*nodes), ranked(*settings), opened).cpus_per_generator == cpus
+        assert place_on(connection(*nodes), recipe.learner, recipe.rollout, opened).cpus_per_generator == cpus
     assert given["is_here"] == ("learner.sharding=none" in settings)
 
 

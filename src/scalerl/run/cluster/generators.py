@@ -66,7 +66,6 @@ def build_fleet(
     learner: LearnerSettings,
     *,
     place: Place,
-    on_ray: bool,
     weights: Callable[[], Mapping[str, Any]],
     borrows: bool,
 ) -> "tuple[Fleet, FleetMeter]":
@@ -82,8 +81,8 @@ def build_fleet(
     rollout = rollout.model_copy(update={"slots": slots})
     on_gpu = place.computes_on.type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
-    gpus = [] if on_ray else gpus_of_generators(rollout, num_gpus, first=learner.ranks)
-    common: dict[str, Any] = {"weights": weights, "publish": publisher(on_ray=on_ray, borrows=borrows)}
+    gpus = [] if place.on_ray else gpus_of_generators(rollout, num_gpus, first=learner.ranks)
+    common: dict[str, Any] = {"weights": weights, "publish": publisher(on_ray=place.on_ray, borrows=borrows)}
     if gpus and rollout.engine == "vllm":
         from scalerl.rollout.vllm.build import vllm_fleet
 
