@@ -98,7 +98,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert checked.returncode == 0
     lines = checked.stdout.splitlines(keepends=True)
     assert "".join(lines[:3]) == (
-        "tiny-cpu can be trained: 0.855M parameters on cpu, 2 x 2 answers a step, PipelineRL-1, cispo\n"
+        "tiny-cpu can be trained: 0.855M parameters on cpu, 2 x 2 answers per step, PipelineRL-1, cispo\n"
         "8 slots for batches of 4: expected mean lag 1 steps, at most 1\n"
         "optimizer.warmup_steps = 10 is not below budget.steps = 3: the learning rate is still rising when the run "
         "ends\n"
@@ -151,7 +151,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
         (
             ("task.grader=own_code:mute",),
             "so the model does not change: the grader gave no verdict on any answer.",
-            "Not measured: the grader gave no verdict in any evaluation (3).",
+            "The gain is unknown: the grader gave no verdict in any of 3 evaluations.",
         ),
     ],
 )
@@ -195,8 +195,8 @@ def test_a_check_ends_the_processes_it_started(tmp_path: Path, monkeypatch: pyte
 # Signals and faults of the machine -----------------------------------------------------------------------------------
 
 Act = Callable[[pytest.MonkeyPatch], object]
-CHECKPOINT = "with a checkpoint: the same command with --resume goes on"
-RESUMES = "the same command with --resume goes on after step {}, its last checkpoint"
+CHECKPOINT = "with a checkpoint: the same command with --resume continues"
+RESUMES = "the same command with --resume continues from its last checkpoint, after step {}"
 
 
 def send(number: int) -> Act:
@@ -260,7 +260,7 @@ INTERRUPTIONS: dict[str, tuple[int, Act, int, str, str, int, list[int]]] = {
     "SIGINT": (2, send(signal.SIGINT), 130, f"Stopped at step 2, {CHECKPOINT}", "stopped", 2, [0]),
     "SIGINT at the end": (3, send(signal.SIGINT), 130, f"Stopped at step 3, {CHECKPOINT}", "stopped", 3, [0, 2]),
     "impatience": (2, impatient, 130, f"Stopped at once; {RESUMES.format(1)}", "stopped", 1, [0]),
-    "closed output": (2, close_output, 141, "cannot be written any more. Stopped at step 2", "stopped", 2, [0, 2]),
+    "closed output": (2, close_output, 141, "the output was closed. Stopped at step 2", "stopped", 2, [0, 2]),
     "no room for a row": (1, fill_disk, 1, full(store.METRICS, 1), "failed", 1, [0]),
     "no room to evaluate": (2, fill_disk, 1, full(store.EVALS, 1), "failed", 1, [0]),
     "no room to save": (2, fill_before_weights, 1, f"is kept; {RESUMES.format(1)}", "failed", 1, [0, 2]),

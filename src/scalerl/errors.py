@@ -34,6 +34,12 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def failure_text(error: BaseException) -> str:
+    """Return why something failed: the sentence of an error of this package, or the type and message of any other."""
+    is_ours = isinstance(error, UserError | RunFailure)
+    return str(error) if is_ours else f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 def not_utf8(name: object, error: UnicodeDecodeError) -> str:
     """Return a sentence about a file that is not UTF-8 text: the line, the byte and what to do."""
     if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):

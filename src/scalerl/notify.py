@@ -13,7 +13,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from scalerl.config.secrets import redact
-from scalerl.errors import RunFailure, UsageError, printable
+from scalerl.errors import RunFailure, UsageError, failure_text, printable
 from scalerl.web_client import post
 
 LONGEST = 1900
@@ -97,7 +97,7 @@ class Notifier:
         if isinstance(error, KeyboardInterrupt):
             self.send("stopped at once")
         elif isinstance(error, Exception):
-            self.send(f"failed: {type(error).__name__}: {error}".removesuffix(": "))
+            self.send(f"failed: {failure_text(error)}")
         self.close()
 
     def _post_all(self) -> None:

@@ -32,7 +32,7 @@ def test_line_goes_beyond_the_data_within_its_interval(curves: tuple[CurveResult
 
 @pytest.mark.parametrize("address", ["runs/first", "wandb:", "mlflow:a"])
 def test_address_names_a_project(address: str) -> None:
-    with pytest.raises(UsageError, match="names no project"):
+    with pytest.raises(UsageError, match="is not the address of a project"):
         tracker_of(address)
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     here = {"pid": os.getpid(), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "at": time.time()}
     here |= {"webhook": os.environ.get("SCALERL_NOTIFY")}
     store.append_row(folder / "starts.jsonl", here)
-    store.write_json(folder / store.STATUS, {"status": "running", "reason": ""})
+    store.write_status(folder, "running")
     attempt = len((folder / "starts.jsonl").read_text().splitlines())
     steps, until = recipe["budget"]["steps"], float(more[more.index("--pause-at") + 1]) if "--pause-at" in more else 1.0
     done = [row["step"] for row in store.read_metrics(folder)]

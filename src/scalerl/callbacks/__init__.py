@@ -1,9 +1,9 @@
 """Forecasts inside other trainers: one line for transformers and TRL, or a few lines in any loop.
 
     from scalerl.callbacks import ForecastCallback          transformers and TRL
-    from scalerl.callbacks import LiveForecast              any loop: add(compute, reward) and outlook()
+    from scalerl.callbacks import LiveForecast              any loop: add(compute, reward), then outlook()
     from scalerl.callbacks import follow                    a log or tracker's run while it is written
-    from scalerl.callbacks import StopRule, replay          when a rule would have ended a run that is over
+    from scalerl.callbacks import StopRule, replay          when a rule would have ended a finished run
 
 Importing this loads neither transformers nor torch; ForecastCallback loads transformers.
 """

@@ -1,4 +1,4 @@
-"""Follow the log of any tracker or framework while it is written, and make a forecast whenever it has new points."""
+"""Follow the log of any tracker or framework while it is written, and forecast whenever it has new points."""
 
 import time
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ def follow(
     every_s: float = 10.0,
     until_quiet_s: float | None = None,
 ) -> Iterator[Forecast]:
-    """Yield a forecast each time a log has new points; it ends after `until_quiet_s` without any, or never.
+    """Yield a forecast each time a log has new points; end after `until_quiet_s` without new points, or never.
 
     `path` is anything that `scalerl fit` reads: a wandb run's folder or .wandb file, a trackio database, tensorboard
     event files, a trainer's output folder, JSON lines, CSV or console output. It need not exist yet. `x` and `y` name
-    the columns of compute and reward where the usual ones are not meant; `end_compute` has the unit of `x`.
+    the columns of compute and reward; by default they are recognised. `end_compute` has the unit of `x`.
 
     >>> for forecast in follow("wandb/latest-run", x="_step", end_compute=2000):
     ...     print(forecast.text)
@@ -43,7 +43,7 @@ def follow(
 
 
 def _read(path: Path, selection: Selection) -> Series | None:
-    """Return the first curve of the log that can be used; None while there is none."""
+    """Return the first usable curve of the log; None if there is none yet."""
     try:
         return next((data for data in read([path], selection) if not data.problem), None)
     except InputError:

@@ -1,4 +1,4 @@
-"""Make a forecast from the rewards of a run so far: a decision and plain numbers. Runs in any process."""
+"""Forecast a run from its rewards so far: a decision and plain numbers that can be sent between processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from scalerl.report.results import CurveResult
 from scalerl.report.words import text
 
 FEWEST_REWARDS = 16
-"""Training rewards from which a curve is fitted to them: they are noisier than evaluations."""
+"""Fewest training rewards for a fit: they are noisier than evaluations."""
 GROWTH = 1.05
-"""Training rewards come with every log; they are fitted again when their number has grown by this factor."""
+"""Training rewards come with every log. They are fitted again when their number has grown by this factor."""
 EVER = 1e4
-"""Times the present compute: what a run has not reached there it never does."""
+"""Multiple of the current compute that stands for "ever": a reward that is not reached there is never reached."""
 PROBABILITIES = ("p_worth", "p_nearly_all", "p_seen")
 VALUES = ("ceiling", "end", "doubling")
 
@@ -32,21 +32,21 @@ class Forecast:
     """Largest compute so far."""
     decision: Decision
     to_do: str
-    """What to do with the run, in a few words, as `scalerl fit` says."""
+    """What to do with the run, in the words of `scalerl fit`."""
     ceiling: Value | None
-    """None where nothing has risen, or the run is past its peak."""
+    """None if the reward has not risen, or is past its peak."""
     doubling: Value | None
-    """Gain of one more doubling of compute; None where nothing has risen."""
+    """Gain of doubling the compute once more; None if the reward has not risen."""
     end: Value | None
-    """Reward at the end of the budget; None where nothing has risen, or the end is not known, or reached."""
+    """Reward at the end of the budget; None if the reward has not risen, or if the end is unknown or reached."""
     p_reach: tuple[tuple[float, float], ...] = ()
-    """(reward, probability that it is reached by the end of the budget, or ever where the end is not known)."""
+    """(reward, probability that it is reached by the end of the budget), or ever if the end is unknown."""
     is_training: bool = False
-    """Whether the rewards are those of training, and not of evaluations."""
+    """Whether the rewards are training rewards, not evaluations."""
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What is known, by name: `p_worth`, `end`, `end_low`, `p_reach(0.7)`, say; and the number of evaluations."""
+        """The known numbers by name, such as `p_worth`, `end`, `end_low`, `p_reach(0.7)` and `evaluations`."""
         values = {name: getattr(self.decision, name) for name in PROBABILITIES}
         for name in VALUES:
             value = getattr(self, name)
@@ -56,13 +56,13 @@ class Forecast:
         return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
     def metrics(self) -> dict[str, Any]:
-        """Return what is logged, by name; what is not known is left out."""
+        """Return the known values to log, by name."""
         words = {"forecast/state": self.decision.state.value, "forecast/action": self.decision.action.value}
         return {**{f"forecast/{name}": value for name, value in self.numbers.items()}, **words}
 
     @property
     def text(self) -> str:
-        """The forecast on one line."""
+        """The forecast in one line."""
         shown = {name: getattr(self, name) for name in ("to_do", "ceiling", "end", "doubling", "is_training")}
         decided = {name: getattr(self.decision, name) for name in ("state", "worth", "p_worth", "noticed")}
         return text("forecast", {**shown, **decided, "num": self.num_points})
@@ -77,12 +77,12 @@ def make_forecast(
     unit: str = "compute",
     is_training: bool = False,
 ) -> Forecast | None:
-    """Return the forecast from (compute, reward) so far; None while there are too few points.
+    """Return a forecast from points (compute, reward); None if there are too few.
 
-    `rewards` are those whose p_reach is asked for, and `unit` is what compute is counted in.
+    `rewards` are the rewards for which p_reach is computed; `unit` is the unit of compute.
     """
     if bounds is not None and any(not bounds[0] <= reward <= bounds[1] for _, reward in points):
-        bounds = None  # a sum of several reward functions, mostly
+        bounds = None  # usually a sum of several reward functions
     live = LiveForecast(end_compute, bounds=bounds, unit=unit)
     for compute, reward in points:
         live.add(float(compute), float(reward))
@@ -97,7 +97,7 @@ def describe(
     *,
     is_training: bool = False,
 ) -> Forecast:
-    """Return an outlook as a forecast."""
+    """Convert the result of a fit to a forecast."""
     curve, decision = outlook.fit, outlook.decision
     has_risen = outlook.doubling is not None
     assert decision is not None, "a posterior always has a decision"
@@ -120,12 +120,12 @@ def describe(
 
 
 def has_training_rewards(data: Series) -> bool:
-    """Whether the curve of a log is that of training rewards, for want of evaluations."""
+    """Return whether the curve of a log consists of training rewards, because it has no evaluations."""
     return "y" in data.plan and data.plan["y"].rule == "training"
 
 
 def is_due(num_points: int, num_fitted: int, *, is_training: bool) -> bool:
-    """Whether to fit again: at every evaluation, or when training rewards have become more by a twentieth."""
+    """Return whether to fit again: at every evaluation, or when there are 5 % more training rewards."""
     if is_training:
         return num_points >= max(GROWTH * num_fitted, FEWEST_REWARDS)
     return num_points != num_fitted and num_points >= FIRST_FIT

@@ -1,4 +1,4 @@
-"""Log forecasts to a project of wandb or trackio: a run for each curve, with its line and what is known of its end."""
+"""Log forecasts to a project of wandb or trackio: a run per curve, with its line and its forecast."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from scalerl.logs.projects import Project, imported, project_at
 from scalerl.report.results import CurveResult
 
 _REACH = 4.0
-"""How far beyond its data a curve is drawn, in multiples of the data."""
+"""A curve is drawn to this multiple of its largest compute."""
 _NUM_PLACES = 60
 
 Line = Mapping[str, Sequence[float]]
@@ -23,22 +23,22 @@ Publisher = Callable[[Any, Project, CurveResult, Line, Mapping[str, Any]], None]
 
 
 def tracker_of(address: str) -> tuple[Project, Any]:
-    """Return the project that `wandb:ENTITY/PROJECT` or `trackio:PROJECT` names, and the package that writes to it."""
+    """Return the project of an address, `wandb:ENTITY/PROJECT` or `trackio:PROJECT`, and the package of its tracker."""
     project = project_at(address)
     if project is None:
-        raise UsageError(f"{address!r} names no project: give wandb:ENTITY/PROJECT or trackio:PROJECT")
+        raise UsageError(f"{address!r} is not the address of a project: give wandb:ENTITY/PROJECT or trackio:PROJECT")
     return project, imported(project, "written")
 
 
 def publish(curves: Sequence[CurveResult], address: str) -> list[str]:
-    """Log the curves to a project as new runs, and return their names. Other runs of the project stay as they are."""
+    """Log the curves to a project as new runs and return their names. Other runs of the project are not changed."""
     project, package = tracker_of(address)
     usable = [curve for curve in curves if curve.usable and curve.fit.has_intervals]
     for curve in usable:
         try:
             with redirect_stdout(sys.stderr):
                 PUBLISHERS[project.tracker](package, project, curve, line_of(curve), describe(curve).metrics())
-        except Exception as fault:  # trackers have errors of their own, and those of the network
+        except Exception as fault:  # trackers raise errors of their own and of the network
             raise InputError(
                 f"the forecast of {curve.series.name} was not logged to {project} ({first_line(fault)})."
             ) from None
@@ -50,7 +50,7 @@ def run_name(curve: CurveResult) -> str:
 
 
 def line_of(curve: CurveResult) -> dict[str, list[float]]:
-    """Return the curve from its first point to beyond its last, with the interval of the fit."""
+    """Return the fitted curve with its interval, from the first point to beyond the last."""
     fit = curve.fit
     grid = np.geomspace(fit.compute.min(), _REACH * fit.scale, _NUM_PLACES)
     low, high = tails(fit.level)
@@ -59,7 +59,7 @@ def line_of(curve: CurveResult) -> dict[str, list[float]]:
 
 
 def _to_wandb(wandb: Any, project: Project, curve: CurveResult, line: Line, numbers: Mapping[str, Any]) -> None:
-    """Log one panel with points, line and interval, and the numbers as the summary of the run."""
+    """Log a panel with points, line and interval; the numbers are the summary of the run."""
     *entity, name = project.name.split("/")
     with wandb.init(
         entity="/".join(entity) or None,
@@ -80,7 +80,7 @@ def _to_wandb(wandb: Any, project: Project, curve: CurveResult, line: Line, numb
 
 
 def _to_trackio(trackio: Any, project: Project, curve: CurveResult, line: Line, numbers: Mapping[str, Any]) -> None:
-    """Log the line as metrics over compute; the numbers come with its last place."""
+    """Log the line as metrics over compute, and the numbers with its last point."""
     run = trackio.init(project=project.name, name=run_name(curve), config={"compute": curve.series.x_label})
     for at in range(_NUM_PLACES):
         is_last = at == _NUM_PLACES - 1

@@ -1,6 +1,7 @@
-"""Try a stop rule on a log that is complete: when it would have ended the run, and what that would have cost."""
+"""Apply a stop rule to a finished run: find when it would have ended the run, and what that would have cost."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +13,9 @@ from scalerl.logs import Series
 from scalerl.report.analyse import fitted_curve, held_out_after
 from scalerl.report.options import FitOptions
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import CurveResult
 
 PATIENCE = 2
-"""Forecasts in a row for which a rule must hold."""
+"""Number of consecutive forecasts for which a rule must hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +26,20 @@ class Replayed:
     axis: str
     num_forecasts: int
     compute: float
-    """Of the whole log."""
-    stopped_at: float | None
+    """Compute of the whole run."""
+    stopped_at: float | None = None
     """Compute at which the rule would have ended the run; None if it would not have."""
     reason: str | None = None
     num_points: int | None = None
-    """Evaluations by then."""
+    """Number of evaluations until then."""
     best_then: float | None = None
-    """Best reward of the run's course by then, without noise ..."""
+    """Best reward until then, on the fitted curve of the whole run."""
     best_at_end: float | None = None
-    """... and by the end of the log."""
+    """Best reward until the end of the run, on the same curve."""
 
     @property
     def lost(self) -> float | None:
-        """Reward that the stop would have cost."""
+        """Reward that the stop would have lost."""
         if self.best_then is None or self.best_at_end is None:
             return None
         return self.best_at_end - self.best_then
@@ -51,13 +51,12 @@ class Replayed:
 
 
 def replay(data: Series, rule: StopRule, *, patience: int = PATIENCE, options: FitOptions | None = None) -> Replayed:
-    """Forecast the run after each of its evaluations, as a callback does, and ask the rule."""
+    """Forecast the run after each of its evaluations, as a callback does, and apply the rule each time."""
     options, end, is_training = options or FitOptions(), float(data.compute.max()), has_training_rewards(data)
-    whole = fitted_curve(data, options)
-    computes = np.unique(data.compute)
+    whole, stop = fitted_curve(data, options), dict[str, Any]()
     num_fitted, num_holding, num_forecasts = 0, 0, 0
-    for compute in computes[FIRST_FIT - 1 :]:
-        part = held_out_after(data, float(compute))
+    for compute in map(float, np.unique(data.compute)[FIRST_FIT - 1 :]):
+        part = held_out_after(data, compute)
         if not is_due(len(part.compute), num_fitted, is_training=is_training):
             continue
         num_fitted, num_forecasts = len(part.compute), num_forecasts + 1
@@ -65,30 +64,16 @@ def replay(data: Series, rule: StopRule, *, patience: int = PATIENCE, options: F
         reason = rule.reason(describe(outlook, end, rule.rewards))
         num_holding = 0 if reason is None else num_holding + 1
         if num_holding >= patience:
-            then, last = best_by(whole.fit, float(compute)), best_by(whole.fit, end)
-            return Replayed(
-                name=data.name,
-                axis=data.x_label,
-                num_forecasts=num_forecasts,
-                compute=end,
-                stopped_at=float(compute),
-                reason=reason,
-                num_points=num_fitted,
-                best_then=then,
-                best_at_end=last,
-            )
-    return _not_stopped(data, whole, num_forecasts, end)
-
-
-def _not_stopped(data: Series, whole: CurveResult, num_forecasts: int, end: float) -> Replayed:
-    best = best_by(whole.fit, end) if whole.fit.has_intervals else None
+            best_then = best_by(whole.fit, compute)
+            stop = {"stopped_at": compute, "reason": reason, "num_points": num_fitted, "best_then": best_then}
+            break
     return Replayed(
         name=data.name,
         axis=data.x_label,
         num_forecasts=num_forecasts,
         compute=end,
-        stopped_at=None,
-        best_at_end=best,
+        best_at_end=best_by(whole.fit, end) if whole.fit.has_intervals else None,
+        **stop,
     )
 
 

@@ -6,9 +6,9 @@
     state, action    what is decided about the run, such as 'past its peak' or 'stop'
     evaluations      number of points fitted
 
-Conditions are joined by `and` and `or`. A rule may also be a function of the `Decision`. Neither is asked before a rise
-was seen, so that no rule ends a run that has yet to begin learning; `give_up_after` evaluations without a rise it is. A
-condition on a value that is not known is false.
+Conditions are joined by `and` and `or`. A rule may also be a function of the `Decision`. No rule is applied before the
+reward has risen, so that it cannot end a run that has yet to begin learning, unless `give_up_after` evaluations have
+passed. A condition on an unknown value is false.
 """
 
 import operator
@@ -45,24 +45,24 @@ class Condition:
         return known is not None and bool(SIGNS[self.sign](known, self.limit))
 
     def value(self, forecast: Forecast) -> float | str | None:
-        """Return what is compared; None where it is not known."""
+        """Return the value that is compared; None if it is unknown."""
         if self.name in CHOICES:
             return getattr(forecast.decision, self.name).value
         return forecast.numbers.get(self.name)
 
 
 class StopRule:
-    """When to end training: a rule as text, or a function of the decision.
+    """A rule that says when to end training: a text, or a function of the decision.
 
     >>> StopRule("p_worth < 0.1 or p_reach(0.7) < 0.05").rewards
     (0.7,)
     """
 
     def __init__(self, rule: str | Test, give_up_after: int | None = None) -> None:
-        """Parse a rule; UsageError names what cannot be read.
+        """Parse a rule; raise UsageError if that fails.
 
-        `give_up_after` is the number of evaluations after which the rule is asked although no rise was seen; None:
-        never.
+        `give_up_after` is the number of evaluations after which the rule is applied even if the reward has not risen;
+        None means never.
         """
         self.rule, self.give_up_after = rule, give_up_after
         if give_up_after is not None and give_up_after < 1:
@@ -73,8 +73,7 @@ class StopRule:
         conditions = [each for group in self.groups for each in group]
         if give_up_after is None and any((each.sign, each.limit) == ("==", State.FLAT) for each in conditions):
             raise UsageError(
-                f"stop_when {rule!r} ends runs in which no rise is seen: say after how many evaluations, with "
-                "give_up_after"
+                f"stop_when {rule!r} ends runs whose reward has not risen: set give_up_after to a number of evaluations"
             )
 
     @property
@@ -83,12 +82,12 @@ class StopRule:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """Those whose p_reach the rule needs."""
+        """The rewards R for which the rule needs p_reach(R)."""
         names = [each.name for group in self.groups for each in group if each.name.startswith("p_reach")]
         return tuple(float(name[len("p_reach(") : -1]) for name in names)
 
     def reason(self, forecast: Forecast) -> str | None:
-        """Return why training should end, None if it should go on."""
+        """Return why training should end; None if it should continue."""
         if not self._is_asked(forecast):
             return None
         if not isinstance(self.rule, str):
@@ -99,7 +98,7 @@ class StopRule:
         return None
 
     def _is_asked(self, forecast: Forecast) -> bool:
-        """Whether a rise was seen, or was waited for long enough."""
+        """Return whether the rule applies: the reward has risen, or `give_up_after` evaluations have passed."""
         decision = forecast.decision
         if decision.state == State.TOO_EARLY:
             return False
@@ -121,11 +120,11 @@ def _condition(part: str, text: str) -> Condition:
     name, reward, sign, limit, word = match.group("name", "reward", "sign", "limit", "word")
     if name not in (*NUMBERS, *CHOICES):
         raise UsageError(
-            f"{rule} names {name!r}, and rules compare {', '.join((*NUMBERS, *CHOICES))}: probabilities, not values "
-            "that a flat or noisy run has too"
+            f"{rule} compares {name!r}; choices: {', '.join((*NUMBERS, *CHOICES))}. They are probabilities, because a "
+            "flat or noisy run also has values"
         )
     if (name == "p_reach") != (reward is not None):
-        needed = "needs a reward, as in p_reach(0.7)" if name == "p_reach" else "takes nothing in brackets"
+        needed = "needs a reward, as in p_reach(0.7)" if name == "p_reach" else "takes no reward in brackets"
         raise UsageError(f"{rule}: {name} {needed}")
     if name in CHOICES and (word not in CHOICES[name] or sign not in ("==", "!=")):
         raise UsageError(f"{rule}: {name} is compared by == or != with {', '.join(map(repr, map(str, CHOICES[name])))}")

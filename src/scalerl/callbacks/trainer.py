@@ -5,9 +5,9 @@
     forecast.bind(trainer)       # logs forecast/... to whatever the trainer reports to
     trainer.train()
 
-In transformers 5 callbacks run after the ones that report, and none is given the trainer. So a callback that is not
-bound writes its numbers into the trainer's state (trainer_state.json has them) and prints its sentence; a bound one
-also has them reported. Fits run in a worker process: a step never waits for one.
+In transformers 5 this callback runs after those that report, and gets no reference to the trainer. Without `bind`, its
+numbers go only into the trainer's state (trainer_state.json) and its sentence to the terminal; `bind` also reports
+them. Fits run in a worker process, so no step waits for one.
 """
 
 import time
@@ -39,7 +39,7 @@ COMPUTES = ("step", "tokens", "flops", "hours")
 
 
 class ForecastCallback(TrainerCallback, ExportableState):
-    """Forecasts where a run will level off, at every evaluation or from training rewards."""
+    """Forecasts where a run will level off, at every evaluation or, before the first one, from training rewards."""
 
     def __init__(
         self,
@@ -57,23 +57,23 @@ class ForecastCallback(TrainerCallback, ExportableState):
         """`budget` is the compute at the end of the run, in the unit of `compute`; by default that of max_steps.
 
         `compute` is step, tokens, flops or hours, or a function of the trainer's state and the logged values. `metric`
-        is the logged reward to forecast: by default eval_reward as soon as there is one, and the training reward, in
-        bins, before. `stop_when` is a rule (callbacks/rules.py), or a function of the `Decision`, that ends training
-        once it holds for `patience` forecasts in a row; a run in which no rise was seen is never ended, unless
-        `give_up_after` evaluations have passed. Rewards outside `bounds` are fitted without bounds. At the end of
-        training the last forecast is waited for, `final_wait_s` at most.
+        is the logged reward to forecast; by default it is eval_reward, and the training reward until the first
+        evaluation. `stop_when` is a rule (callbacks/rules.py), or a function of the `Decision`. It ends training when
+        it has held for `patience` consecutive forecasts, but never before the reward has risen, unless `give_up_after`
+        evaluations have passed. If a reward is outside `bounds`, the fit has no bounds. At the end of training the
+        callback waits for the last forecast, at most `final_wait_s`.
         """
         if isinstance(compute, str) and compute not in COMPUTES:
-            raise UsageError(f"compute is {compute!r}, and there are {', '.join(COMPUTES)}, or a function")
+            raise UsageError(f"compute is {compute!r}, but must be {', '.join(COMPUTES)} or a function")
         if patience < 1:
-            raise UsageError(f"patience must be 1 or more, not {patience}")
+            raise UsageError(f"patience must be at least 1, not {patience}")
         self.budget, self.compute, self.metric = budget, compute, metric
         self.patience, self.bounds = patience, bounds
         self.quiet, self.final_wait_s = quiet, final_wait_s
         self.forecast: Forecast | None = None
         """The latest forecast."""
         self.stop_reason: str | None = None
-        """Why training was ended, None if it was not."""
+        """Why the rule ended training; None if it did not."""
         self._rule = None if stop_when is None else StopRule(stop_when, give_up_after)
         self._evaluations: list[tuple[float, float]] = []
         self._rewards: list[tuple[float, float]] = []
@@ -86,7 +86,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         self._is_logging = False
 
     def bind(self, trainer: Any) -> "ForecastCallback":
-        """Have forecasts reported by this trainer; adds the callback to it if that was not done yet."""
+        """Report forecasts through this trainer; add the callback to it if needed."""
         self._trainer = weakref.ref(trainer)
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
@@ -98,12 +98,12 @@ class ForecastCallback(TrainerCallback, ExportableState):
         self._began_at = time.monotonic()
         self._evaluations.clear()
         self._rewards.clear()
-        # A resumed trainer has the rows of the steps before.
+        # A resumed trainer has the rows of earlier steps.
         for row in state.log_history:
             self._take(row, row.get("step", 0), None)
         if not self.quiet and state.is_world_process_zero:
-            rewards = f"; until the first evaluation, from {FEWEST_REWARDS} logged training rewards on"
-            begin = f"forecasts begin with evaluation {FIRST_FIT} after the start"
+            rewards = f"; before the first evaluation, with {FEWEST_REWARDS} logged training rewards"
+            begin = f"forecasts begin with evaluation {FIRST_FIT}"
             print(begin + rewards * (self.metric is None), flush=True)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
@@ -120,7 +120,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._pending is not None and self._pending.done():
             self._collect(state)
-        # Several processes must stop at the same step: they agree on it when they log.
+        # Several processes must stop at the same step, on which they agree when they log.
         if args.world_size == 1:
             self._stop_if_asked(control)
 
@@ -140,7 +140,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         self._workers, self._pending = None, None
 
     def state(self) -> dict[str, Any]:
-        """Return what transformers saves in trainer_state.json, the reason of a stop included."""
+        """Return the state that transformers saves in trainer_state.json, with the reason of a stop."""
         return {
             "args": {
                 "budget": self.budget,
@@ -156,7 +156,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
     # Rewards
 
     def _take(self, logs: dict[str, Any], step: int, state: Any) -> None:
-        """Add the reward of a log, if it holds one."""
+        """Add the reward of a log, if it contains one."""
         evaluated = _number(logs, (self.metric,) if self.metric else EVAL_REWARDS)
         trained = None if self.metric else _number(logs, TRAINING_REWARDS)
         if evaluated is None and trained is None:
@@ -187,7 +187,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         return logged
 
     def _end_compute(self, state: Any) -> float | None:
-        """Return the compute at the end of the budget: as given, else of the last step at the pace so far."""
+        """Return the compute at the end of the run: the given budget, or that of the last step at the pace so far."""
         points = self._evaluations or self._rewards
         if self.budget is not None or not state.max_steps or not state.global_step or not points:
             return self.budget
@@ -215,14 +215,14 @@ class ForecastCallback(TrainerCallback, ExportableState):
         self._pending = self._workers.submit(call, list(points), self._end_compute(state))
 
     def _collect(self, state: Any) -> None:
-        """Take over a finished forecast, and ask for the next one if rewards have come meanwhile."""
+        """Take a finished forecast, and start the next one if there are new rewards."""
         assert self._pending is not None
         try:
             forecast = self._pending.result()
         except (WorkerDied, OSError, EOFError):
             forecast = None
         self._pending = None
-        # One from training rewards may be under way when the first evaluation comes.
+        # Drop a forecast from training rewards that finishes after the first evaluation.
         if forecast is not None and not (forecast.is_training and self._evaluations):
             self.forecast = forecast
             self._report(forecast, state)
@@ -240,11 +240,11 @@ class ForecastCallback(TrainerCallback, ExportableState):
         if trainer is None:
             state.log_history.append({**values, "step": state.global_step})
             return
-        # Logging clears the trainer's intention to log this step, which another callback may just have formed.
+        # Logging resets should_log, which another callback may just have set.
         was_due = trainer.control.should_log
         self._is_logging = True
         try:
-            # Not trainer.log: TRL's would send, and so cut short, the means that it is collecting.
+            # Not trainer.log: TRL's would also send the means that it is still collecting.
             Trainer.log(trainer, dict(values))
         finally:
             self._is_logging = False
@@ -260,7 +260,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         values = {"rule": self._rule.name, "step": state.global_step, "reason": reason}
         self.stop_reason = text("rule_holds", values)
         self._log({"forecast/stop_reason": self.stop_reason}, state)
-        # Saved with the next checkpoint anyway; here for a run that saves none.
+        # A run without checkpoints saves only this.
         state.stateful_callbacks[type(self).__name__] = self.state()
         if not self.quiet:
             print(self.stop_reason, flush=True)
@@ -279,7 +279,7 @@ def _number(logs: dict[str, Any], names: tuple[str | None, ...]) -> float | None
 
 
 def _from_first_process(reason: str | None) -> str | None:
-    """Return the value of the first process, in all processes of a distributed run."""
+    """Return the value of the first process in all processes of a distributed run."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():

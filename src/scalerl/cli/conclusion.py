@@ -1,4 +1,4 @@
-"""What `scalerl train` prints when a run is over: what was learned, how sure that is, and what to do next."""
+"""Print the conclusion of `scalerl train`: what the run has learned, with which certainty, and what to do next."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import typer
 
 
 def conclude(out: Path, *, plots: bool) -> None:
-    """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
+    """Print what the run has learned, with which certainty, and what to do next; draw the curve if possible."""
     from scalerl.curves import State
     from scalerl.errors import InputError, NoCurveError
     from scalerl.logs import Selection, read
@@ -20,7 +20,7 @@ def conclude(out: Path, *, plots: bool) -> None:
         result = analyse_fit(read([out], Selection()), FitOptions())
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
-        typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
+        typer.echo(f"No curve yet: {why}. Evaluate more often (evaluation.every), or train longer.")
         return
     for curve in result.curves:
         typer.echo(" ".join(each.text for each in curve_says(curve, result)))
@@ -29,8 +29,8 @@ def conclude(out: Path, *, plots: bool) -> None:
         typer.echo("Next: the same command with --resume and a larger budget, such as --set budget.steps=N")
     else:
         typer.echo(
-            f"Next: scalerl forecast {out} --at C (in {first.unit}), or train with another setting (--set loss=dapo, "
-            f"say) into OTHER and scalerl compare {out} OTHER"
+            f"Next: scalerl forecast {out} --at C (in {first.unit}), or train with another setting (such as --set "
+            f"loss=dapo) into OTHER, then scalerl compare {out} OTHER"
         )
     if not plots:
         return
@@ -44,7 +44,7 @@ def conclude(out: Path, *, plots: bool) -> None:
 
 
 def _print_gains(out: Path) -> bool:
-    """Print what each evaluation set gained; return whether the run made any update."""
+    """Print the gain on each evaluation set; return whether the run made any update."""
     from scalerl import store
     from scalerl.report.gain import measure_gain
 
@@ -54,7 +54,7 @@ def _print_gains(out: Path) -> bool:
         for name in dict.fromkeys(row["set"] for row in evals)
     }
     if evals and all(row["reward"] is None for row in evals):
-        typer.echo(f"Not measured: the grader gave no verdict in any evaluation ({len(evals):,}).")
+        typer.echo(f"The gain is unknown: the grader gave no verdict in any of {len(evals):,} evaluations.")
         return False
     for name, gain in gains.items():
         if gain is not None:
@@ -63,12 +63,12 @@ def _print_gains(out: Path) -> bool:
 
 
 def resumes_from(folder: Path) -> str:
-    """Return, as a clause, where the same command with --resume would go on; "" if there is no run to go on with."""
+    """Return a clause that says where --resume would continue; "" if there is no run to continue."""
     from scalerl.run.resume import latest_step
     from scalerl.store import is_run_folder
 
     if not is_run_folder(folder):
         return ""
     step = latest_step(folder)
-    where = "from the start" if step is None else f"after step {step}, its last checkpoint"
-    return f"; the same command with --resume goes on {where}"
+    where = "from the start" if step is None else f"from its last checkpoint, after step {step}"
+    return f"; the same command with --resume continues {where}"

@@ -1,4 +1,4 @@
-"""What commands share of the terminal: how results are printed, and Ctrl-C and SIGTERM in training."""
+"""The terminal: printing of results, and Ctrl-C and SIGTERM during training."""
 
 import json
 import os
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from scalerl.report.document import Section
 
 _PIPE_WIDTH = 100_000
-_LINE_S = 10.0  # in a log file, progress is a line at least this much after the line before
-_IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
+_LINE_S = 10.0  # in a log file, shortest time between two lines of progress
+_IMPATIENCE_S = 5.0  # further signals within this time after the one that stops at once are ignored
 
 
 class PlainStream:
-    """stdout or stderr for text that may hold names from anyone's files: writes nothing that a terminal would obey."""
+    """stdout or stderr without control characters: text may contain names from untrusted files."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
-        """Where a rich Console writes instead: its colours are escape sequences too."""
+        """The stream for a rich Console, whose colours are escape sequences."""
 
     def write(self, text: str) -> int:
         return self.rich_proxied_file.write(printable(text, keep="\n\t"))
@@ -46,7 +46,7 @@ class PlainStream:
 
 
 def new_console(*, stderr: bool = False, width: int | None = None, raises_broken_pipe: bool = False) -> "Console":
-    """Return a console that styles text and prints nothing else that a terminal would obey."""
+    """Return a console that styles text and prints no other control characters."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -64,16 +64,16 @@ def new_console(*, stderr: bool = False, width: int | None = None, raises_broken
 
 
 def table_console() -> "Console":
-    """Return a console as wide as the screen; for a file or a pipe, one so wide that nothing is folded."""
+    """Return a console as wide as the screen; for a file or a pipe, so wide that nothing is wrapped."""
     console = new_console()
     return console if console.is_terminal else new_console(width=max(console.width, _PIPE_WIDTH))
 
 
 class RunTerminal(RunObserver):
-    """A run on the terminal: lines, a bar below them, and the signals that ask the run to stop.
+    """Shows a run on the terminal, as lines above a bar, and handles the signals that ask it to stop.
 
-    The first signal asks the run to stop; so does, as SIGPIPE, output that nobody can read any more. The next signal
-    raises KeyboardInterrupt. Those that follow it closely are ignored: they would interrupt its cleaning up.
+    The first signal asks the run to stop, as does a closed output, which counts as SIGPIPE. The next signal raises
+    KeyboardInterrupt. Signals soon after that are ignored, because they would interrupt the clean-up.
     """
 
     def __init__(self) -> None:
@@ -87,23 +87,23 @@ class RunTerminal(RunObserver):
         self._interrupted_at: float | None = None
 
     def stopping(self) -> "bool | Literal['now']":
-        """Whether the run is asked to stop; "now" if there is no time to finish the step.
+        """Return whether the run is asked to stop; "now" if there is no time to finish the step.
 
-        What sends SIGTERM (a scheduler, a container's host) kills the process soon, and what sends SIGHUP is gone.
+        After SIGTERM, a scheduler or container host soon kills the process; SIGHUP means that the terminal is gone.
         """
         return "now" if self.stopped_by in (signal.SIGTERM, signal.SIGHUP) else self.stopped_by is not None
 
     def _handle(self, number: int, _: object) -> None:
-        # Output that nobody reads does not count: the first signal after it still leaves time for a checkpoint.
+        # A closed output does not count as a signal: the first one after it still leaves time for a checkpoint.
         if self.stopped_by in (None, signal.SIGPIPE):
             self.stopped_by = number
             when = "now" if self.stopping() == "now" else "after this step"
-            # The signal may have arrived while the same stream was being written; stopping matters more.
+            # The signal may have arrived during a write to the same stream.
             with suppress(RuntimeError):
                 self.print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
             return
         if number == signal.SIGHUP:
-            # The shell and the system may both send it.
+            # The shell and the system may both send this signal.
             return
         now = time.monotonic()
         if self._interrupted_at is None or now - self._interrupted_at > _IMPATIENCE_S:
@@ -111,21 +111,21 @@ class RunTerminal(RunObserver):
             raise KeyboardInterrupt
 
     def print(self, text: str, style: str | None = None) -> None:
-        """Print one line; it is not wrapped, so that in a log file a line stays a line."""
+        """Print one line without wrapping it, so that it is also one line of a log file."""
         self._printed_at = time.monotonic()
         try:
             self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
         except OSError:
             self.console.quiet = True
             self.stopped_by = self.stopped_by or signal.SIGPIPE
-            # What is still in the buffer must go somewhere when the process ends.
+            # The process flushes its buffer when it ends.
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def show_bar(self, text: str, *, total: float, **fields: Any) -> None:
-        """Show a bar with the time left; `text` begins it and may have the fields, which `update` changes.
+        """Show a bar with the remaining time. `text` comes first and may contain the fields, which `update` changes.
 
-        Where the output is not a screen, a line is printed now and then instead.
+        If the output is not a screen, print a line from time to time instead.
         """
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -151,13 +151,13 @@ class RunTerminal(RunObserver):
             # A terminal that is gone cannot be restored.
             with suppress(OSError):
                 self._bar.stop()
-        # From another thread (a run that hangs) handlers cannot be restored, and the process ends anyway.
+        # Another thread (of a run that hangs) cannot restore handlers, and the process ends anyway.
         while self._handlers and _in_main_thread():
             signal.signal(*self._handlers.popitem())
 
     @contextmanager
     def running(self, at_once: Callable[[], str]) -> Iterator[None]:
-        """Handle signals in the block; one that stops it at once ends the command with the text of `at_once`."""
+        """Handle signals inside this context; a stop at once ends the command with the text of `at_once`."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if _in_main_thread() else ():
             # nohup ignores SIGHUP, so that a run outlives its terminal.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
@@ -170,16 +170,16 @@ class RunTerminal(RunObserver):
             self.close()
 
     def leave(self, text: str) -> NoReturn:
-        """End a command that was stopped: with this text, and the signal in the exit code."""
+        """End a command that was stopped: print the text, and exit with the code of the signal."""
         self.close()
         gone = self.stopped_by == signal.SIGPIPE
         with suppress(OSError):
-            typer.echo(f"the output cannot be written any more. {text}" if gone else text, err=gone)
+            typer.echo(f"the output was closed. {text}" if gone else text, err=gone)
         raise typer.Exit(128 + (self.stopped_by or signal.SIGINT))
 
 
 def _in_main_thread() -> bool:
-    """Whether signals can be handled here."""
+    """Return whether this thread can handle signals."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -200,7 +200,7 @@ def ended_by_ctrl_c() -> Iterator[None]:
 
 
 def column_origins(series: "Sequence[Series]") -> dict[str, str]:
-    """Return why a column of compute or reward was taken that the user did not name, or that the logs do not hold."""
+    """Return why columns of compute or reward were chosen that the user did not name or that are not in the logs."""
     from scalerl.logs.plan import BUILT
 
     origins: dict[str, str] = {}
@@ -214,7 +214,7 @@ def column_origins(series: "Sequence[Series]") -> dict[str, str]:
 
 
 def _recognised(why: "Choice") -> str:
-    """Say why a column was chosen: what else could be, and what has too few rows to be."""
+    """Say why a column was chosen: the alternatives, and those with too few rows."""
     from scalerl.logs.frame import listed
 
     few = [f"{name} ({rows})" for name, rows in why.too_few.items()]
@@ -231,7 +231,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> "RichTable":
 
     made = Table(box=box.SIMPLE_HEAD)
     for place, header in enumerate(headers):
-        # The first column is never wrapped: users copy it into a --set.
+        # Do not wrap the first column: users copy it into --set.
         made.add_column(escape(header), no_wrap=place == 0, overflow="fold")
     for row in rows:
         made.add_row(*map(escape, row))
@@ -239,13 +239,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> "RichTable":
 
 
 def say(*parts: Any) -> None:
-    """Print lines, which are never wrapped, and tables and other things that rich draws."""
+    """Print lines, without wrapping them, and tables and other renderables of rich."""
     for part in parts:
         typer.echo(part) if isinstance(part, str) else table_console().print(part, highlight=False)
 
 
 def print_json(command: str, **content: Any) -> None:
-    """Print what `--json` of a command gives: kinds and numbers in one object (docs/schema.json)."""
+    """Print the result of a command as one JSON object (docs/schema.json)."""
     from scalerl import __version__
     from scalerl.store import JSON_FORMAT
 

@@ -1,4 +1,4 @@
-"""train --check: the memory of a recipe on every GPU, before anything starts."""
+"""scalerl train --check: estimate the memory of a recipe on each GPU."""
 
 import functools
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
-    """Print what the recipe needs; return whether that is all there is to do. ClusterError if it does not fit.
+    """Print the memory that a recipe needs; raise ClusterError if it does not fit. Return True if `gpus` are given.
 
-    The GPUs are those given, or else those of this machine; without any there is nothing to count. Those of a cluster
-    of several machines are not known before the run connects to it, which then counts them.
+    By default the GPUs are those of this machine. Without GPUs nothing is printed; nor for a cluster of several
+    machines, whose GPUs are known only once the run has connected to it.
     """
     from scalerl.models.load import load_config
     from scalerl.rollout.torch.build import engine_advice
@@ -39,7 +39,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
         )
     if recipe.learner.gradient_checkpointing == "auto":
         recomputes = memory.recipe.learner.gradient_checkpointing is True
-        chosen = "on, since not all activations would fit" if recomputes else "off"
+        chosen = "on, because not all activations would fit" if recomputes else "off"
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
     if advice := engine_advice(recipe.rollout, sizes.config):
         typer.echo(advice)
@@ -49,7 +49,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
 
 
 def _saving(recipe: "Recipe", sizes: "ModelSizes", devices: "Gpus") -> "dict[str, Any] | None":
-    """Return the settings with which a recipe would fit on one GPU by saving memory; None if there are none."""
+    """Return settings that save enough memory for a recipe to fit on one GPU; None if there are none."""
     from scalerl.config import value_at
     from scalerl.run.savings import choose_savings
 
@@ -63,10 +63,10 @@ def _print(memory: "Memory") -> None:
     rows = []
     for role, parts in memory.parts.items():
         names = [(role, str(memory.num[role])), *[("", "")] * len(parts)]
-        values = [*parts.items(), ("in all", memory.total(role))]
+        values = [*parts.items(), ("total", memory.total(role))]
         rows += [(*name, part, f"{value / 1e9:.1f}") for name, (part, value) in zip(names, values, strict=True)]
     say(table(("GPUs", "number", "part", f"GB each, of {memory.gpus.bytes_each / 1e9:g}"), rows))
     if memory.host:
-        typer.echo(f"{memory.host / 1e9:.1f} GB of host memory for the optimiser")
+        typer.echo(f"The optimiser takes {memory.host / 1e9:.1f} GB of host memory")
     if memory.num["generator"]:
-        typer.echo(f"{memory.slots} completions at a time in each generator")
+        typer.echo(f"Each generator samples {memory.slots} completions at a time")

@@ -1,4 +1,4 @@
-"""scalerl recipe list | show | diff | check: settings of recipes, ours and other frameworks'. Nothing here trains."""
+"""scalerl recipe list | show | diff | check: show and compare recipes, and translate those of other frameworks."""
 
 import json
 import os
@@ -26,17 +26,17 @@ _HEAD, _BASELINE = "model.fp32_head", "advantage.baseline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One of ScaleRL's eight components, or a choice beside them, as this recipe has it."""
+    """One of ScaleRL's eight components, or another choice of the algorithm, as a recipe sets it."""
 
     component: str
     field: str
     """Dotted key of the axis."""
     setting: str
     ends: str
-    """Where it acts: at the generator, the learner, or both."""
+    """Where it acts: at the generator, at the learner, or at both."""
     as_scalerl: bool
     note: str
-    """Whether it has no effect here, or acts at one end where it should act at both."""
+    """Says if it has no effect on this machine, or acts at one end but should act at both."""
 
 
 def gpu_visible() -> bool:
@@ -47,10 +47,7 @@ def gpu_visible() -> bool:
 
 
 def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
-    """Return the eight components in the order of the paper, each with its setting and where it acts.
-
-    The other choices of the algorithm follow, where they are not ScaleRL's.
-    """
+    """Return the eight components in the order of the paper, then the other choices that differ from ScaleRL's."""
     from scalerl.config import inert, load_recipe, mode_name
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
@@ -85,7 +82,7 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
 
 
 def _other_choices(recipe: "Recipe") -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the rows of what an algorithm may have beside the eight components."""
+    """Yield rows for the choices of an algorithm that are not among the eight components."""
     from scalerl.config.keys import leaves
 
     kl, truncated = recipe.kl, recipe.filter.drop_truncated
@@ -107,7 +104,7 @@ def _zero_variance(recipe: "Recipe") -> str:
 
 
 def _at(recipe: "Recipe", key: str) -> Any:
-    """Return the value of an axis; of the pipeline only the settings that make the regime."""
+    """Return the value of an axis; for the pipeline, only the settings that define the off-policy scheme."""
     if key == "pipeline":
         return recipe.pipeline.model_dump(include={"max_lag", "push_every", "drain", "waits_for"})
     if key == "filter.zero_variance":
@@ -122,7 +119,7 @@ def _at(recipe: "Recipe", key: str) -> Any:
 
 
 def show_value(value: Any) -> str:
-    """Return a value as it is written in TOML."""
+    """Return a value as written in TOML."""
     return "-" if value is None else value if isinstance(value, str) and value.isprintable() else json.dumps(value)
 
 
@@ -147,11 +144,11 @@ def list_command(as_json: bool = opt.JSON) -> None:
 
 @app.command("show")
 def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERRIDES, as_json: bool = opt.JSON) -> None:
-    """Show ScaleRL's eight components, and what is beside them, as this recipe has them; then every setting.
+    """Show how a recipe sets ScaleRL's eight components and other choices, then every setting.
 
     [dim]scalerl recipe show tiny-cpu --set pipeline.max_lag=0[/dim]
 
-    A value of --set is TOML, or else plain text. For escapes write its quotes too: --set 'KEY="a\\nb"'.
+    A value of --set is TOML or plain text. To use escapes, write the quotes: --set 'KEY="a\\nb"'.
     """
     from scalerl.config import body_dtype, load_recipe, settings_of
     from scalerl.config.secrets import hidden
@@ -165,10 +162,11 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
     def text() -> Iterator[Any]:
         yield f"{name}: {hidden(recipe.description)}" if recipe.description else name
         device = "a GPU is visible" if gpu else "no GPU is visible"
-        yield f"here: {device}; the body is {body_dtype(recipe.model, gpu=gpu)} (model.dtype = {recipe.model.dtype})"
+        dtype = body_dtype(recipe.model, gpu=gpu)
+        yield f"on this machine: {device}; the body is {dtype} (model.dtype = {recipe.model.dtype})"
         cells = [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows]
         yield table(("component", "set to", "acts at", "as ScaleRL"), cells)
-        yield f"  lag: {lag_words(lag)}{'' if recipe.rollout.slots else ' (fewer where memory is short)'}"
+        yield f"  lag: {lag_words(lag)}{'' if recipe.rollout.slots else ' (fewer if memory is short)'}"
         yield from (f"  {row.component}: {row.note}" for row in rows if row.note)
         settings = settings_of(recipe)
         shown = {key: show_value(hidden(setting.value, key)) for key, setting in settings.items()}
@@ -182,11 +180,11 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
 @app.command("diff")
 def diff_command(
     name: str = opt.RECIPE,
-    other: str | None = argument("OTHER", "The second recipe. Left out: the first, changed by --set.", None),
+    other: str | None = argument("OTHER", "The second recipe. Left out: the first one, changed by --set.", None),
     overrides: list[str] | None = opt.OVERRIDES,
     as_json: bool = opt.JSON,
 ) -> None:
-    """Show only the settings in which two recipes differ; --set changes the second.
+    """Show the settings in which two recipes differ; --set changes the second.
 
     [dim]scalerl recipe diff scalerl grpo[/dim]
     """

@@ -1,4 +1,4 @@
-"""sft: make a base model from demonstrations."""
+"""scalerl sft: make a base model from demonstrations."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _READ = (
     *("sft", "task", "tasks", "learner", "model.path", "model.dtype", "seed", "description"),
     *("evaluation.num_prompts", "evaluation.seed", "evaluation.sets"),
-    # Where trivial prompts are looked for, the model samples.
+    # The model samples to find trivial prompts.
     *("rollout", "length", "reward.threshold", "grading", "optimizer.bits", "optimizer.on_host"),
 )
 _SHOWN = 60
-"""Characters of a prompt that is shown."""
+"""Number of characters shown of a prompt."""
 
 
 def sft(
@@ -39,7 +39,7 @@ def sft(
 
     [dim]scalerl sft mine.toml --set sft.lr=1e-4 --set sft.epochs=2 --out models/base[/dim]
 
-    Its settings are the recipe's table \\[sft]; --set sft.model=new builds a small Llama.
+    Its settings are in the recipe's table \\[sft]; --set sft.model=new builds a small Llama.
 
     Ctrl-C, SIGTERM or SIGHUP stops with a checkpoint; --resume continues.
 
@@ -48,8 +48,8 @@ def sft(
     _check_read(overrides or ())
     settings = load(recipe, overrides, trust_remote_code=trust_remote_code)
     terminal = SftTerminal()
-    resumes = "the same command with --resume goes on"
-    with terminal.running(lambda: f"Stopped at once: {resumes} after its last checkpoint"), setting_up():
+    resumes = "the same command with --resume continues"
+    with terminal.running(lambda: f"Stopped at once: {resumes} from the last checkpoint"), setting_up():
         from scalerl.run.sft.make import sft as make
 
         record = {"recipe": recipe, "set": overrides or []}
@@ -60,7 +60,7 @@ def sft(
 
 
 def _check_read(overrides: Sequence[str]) -> None:
-    """Refuse a setting that SFT would not read, rather than ignore it."""
+    """Raise UsageError for a setting that SFT does not use, instead of ignoring it."""
     for text in overrides:
         key = text.partition("=")[0].strip()
         if not any(f"{key}.".startswith(f"{read}.") for read in _READ):
@@ -68,33 +68,33 @@ def _check_read(overrides: Sequence[str]) -> None:
 
 
 def reached(result: "SftResult", recipe: str) -> str:
-    """Return what a run of SFT reached, in a few lines."""
+    """Say the result of a run of SFT in a few lines."""
     first, last, plan, folder = result.curve[0], result.curve[-1], result.plan, result.folder
     return (
         f"The held-out loss went from {first.heldout_loss:.4f} to {last.heldout_loss:.4f} in {last.step:,} steps "
         f"({plan.epochs:.3g} epochs of {plan.num_demonstrations:,} demonstrations, "
-        f"{timedelta(seconds=round(last.elapsed_s))}); {result.gain_last_fifth:.1%} of that loss fell in the last "
-        f"fifth of the steps (a base that still improves by much breaks under RL).\n"
+        f"{timedelta(seconds=round(last.elapsed_s))}); it fell by {result.gain_last_fifth:.1%} in the last fifth of "
+        f"the steps (a base that still improves a lot breaks under RL).\n"
         f"{result.num_parameters:,} parameters in {folder}. Next: scalerl eval {folder} --recipe {recipe}, then "
         f"scalerl train {recipe} --set model.path={folder}"
     )
 
 
 def removed_words(removed: "Removed") -> str:
-    """Return what a step of cleaning left out, and an example."""
+    """Say what a step of cleaning removed, with an example."""
     sets = ", ".join(f"{num:,} with {name}" for name, num in removed.by_set.items())
     why = {
         "contaminated": f"share {removed.limit} words in a row, or all, with an evaluation problem ({sets})",
-        "trivial": f"have a prompt that the model answers right in {removed.limit} of {removed.limit} samples",
+        "trivial": f"have a prompt that the model answers correctly in {removed.limit} of {removed.limit} samples",
         "too_long": f"have more than {removed.limit:,} tokens",
     }[removed.kind]
     example = " ".join(removed.example.split())
     shown = f": {example[:_SHOWN]}{'...' if len(example) > _SHOWN else ''}" if example else ""
-    return f"{removed.num:,} of {removed.total:,} demonstrations are left out, since they {why}{shown}"
+    return f"{removed.num:,} of {removed.total:,} demonstrations are removed, because they {why}{shown}"
 
 
 class SftTerminal(RunTerminal):
-    """Shows a run of SFT: a bar, and a line per measurement. A signal asks it to stop after the step."""
+    """Shows a run of SFT: a bar, and a line per measurement of the held-out loss."""
 
     def drawing(self, num: int) -> None:
         self.print(f"Drawing up to {num:,} demonstrations, which may take a minute")

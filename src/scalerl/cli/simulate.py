@@ -1,4 +1,4 @@
-"""simulate: how fast a recipe would be on a number of GPUs, before renting them. Imports no torch."""
+"""scalerl more simulate: compute how fast a recipe would be on a number of GPUs. Imports no torch."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -30,12 +30,14 @@ _COLUMNS = {
 
 def simulate(
     recipe: str = opt.RECIPE,
-    gpus: int = option("N", "Number of GPUs; 1: one GPU that samples and trains in turns.", default=..., min=1),
-    rates: Path = option("FILE|RUN", "Rates: a TOML file, or a run folder of at least 8 steps.", default=...),
+    gpus: int = option("N", "Number of GPUs; a single GPU samples and trains in turns.", default=..., min=1),
+    rates: Path = option(
+        "FILE|RUN", "Measured rates: a TOML file, or a run folder with at least 8 steps.", default=...
+    ),
     overrides: list[str] | None = opt.OVERRIDES,
-    generators: int | None = option("N", "This number of generators only. Unset: every split.", min=0),
-    curve: Path | None = option("RUN", "With --reach: a run folder or log, whose reward per step is followed."),
-    reach: float | None = option("R", "With --curve: days until the reward is reached."),
+    generators: int | None = option("N", "Number of generators. Unset: try every split.", min=0),
+    curve: Path | None = option("RUN", "With --reach: a run folder or log with the reward per step."),
+    reach: float | None = option("R", "With --curve: estimate the days until this reward."),
     as_json: bool = opt.JSON,
 ) -> None:
     """Compute steps per hour, idle time and lag of a recipe on a number of GPUs, and the best split of the GPUs.
@@ -45,7 +47,9 @@ def simulate(
     See also: train --check --gpus NUMxGB for the memory it needs.
     """
     if (reach is None) != (curve is None):
-        raise UsageError("--curve RUN and --reach R go together: the days until that run's curve has the reward R")
+        raise UsageError(
+            "--curve RUN and --reach R go together: they estimate the days until the curve of RUN reaches the reward R"
+        )
     settings = load(recipe, overrides)
     from scalerl.run.simulate import best, read_rates, splits
 
@@ -62,7 +66,7 @@ def simulate(
         yield table(list(_COLUMNS), [[cell.format(split) for cell in _COLUMNS.values()] for split in chosen.values()])
         for name, split in chosen.items() if reach is not None else ():
             when = "probably never" if steps is None else "{:.3g} [{:.3g}, {:.3g}] days".format(*days(split))
-            yield f"reward {reach:g}, {name}: {when}; reward per step is the curve's, only the pace is computed"
+            yield f"reward {reach:g}, {name}: {when}, if the reward per step is that of the curve"
 
     schemes = {
         name: {"best": asdict(split), "splits": [asdict(each) for each in by_scheme[name]], "days": days(split)}
@@ -73,7 +77,7 @@ def simulate(
 
 
 def _steps_to(path: Path, reward: float) -> "Value | None":
-    """Return the steps at which the curve of a run has this reward, with an interval; None if probably never."""
+    """Return the steps until the curve of a run reaches a reward, with an interval; None if it probably never does."""
     from scalerl.curves import compute_for
     from scalerl.logs import Selection, read
     from scalerl.report.analyse import analyse_fit

@@ -1,9 +1,10 @@
-"""train | eval | export: the training half, besides sft."""
+"""scalerl train | eval | export: train, measure and export models."""
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,43 +24,42 @@ if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.report.alarms import Alarm
     from scalerl.report.results import CurveResult
+    from scalerl.run.derive import Derived
     from scalerl.run.health import Outlooks
-    from scalerl.run.hooks import RunEnd
+    from scalerl.run.memory import Gpus
     from scalerl.run.run import TrainingRun
 
 
 def train(
     recipe: str = opt.RECIPE,
     overrides: list[str] | None = opt.OVERRIDES,
-    out: Path = option("DIR", "TrainingRun folder to write.", default=Path("runs/run")),
+    out: Path = option("DIR", "Run folder to write.", default=Path("runs/run")),
     resume: bool = flag("--resume", "Continue from the newest checkpoint in --out."),
-    check: bool = flag("--check", "Try problems, graders and one step; write nothing."),
-    gpus: str | None = option("NUMxGB", "With --check: the memory on GPUs such as 8x80, wherever they are."),
-    hung_after: float | None = rare(
-        "S", "Seconds after which a call that does not return ends the run. Unset: 600.", min=1
+    check: bool = flag("--check", "Try the problems, the graders and one step; write nothing."),
+    gpus: str | None = option(
+        "NUMxGB", "With --check: estimate the memory on these GPUs, such as 8x80; they need not be here."
     ),
+    hung_after: float | None = rare("S", "End the run if a call does not return within this time. Unset: 600.", min=1),
     plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True, hidden=True),
     board: bool = opt.BOARD,
     notify: str | None = opt.NOTIFY,
-    pause_at: float | None = rare(
-        "SHARE", "Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues."
-    ),
+    pause_at: float | None = rare("SHARE", "Stop with a checkpoint at this share of the budget, such as 0.5."),
     trust_remote_code: bool = opt.TRUST,
     help_all: bool = opt.HELP_ALL,
 ) -> None:
-    """Train by a recipe into a run folder, and forecast while it trains where the reward will level off.
+    """Train a recipe into a run folder and forecast, while it trains, where the reward will level off.
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3
     scalerl train own-model --set model.path=MODEL --set task=problems.jsonl --check[/dim]
 
-    Ctrl-C stops after the current step with a checkpoint, and SIGTERM at once; --resume continues.
+    Ctrl-C stops after the current step, and SIGTERM at once, with a checkpoint; --resume continues.
 
     See also: recipe list, recipe show; eval and sft for the model to start from; fit, report, export for the run.
     """
     if pause_at is not None and not 0 < pause_at <= 1:
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     if gpus is not None and not check:
-        raise UsageError("--gpus counts memory without training: give it with --check")
+        raise UsageError("--gpus estimates memory without training: add --check")
     settings = load(recipe, overrides, trust_remote_code=trust_remote_code)
     terminal = Terminal(notify, out.resolve().name, settings.model_dump(mode="json"))
     (store.check_resumable if resume else store.check_new)(out)
@@ -68,7 +68,6 @@ def train(
 
         check_address(settings.cluster.address)
     with setting_up():
-        from scalerl.cli.layout import check_layout
         from scalerl.run.derive import derive
         from scalerl.run.memory import Gpus
         from scalerl.run.resume import as_started
@@ -76,15 +75,42 @@ def train(
 
         devices = None if gpus is None else Gpus.parse(gpus)
         settings, derived = (as_started(settings, out), ()) if resume else derive(settings, devices)
-        if check and derived:
-            rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
-            say(table(("derived setting", "value", "because"), rows))
-        if check and check_layout(recipe, settings, devices):
+        make_run = partial(
+            TrainingRun, settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at
+        )
+        if check:
+            _check(recipe, settings, derived, devices, make_run)
             return
-        run = TrainingRun(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
-    if check:
-        _try(recipe, run)
+        run = make_run()
+    _train(run, terminal, board=board, plots=plots)
+
+
+def _check(
+    recipe: str,
+    settings: "Recipe",
+    derived: "Sequence[Derived]",
+    gpus: "Gpus | None",
+    make_run: "Callable[[], TrainingRun]",
+) -> None:
+    """Print the derived settings and the memory; without `gpus`, also try the graders, the environments and a step."""
+    from scalerl.cli.layout import check_layout
+    from scalerl.config import mode_name
+    from scalerl.run.trial import try_parts
+
+    if derived:
+        rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
+        say(table(("derived setting", "value", "because"), rows))
+    if check_layout(recipe, settings, gpus):
         return
+    with closing(make_run()) as run:
+        trials = try_parts(run.parts, run.recipe)
+    regime = f"{mode_name(run.recipe.pipeline)}, {run.recipe.loss.name}"
+    say(f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.parts.notices, *trials)
+
+
+def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool) -> None:
+    """Train, and print what the run has learned or how to resume it."""
+    out = run.folder
     try:
         with (
             terminal.running(lambda: f"Stopped at once{resumes_from(out)}"),
@@ -92,12 +118,14 @@ def train(
             terminal.notifier,
         ):
             end = run.train()
-            # A study that pauses its runs posts its decisions itself.
+            word = end.kind.capitalize() if end.kind in ("stopped", "paused") else "Done"
+            ended = f"{word} at step {run.pipeline.version}"
+            # The study that pauses its runs posts its decisions itself.
             if end.kind != "paused":
-                terminal.notifier.send("\n".join([f"{_ended(run, end)}: {end.reason}", *terminal.last_lines]))
+                terminal.notifier.send("\n".join([f"{ended}: {end.reason}", *terminal.last_lines]))
     except StoreError as error:
         raise StoreError(f"{error}{resumes_from(out)}") from error
-    text = f"{_ended(run, end)}, with a checkpoint: the same command with --resume goes on"
+    text = f"{ended}, with a checkpoint: the same command with --resume continues"
     if end.kind == "stopped":
         terminal.leave(text)
     if end.kind == "paused":
@@ -107,28 +135,11 @@ def train(
     conclude(out, plots=plots)
 
 
-def _ended(run: "TrainingRun", end: "RunEnd") -> str:
-    word = end.kind.capitalize() if end.kind in ("stopped", "paused") else "Done"
-    return f"{word} at step {run.pipeline.version}"
-
-
-def _try(recipe: str, run: "TrainingRun") -> None:
-    """Give every grader an answer, talk to each environment, take one step, and print what would be trained."""
-    from scalerl.config import mode_name
-    from scalerl.run.trial import try_parts
-
-    with setting_up(), closing(run):
-        trials = try_parts(run.parts, run.recipe)
-    regime = f"{mode_name(run.recipe.pipeline)}, {run.recipe.loss.name}"
-    lines = [f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.parts.notices]
-    typer.echo("\n".join([*lines, *trials]))
-
-
 def evaluate(
-    model: str = argument("MODEL", "Model folder, hub name, .gguf file, or the name of an embedded base."),
+    model: str = argument("MODEL", "Model folder, hub name, .gguf file, or name of an embedded base."),
     recipe: str = option("RECIPE", "Recipe with the task and the evaluation settings.", default="tiny-cpu"),
     overrides: list[str] | None = option(
-        "KEY=VALUE|NAME", "Change one setting, or measure on the evaluation set NAME alone; may be repeated.", "--set"
+        "KEY=VALUE|NAME", "Change a setting, or measure on the evaluation set NAME alone; may be repeated.", "--set"
     ),
     as_json: bool = opt.JSON,
     trust_remote_code: bool = opt.TRUST,
@@ -151,7 +162,7 @@ def evaluate(
 
 
 def _measured(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was measured on one evaluation set."""
+    """Yield lines on the result of one evaluation set."""
     low, high = row["interval"]
     words = f"{row['set']}: {_number(row['reward'])}, 90% between {low:.3f} and {high:.3f}, over "
     words += f"{row['num_samples']:,} samples of {row['num_prompts']:,} problems"
@@ -162,29 +173,29 @@ def _measured(row: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"  {more}" for more in (conversation_words(row), outcome_words(row)) if more)
     if unjudged := row["without_verdict"]:
         reasons = ", ".join(f"{num} x {name}" for name, num in unjudged.items())
-        yield f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}"
+        yield f"  {sum(unjudged.values()):,} of them have no verdict and count as wrong: {reasons}"
 
 
 def conversation_words(row: Mapping[str, Any]) -> str:
-    """Return what an evaluation says of conversations, such as turns, calls and pass@(1, T); "" without any."""
+    """Say the turns, tool calls and pass@(1, T) of an evaluation with conversations; "" without conversations."""
     if "turns_mean" not in row:
         return ""
-    words = f"{row['turns_mean']:.2f} turns and {row['tool_calls_mean']:.2f} tool calls in the mean"
+    words = f"{row['turns_mean']:.2f} turns and {row['tool_calls_mean']:.2f} tool calls on average"
     words += f", {row['tool_errors_frac']:.0%} of them failed" if row["tool_calls_mean"] else ""
     within = {turns: by_k["1"] for turns, by_k in row.get("pass_at_turns", {}).items()}
     return words + "".join(f"; {value:.3f} within {turns}" for turns, value in within.items())
 
 
 def export(
-    run: Path = argument("RUN", "A run folder of scalerl train."),
+    run: Path = argument("RUN", "Folder of a run of scalerl train."),
     out: Path = option("DIR", "Folder for the model.", default=...),
-    step: str = option("N|best|last", "Which checkpoint: a step, best (by its evaluations) or last.", default="last"),
+    step: str = option("N|best|last", "The checkpoint: a step, best (by evaluations) or last.", default="last"),
     trust_remote_code: bool = opt.TRUST,
     help_all: bool = opt.HELP_ALL,
 ) -> None:
-    """Write the model of a run's checkpoint as a normal Hugging Face folder.
+    """Write the model of a run's checkpoint as a Hugging Face folder.
 
-    The best is that of the highest evaluation: of the task's own set, or of the one that checkpoint.best names.
+    The best checkpoint has the highest reward on the task's own evaluation set, or on that of checkpoint.best.
 
     [dim]scalerl export runs/first --step best --out models/first[/dim]
     """
@@ -207,7 +218,7 @@ def load(recipe: str, overrides: Sequence[str] | None, *, trust_remote_code: boo
 
 @contextmanager
 def setting_up() -> Iterator[None]:
-    """Import what is heavy without its log output; report any ValueError of a library as a user's mistake."""
+    """Import heavy libraries without their log output, and report their ValueErrors as mistakes of the user."""
     check_can_train()
     with ended_by_ctrl_c():
         import torch  # noqa: F401
@@ -223,24 +234,24 @@ def setting_up() -> Iterator[None]:
 
 
 def summary(run: "TrainingRun") -> str:
-    """Return what is trained, where, and on how much a step."""
+    """Say the size of the model, the device and the size of a batch."""
     size, pipeline = (run.shape.body_params + run.shape.head_params) / 1e6, run.recipe.pipeline
-    answers = f"{pipeline.groups_per_batch} x {pipeline.completions_per_group} answers a step"
+    answers = f"{pipeline.groups_per_batch} x {pipeline.completions_per_group} answers per step"
     return f"{size:.3g}M parameters on {run.device}, {answers}"
 
 
 def slots_line(run: "TrainingRun") -> str:
-    """Return the number of slots, and the lag to expect from it."""
+    """Say the number of slots and the lag to expect from it."""
     from scalerl.loop.slots import full_slots, lag_words
 
     lag, rollout, full = run.parts.lag, run.recipe.rollout, full_slots(run.recipe.pipeline)
     if rollout.generators:
         return (
             f"{lag.slots:,} slots of all generators for batches of {lag.batch:,}: lag up to "
-            f"{lag.max_lag} steps where the learner sets the pace (scalerl simulate)"
+            f"{lag.max_lag} steps if the learner sets the pace (scalerl more simulate)"
         )
     is_short = rollout.slots is None and lag.slots < full
-    return lag_words(lag) + (f" (memory has no room for {full:,}, which max_lag could use)" if is_short else "")
+    return lag_words(lag) + (f" (max_lag could use {full:,}, but memory is too small)" if is_short else "")
 
 
 class Terminal(RunTerminal):
@@ -249,16 +260,16 @@ class Terminal(RunTerminal):
     _reward: float | None = None
 
     def __init__(self, webhook: str | None = None, name: str = "", recipe: Mapping[str, Any] = MappingProxyType({})):
-        """News of the run are posted under its name to `webhook` too, without the recipe's secrets."""
+        """Also post news of the run to `webhook`, under its `name` and without the recipe's secrets."""
         from scalerl.config.secrets import secrets_in
         from scalerl.notify import Notifier
 
         super().__init__()
         self.notifier = Notifier(webhook, name, warn=self.print, secrets=[value for _, value in secrets_in(recipe)])
         self.last_lines: list[str] = []
-        """What the last evaluation says, a line for each set."""
+        """The lines on the last evaluation, one per set."""
         self._decided: dict[str, tuple[str, str]] = {}
-        """State and action of each set, as posted."""
+        """State and action of each set that were posted last."""
 
     def started(self, run: "TrainingRun") -> None:
         self._run = run
@@ -301,7 +312,7 @@ class Terminal(RunTerminal):
             self.notifier.send(text)
 
     def _post_decision(self, name: str, outlook: "CurveResult | None") -> None:
-        """Post where a run stands and what to do, where that is another answer than before."""
+        """Post the state of a run and what to do, if they have changed."""
         from scalerl.curves import State
 
         if outlook is None or outlook.decision is None or outlook.decision.state == State.TOO_EARLY:
@@ -319,7 +330,7 @@ class Terminal(RunTerminal):
 
 
 def outcome_words(row: Mapping[str, Any]) -> str:
-    """Return how many answers ended how, by the outcomes that their grader named; "" where it named none."""
+    """Count the answers by the outcomes that their grader named; "" without outcomes."""
     counts = {key.removeprefix("outcome/"): num for key, num in row.items() if key.startswith("outcome/")}
     counts.pop("stopped_frac", None)
     ordered = sorted(counts.items(), key=lambda item: -item[1])
@@ -327,7 +338,7 @@ def outcome_words(row: Mapping[str, Any]) -> str:
 
 
 def forecast_words(outlook: "CurveResult | None") -> str:
-    """Return the forecast so far, for the end of a line."""
+    """Return the forecast as the end of a line."""
     from scalerl.report.numbers import fixed, interval_text
 
     if outlook is None or outlook.decision is None:

@@ -13,7 +13,7 @@ import torch
 from scalerl import store
 from scalerl.config import Recipe, remedies
 from scalerl.config.secrets import hidden, redact, secrets_in
-from scalerl.errors import StoreError
+from scalerl.errors import StoreError, failure_text
 from scalerl.learner.step import compilation_s
 from scalerl.loop.evaluate import conversation_means, conversation_sums
 from scalerl.loop.pipeline import StepDone
@@ -141,9 +141,9 @@ class TrainingRun:
                 with suppress(Exception):
                     self.rows.flush()
                 if isinstance(error, KeyboardInterrupt):
-                    self._record_failure("stopped", "stopped at once: what came after the last checkpoint is repeated")
+                    self._record_failure("stopped", "stopped at once: steps after the last checkpoint are repeated")
                 else:
-                    self._record_failure("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
+                    self._record_failure("failed", failure_text(error))
                 raise
             store.write_status(self.folder, "stopped" if end.kind in ("stopped", "paused") else "done", end.reason)
             return end

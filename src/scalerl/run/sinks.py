@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from scalerl.config.secrets import redact
-from scalerl.errors import SinkError
+from scalerl.errors import SinkError, failure_text
 from scalerl.run.hooks import Hook, RunEnd
 from scalerl.run.rows import Rows
 from scalerl.store import Row
@@ -138,5 +138,5 @@ class Sinks(Hook):
             yield
         except Exception as error:  # No failure of a service may end a run.
             self._open.pop(name, None)
-            reason = redact(f"{type(error).__name__}: {error}".removesuffix(": "))
+            reason = redact(failure_text(error))
             warnings.warn(f"the sink {name} failed and gets no more rows ({reason})", SinkWarning, stacklevel=4)

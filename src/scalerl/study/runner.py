@@ -209,8 +209,10 @@ class Runner:
             return "done", ""
         if self._num_stop_requests or state == "stopped":
             return ("stopped" if self._num_stop_requests or code else "paused"), ""
-        if state == "failed" and written != status.status_before:
-            return "failed", " ".join(str(written.get("reason")).split())
+        reason = " ".join(str(written.get("reason")).split())
+        # A killed run has recorded no reason, but the exit code has the signal.
+        if state == "failed" and reason != store.KILLED and written != status.status_before:
+            return "failed", reason
         printed = log_file(self._folder, status.run).read_bytes()[status.log_start :]
         return "failed", failure_reason(printed.decode("utf-8", errors="replace"), code, status.progress.step)
 

@@ -121,29 +121,69 @@ def sft(
     demonstrations by their weights. Return None if the observer asked to stop; `resume` then continues from the
     checkpoint.
     """
-    base, shape, observer = (
-        model or recipe.sft.model or recipe.model.path,
-        shape or TinyShape(),
-        observer or RunObserver(),
-    )
+    shape, observer = shape or TinyShape(), observer or RunObserver()
+    base = model or recipe.sft.model or recipe.model.path
     if not base:
         raise RecipeError("model.path is not set, so there is nothing to start from: set it, or sft.model")
     folder, new = out.with_name(f"{out.name}.checkpoints"), base == NEW_MODEL
     _check_folders(out, folder, resume=resume)
     if not new:
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
-    settings, lr = recipe.sft, recipe.sft.lr or (NEW_LR if new else LR)
+    lr = recipe.sft.lr or (NEW_LR if new else LR)
     trained, text, examples = load_inputs(recipe, base, shape, observer.drawing)
-    batches = plan_batches(examples, settings, seed=recipe.seed, new=new)
+    batches = plan_batches(examples, recipe.sft, seed=recipe.seed, new=new)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     learner = sft_learner(trained, recipe, lr=lr, num_steps=len(batches), device=device)
-    identity = {"settings": settings.model_dump(mode="json"), "seed": recipe.seed}
-    identity["demonstrations"] = examples.content_hash
+    settings = recipe.sft.model_dump(mode="json")
+    identity = {"settings": settings, "seed": recipe.seed, "demonstrations": examples.content_hash}
     with ExitStack() as opened:
         opened.callback(getattr(learner, "close", lambda: None))
-        with write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        opened.enter_context(lock_folder(folder))
+        trained_to = _train(learner, examples, batches, folder, identity, lr=lr, observer=observer)
+        if trained_to is None:
+            return None
+        if recipe.learner.sharding == "none":
+            learner.settle()
+        else:
+            take_weights(learner, trained)
+    plan, curve = trained_to
+    num_parameters = sum(parameter.numel() for parameter in trained.parameters())
+    result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=curve)
+    made_by = {
+        "made_by": "scalerl sft",
+        "settings": settings,
+        "model": base,
+        **({"shape": asdict(shape)} if new else {}),
+        "seed": recipe.seed,
+        "plan": asdict(plan),
+        "num_parameters": num_parameters,
+        "vocabulary_size": len(text.tokenizer),
+        "gain_last_fifth": round(result.gain_last_fifth, 5),
+        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in curve],
+        "environment": environment(device),
+        **(record or {}),
+    }
+    with new_folder(out, failures=(SafetensorError,)) as unfinished:
+        trained.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
+        text.tokenizer.save_pretrained(unfinished)
+        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _train(
+    learner: Any,
+    examples: Examples,
+    batches: Sequence[Sequence[int]],
+    folder: Path,
+    identity: Mapping[str, Any],
+    *,
+    lr: float,
+    observer: RunObserver,
+) -> tuple[SftPlan, tuple[SftProgress, ...]] | None:
+    """Train with checkpoints in `folder`; return the plan and the loss curve, or None if the observer asked to stop."""
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder):
         restored = _restore(learner, folder, identity)
         plan = SftPlan(
             num_steps=len(batches),
@@ -179,46 +219,15 @@ def sft(
 
         ended = train(steps(), [losses, checkpoints], end)
         checkpoints.wait()
-        if ended.kind == "stopped":
-            return None
-        if recipe.learner.sharding == "none":
-            learner.settle()
-        else:
-            take_weights(learner, trained)
-    num_parameters = sum(parameter.numel() for parameter in trained.parameters())
-    result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=tuple(losses.curve))
-    made_by = {
-        "made_by": "scalerl sft",
-        "settings": identity["settings"],
-        "model": base,
-        **({"shape": asdict(shape)} if new else {}),
-        "seed": recipe.seed,
-        "plan": asdict(plan),
-        "num_parameters": num_parameters,
-        "vocabulary_size": len(text.tokenizer),
-        "gain_last_fifth": round(result.gain_last_fifth, 5),
-        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in losses.curve],
-        "environment": environment(device),
-        **(record or {}),
-    }
-    with new_folder(out, failures=(SafetensorError,)) as unfinished:
-        trained.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
-        text.tokenizer.save_pretrained(unfinished)
-        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    return result
+    return None if ended.kind == "stopped" else (plan, tuple(losses.curve))
 
 
 def load_inputs(
     recipe: Recipe, base: str, shape: TinyShape, drawing: Callable[[int], None]
 ) -> tuple["PreTrainedModel", Text, Examples]:
     """Load or build the model, draw demonstrations and encode them; `drawing` is called with their number."""
-    settings, new, seed, tasks = (
-        recipe.sft,
-        base == NEW_MODEL,
-        recipe.seed,
-        build_tasks(recipe.task, recipe.tasks, recipe.evaluation),
-    )
+    settings, new, seed = recipe.sft, base == NEW_MODEL, recipe.seed
+    tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     answer, trust = shared_answer(tasks), recipe.model.trust_remote_code
     # The model first: a wrong path then shows at once, before demonstrations are drawn.
     with hide_hub_warnings():
@@ -230,10 +239,8 @@ def load_inputs(
     drawn, removed = _cleaned(
         {name: draw(task, round(shares[name] * wanted), seed) for name, task in tasks.items()}, tasks, recipe, new=new
     )
-    conversations = [
-        (item.problem.prompt, *item.earlier, item.completion) for items in drawn.values() for item in items
-    ]
-    texts = [turn for conversation in conversations for turn in conversation]
+    demonstrations = [item for items in drawn.values() for item in items]
+    texts = [text for item in demonstrations for text in (item.problem.prompt, *item.earlier, item.completion)]
     torch.manual_seed(derive_seed("sft weights", seed))
     tokenizer = cast(
         "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if given is None else given.tokenizer
