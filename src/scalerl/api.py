@@ -152,7 +152,7 @@ def export(
 ) -> Path:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; return the folder."""
     check_can_train()
-    from scalerl.run.resume import export as write
+    from scalerl.run.export import export as write
 
     return write(Path(run), Path(out), str(step), trust_remote_code=trust_remote_code).folder
 

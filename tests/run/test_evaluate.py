@@ -13,7 +13,7 @@ from scalerl.config import load_recipe
 from scalerl.errors import RecipeError
 from scalerl.run import parts
 from scalerl.run.evaluate import evaluate_all, evaluate_model, wilson
-from scalerl.run.resume import export
+from scalerl.run.export import export
 from scalerl.run.run import TrainingRun
 from scalerl.tasks.build import build_task
 

@@ -12,7 +12,7 @@ from small_runs import USUAL, check_same_steps
 from scalerl import store
 from scalerl.config import Recipe
 from scalerl.models.load import load_model
-from scalerl.run.resume import export
+from scalerl.run.export import export
 from scalerl.run.run import TrainingRun
 
 

@@ -13,7 +13,8 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RecipeError, RunFolderError
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.evaluate import eval_rows
-from scalerl.run.resume import best_step, check_same, export, read_earlier
+from scalerl.run.export import export
+from scalerl.run.resume import best_step, check_same, read_earlier
 from scalerl.run.run import TrainingRun
 
 MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')

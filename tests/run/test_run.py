@@ -20,8 +20,8 @@ from scalerl.logs import Selection, read_log, series_from
 from scalerl.models.load import load_model
 from scalerl.models.lora import merged_weights
 from scalerl.run import checkpoint as checkpoints
+from scalerl.run.export import export
 from scalerl.run.observer import RunObserver
-from scalerl.run.resume import export
 from scalerl.run.run import TrainingRun
 
 

@@ -53,8 +53,6 @@ def _saving(recipe: "Recipe", sizes: "ModelSizes", devices: "Gpus") -> "dict[str
     from scalerl.config import value_at
     from scalerl.run.savings import choose_savings
 
-    if recipe.learner.sharding != "none" or recipe.rollout.generators or recipe.rollout.engine != "torch":
-        return None
     choice = choose_savings(recipe, sizes, devices)
     return choice and {key: value for key, value in choice.changes.items() if value != value_at(recipe, key)}
 

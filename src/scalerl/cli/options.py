@@ -87,7 +87,7 @@ HELP_ALL: bool = typer.Option(
     False, "--help-all", help="Show every option.", metavar="", is_eager=True, callback=_help_all
 )
 JSON: bool = flag("--json", "Print JSON instead of tables.")
-BOARD: bool = flag("--board", "Show it in a browser, as 'scalerl watch' does.")
+BOARD: bool = flag("--board", "Show the progress in a browser, as 'scalerl watch' does.")
 RECIPE: str = argument("RECIPE", "A recipe's name (scalerl recipe list), TOML file or run folder.")
 OVERRIDES: Any = option(
     "KEY=VALUE", "Change a setting (scalerl recipe show RECIPE lists all); may be repeated.", "--set"

@@ -1,4 +1,4 @@
-"""scalerl more replay-rule: try a stop rule on logs of runs that are over."""
+"""scalerl more replay-rule: apply a stop rule to logs of finished runs."""
 
 from dataclasses import asdict
 
@@ -20,7 +20,7 @@ def replay_rule(
         "N", "Evaluations after which a run without a rise may be ended. Unset: never.", check=opt.positive
     ),
 ) -> None:
-    """Show when a stop rule would have ended runs that are over, the reward it would have lost and what it had saved.
+    """Show when a stop rule would have ended finished runs, the reward it would have lost and the compute it saves.
 
     [dim]scalerl more replay-rule old_runs/ --rule "p_worth < 0.1"[/dim]
 

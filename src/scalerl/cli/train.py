@@ -200,7 +200,7 @@ def export(
     [dim]scalerl export runs/first --step best --out models/first[/dim]
     """
     with setting_up():
-        from scalerl.run.resume import export
+        from scalerl.run.export import export
 
         exported = export(run, out, step, trust_remote_code=trust_remote_code)
     typer.echo(f"The model after step {exported.step} is in {exported.folder}")

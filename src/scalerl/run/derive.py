@@ -16,7 +16,7 @@ from scalerl.config.suggest import quoted
 from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_config, load_tokenizer
-from scalerl.run.memory import Gpus, ModelSizes, num_generators
+from scalerl.run.memory import Gpus, ModelSizes
 from scalerl.run.savings import KEYS, choose_savings, reasons
 from scalerl.tasks.build import build_whole_task
 from scalerl.tasks.task import Task
@@ -109,7 +109,7 @@ def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Deriv
     groups = int(per_minute / _STEP / completions)
     groups = max(min(groups, tenth_of_epoch, MOST_GROUPS), FEWEST_GROUPS)
     size = f"{shape.params / 1e6:,.3g}M parameters"
-    yield Derived("pipeline.groups_per_batch", groups, f"about a minute a step with {size}, ten steps an epoch")
+    yield Derived("pipeline.groups_per_batch", groups, f"about a minute per step with {size}, ten steps per epoch")
     groups = groups if is_open("pipeline.groups_per_batch") else recipe.pipeline.groups_per_batch
     settled = {"rollout.context": context, "rollout.max_prompt_tokens": prompt, "pipeline.groups_per_batch": groups}
     if is_open("length.max_length") and "length.max_length" in limits:
@@ -120,7 +120,7 @@ def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Deriv
     num, share = (len(task.evaluation), 1) if task.evaluation else (len(encoded), 5)
     samples = int(per_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
     evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
-    yield Derived("evaluation.num_prompts", evaluated, f"about a minute an evaluation, of {num:,} problems")
+    yield Derived("evaluation.num_prompts", evaluated, f"about a minute per evaluation, of {num:,} problems")
 
     has_adapters = memory["model.lora.rank"].value if is_open("model.lora.rank") else recipe.model.lora.rank
     rate = ADAPTER_RATE if has_adapters else RATE
@@ -131,8 +131,7 @@ def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Deriv
 def _savings(recipe: Recipe, sizes: ModelSizes, gpus: Gpus | None) -> Iterable[Derived]:
     """Yield the settings that determine the memory of training, and the number of slots."""
     batch = recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
-    is_alone = recipe.learner.sharding == "none" and num_generators(recipe) == 0 and recipe.rollout.engine == "torch"
-    choice = choose_savings(recipe, sizes, gpus, recipe.derived) if gpus is not None and is_alone else None
+    choice = None if gpus is None else choose_savings(recipe, sizes, gpus, recipe.derived)
     if gpus is not None and choice is not None:
         why = reasons(recipe, sizes, gpus, choice)
     else:

@@ -1,13 +1,10 @@
-"""Continue or export a run: read earlier attempts, check that the recipe has not changed, write the trained model."""
+"""Continue a run: read earlier attempts, and check that the recipe and the problems have not changed."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import torch
+from typing import Literal
 
 from scalerl import store
 from scalerl.atomic_files import locked
@@ -15,9 +12,6 @@ from scalerl.config import Recipe, differences, load_written, with_derived
 from scalerl.config.keys import leaves
 from scalerl.config.secrets import hidden
 from scalerl.errors import RecipeError, RunFolderError
-from scalerl.models.load import load_model, save_model
-from scalerl.models.lora import merged_weights, wrap
-from scalerl.models.nf4 import quantise_layers
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import larger
 
@@ -128,51 +122,3 @@ def best_step(evals: Sequence[store.Row], set_name: str | None) -> int | None:
     """Return the step after 0 with the highest reward on an evaluation set; of equal rewards, the first."""
     rows = [row for row in evals if row["set"] == set_name and row["step"] > 0 and row["reward"] is not None]
     return max(rows, key=lambda row: (row["reward"], -row["step"]), default={"step": None})["step"]
-
-
-def checkpoint_at(folder: Path, step: str, set_name: str | None) -> checkpoints.Checkpoint:
-    """Return the checkpoint of a run at a step: a number, "last", or "best" by its reward on an evaluation set."""
-    by_step = checkpoints.steps(folder / store.CHECKPOINTS)
-    if not by_step:
-        raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
-    if step == "last" and (newest := checkpoints.latest(folder / store.CHECKPOINTS)) is not None:
-        return newest
-    chosen, why = step, f"--step {step}"
-    if step == "best":
-        best = best_step(store.read_evals(folder), set_name)
-        if best is None:
-            raise RecipeError(f'{folder} has no evaluation of "{set_name}" after a step: give --step last or a number')
-        chosen, why = str(best), f'the best evaluation of "{set_name}" was after step {best}'
-    if not chosen.isdigit() or int(chosen) not in by_step:
-        raise RecipeError(
-            f'{why}, but {folder} has only checkpoints of steps {", ".join(map(str, by_step))}: give one, or "last"'
-        )
-    return checkpoints.load(by_step[int(chosen)])
-
-
-class Exported(NamedTuple):
-    """A model that was written, and the step of its checkpoint."""
-
-    folder: Path
-    step: int
-
-
-def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bool = False) -> Exported:
-    """Write the model of one checkpoint of a run as a Hugging Face folder; see checkpoint_at for `step`."""
-    recipe = written_recipe(folder, "export")
-    settings = recipe.model
-    checkpoint = checkpoint_at(folder, step, recipe.best_set or next(iter(recipe.tasks), "main"))
-    base = load_model(settings.required_path, dtype=torch.float32, device="cpu", trust_remote_code=trust_remote_code)
-    frozen = base.model
-    if settings.lora.bits == 4:
-        frozen = copy.deepcopy(frozen)
-        quantise_layers(frozen, torch.device("cpu"))
-    trained = wrap(frozen, settings.lora)
-    weights = checkpoint.read_tensors["weights"]
-    with torch.no_grad():
-        for name, parameter in trained.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(weights[name])
-        for name, weight in merged_weights(trained).items():
-            base.model.get_parameter(name).copy_(weight)
-    return Exported(save_model(base.model, base.tokenizer, out), checkpoint.step)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.config import Recipe, replaced, value_at
-from scalerl.run.memory import Gpus, Memory, ModelSizes, host_bytes, memory_of
+from scalerl.run.memory import Gpus, Memory, ModelSizes, host_bytes, memory_of, num_generators
 
 FLOPS, BANDWIDTH, BUS = 1e14, 1e12, 2e10
 """FLOPs per second of a GPU, and bytes per second of its memory and of the bus to the host."""
@@ -82,10 +82,12 @@ def step_seconds(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, flo
 def choose_savings(
     recipe: Recipe, sizes: ModelSizes, gpus: Gpus, is_open: Collection[str] = KEYS
 ) -> SavingsChoice | None:
-    """Return the settings to train with on one of the GPUs; None if no settings fit.
+    """Return the settings to train with on one of the GPUs; None if none fit, or if the recipe needs other devices.
 
     Only those of KEYS that are in `is_open` may change.
     """
+    if recipe.learner.sharding != "none" or num_generators(recipe) or recipe.rollout.engine != "torch":
+        return None
     current = {key: value_at(recipe, key) for key in KEYS}
     best = [each for each in _fastest(recipe, sizes, gpus, current, is_open) if each is not None]
     chosen: SavingsChoice | None = None

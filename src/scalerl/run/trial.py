@@ -19,7 +19,7 @@ from scalerl.config.parts import RewardSettings
 from scalerl.environments.build import is_limited
 from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
-from scalerl.loop.grading import Verdict, reward_of
+from scalerl.loop.grading import GraderRunner, Verdict, reward_of
 from scalerl.run.evaluate import conversation_row
 from scalerl.run.parts import Parts
 from scalerl.run.prompts import EvalSet
@@ -82,10 +82,7 @@ def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -
         yield f"{name}: the model did not finish an answer within {ANSWERS_S:g} s, so none was graded"
         return
     runner.submit(completions, eval_set.judge, "evaluation")
-    verdicts: list[Verdict] = []
-    while len(verdicts) < len(completions):
-        # The pool's limits bound the wait.
-        verdicts += runner.poll("evaluation", wait=True)
+    verdicts = _verdicts(runner, len(completions))
     if name in parts.inputs.environments:
         yield from _conversation(eval_set, verdicts[0], parts)
         return
@@ -101,6 +98,14 @@ def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -
     failed = [verdict for verdict in verdicts if verdict.reason not in (None, "no_answer")]
     for grader, error in runner.first_errors.items() if failed else ():
         yield f"  {grader} failed on {len(failed)} of {len(verdicts)}, the first time by {error}"
+
+
+def _verdicts(runner: GraderRunner, num: int) -> list[Verdict]:
+    """Wait for this many verdicts; the limits of the grader pool bound the wait."""
+    verdicts: list[Verdict] = []
+    while len(verdicts) < num:
+        verdicts += runner.poll("evaluation", wait=True)
+    return verdicts
 
 
 def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator[str]:
@@ -136,10 +141,7 @@ def try_graders(parts: Parts) -> list[str]:
         values = []
         for text in (problem.answer, _NONSENSE):
             runner.submit_text(_NONSENSE, opening + text, problem.answer, judge, "evaluation")
-            # The pool's limits bound the wait.
-            while not (verdicts := runner.poll("evaluation", wait=True)):
-                pass
-            (judged,) = verdicts
+            (judged,) = _verdicts(runner, 1)
             if judged.reason not in (None, "no_answer"):
                 error = runner.first_errors.get(name, f"it ended by {judged.reason}")
                 raise GraderError(f'the grader "{name}" fails on an answer of {eval_set.name}: {error}')

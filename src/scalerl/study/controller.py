@@ -82,13 +82,13 @@ def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgres
     """Read what the runs of one arm have measured from their folders."""
     compute, reward, run, num_samples, starts = [], [], [], [], []
     for place, status in enumerate(statuses):
-        column, limit = axis_of(status.run)
+        budget = dict(status.run.recipe.budget)
         for row in first_set(run_folder(folder, status.run)):
-            at, samples = number(row.get(column)) / limit, number(row.get("num_samples"))
-            if not at > 0:
-                starts += [float(row["reward"])] * (at == 0)
+            spent, samples = store.share_spent(budget, row), number(row.get("num_samples"))
+            if spent == 0:
+                starts.append(float(row["reward"]))
                 continue
-            compute.append(at)
+            compute.append(spent)
             reward.append(float(row["reward"]))
             run.append(place)
             num_samples.append(int(samples) if samples >= 1 else 0)
@@ -104,12 +104,6 @@ def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgres
         start=sum(starts) / len(starts) if starts else None,
         failed=any(status.state == "failed" for status in statuses),
     )
-
-
-def axis_of(run: PlannedRun) -> tuple[str, float]:
-    """Return the column and the value of the first limit of a run's budget."""
-    key, limit = next((key, limit) for key, limit in run.recipe.budget if limit is not None)
-    return store.BUDGET_COLUMNS[key], float(limit)
 
 
 def share_spent(folder: Path, run: PlannedRun) -> float:
