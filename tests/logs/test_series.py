@@ -111,7 +111,7 @@ CURVES: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[Any, ...]], l
     "one of two held out": ("split,step,reward", _labelled("train", "test"), {"holdout": ("split", "test")},
                             [("log", UP, 1)], []),
     "single answers": ("step,reward", [(step, float(at < step)) for step in UP for at in range(8)], {},
-                       [("log", sorted(8 * UP), 1)], []),
+                       [("log", UP, 1)], ["answers_averaged"]),
 }  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def test_names_with_numbers_are_no_steps(tmp_path: Path) -> None:
 
 def test_final_results_of_runs_are_no_curve(tmp_path: Path) -> None:
     rows = [(f"run-{at}", reward, 400) for at, reward in enumerate(REWARDS)]
-    assert "one row for each run_name" in fault(write(tmp_path / "sweep.csv", ("run_name,eval/accuracy,step", rows)))
+    assert "one row per run (run_name)" in fault(write(tmp_path / "sweep.csv", ("run_name,eval/accuracy,step", rows)))
 
 
 def test_train_and_eval_files_are_one_run(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Within a run the step rises from row to row. Where it comes back to the first step, another attempt begins: a run of its
 own. Where it comes back to a later step, the run was resumed there: the rows that were logged before of the steps from
 there on belong to a model that is gone. Files and values of a run column follow the same rule: a part that begins in
-the later half of another and goes beyond it continues that one.
+the later half of another and goes beyond it continues that one. Steps that only come in another order, as files do that
+are sorted by name, are neither.
 """
 
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ def attempts(steps: Floats) -> Attempts:
     rises = np.diff(steps)
     is_repeat = (rises == 0) & (2 * (rises == 0).sum() < len(rises))
     gap = float(np.median(rises[rises > 0])) if (rises > 0).any() else 0.0
+    if _is_by_name(steps):
+        return Attempts(np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool), [])
     run, *parts = np.split(np.arange(len(steps)), np.flatnonzero((rises < 0) | is_repeat) + 1)
     number, gone, resumed = np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool), list[int]()
     for part in parts if len(parts) <= _MAX_FALLS * len(rises) else ():
@@ -61,10 +64,19 @@ def attempts(steps: Floats) -> Attempts:
     return Attempts(number, gone, resumed)
 
 
+def _is_by_name(steps: Floats) -> bool:
+    """Return whether no step comes twice, and they are in the order of file names: 100, 1000, 200."""
+    names = [f"{step:.15g}" for step in steps]
+    return names == sorted({*names})
+
+
 def _begin(run: Floats, part: Floats, gap: float) -> float | None:
     """Return the step from which a part supersedes a run; None where it begins anew, infinity where it does neither."""
     (first, second, *_), reached = (*np.unique(run), np.inf), run.max()
     begin, then, *_ = (*np.unique(part), np.nan)
+    # Rows between the others, or before them, that were only written late.
+    if part.max() < reached and not np.isin(part, run).any():
+        return np.inf
     if begin <= first and (then <= second or then > reached + gap):
         return None
     # One step alone was evaluated again, and one row that was written late does not change how the run goes on.

@@ -61,7 +61,10 @@ ROLES: dict[str, tuple[str, ...]] = {
     "date": ("date", "day"),
     "num_samples": ("eval_num_samples", "num_eval_samples", "num_samples"),
     "seed": ("seed", "random_seed", "train_seed"),
-    "run": ("run", "run_name", "run_id", "run_uuid", "experiment", "experiment_name", "exp_name"),
+    "run": (
+        *("run", "run_name", "run_id", "run_uuid", "run_hash", "experiment", "experiment_name", "exp_name"),
+        *("trial", "trial_id", "trial_name"),
+    ),
     "arm": ("recipe", "arm", "model", "config", "method", "variant", "algorithm", "algo"),
     "set": ("benchmark", "evaluation_set", "eval_set", "dataset", "test_set", "suite", "set"),
     "split": ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event"),
@@ -119,11 +122,17 @@ _PART = re.compile(
 _FORMAT = _words("format|formatting")
 _WHOLE = _words("total|overall|sum")
 _AVERAGE = _words("avg|average|mean|macro|all|overall")
+_LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
+_LOWER_IS_BETTER = _words(_LOWER)
 _NEVER = _words(
+    rf"{_LOWER}|"
     r"std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
     r"|count|num|zero|tokens?|steps?|epoch|lr|clip\w*|\w*frac|ratio|norm|grad|hash|advantages?|per|truncated"
     r"|fps|sps|learning|weight|scale|coef|threshold|target"
 )
+_BOUND = _words(r"low|lower|high|upper|ci|lo|hi|value|values|p\d\d|q\d\d?|sd|se")
+# What a word of a name may say about a measurement.
+_SAID = (_NEVER, _BOUND, _PART, _FORMAT, _WHOLE, _AVERAGE, _EVALUATION, *_CLOSENESS)
 _BENCHMARK = re.compile(
     r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
     r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa)[\w@]*"
@@ -186,6 +195,27 @@ def is_measured(column: str) -> bool:
     """Return whether a column is named after something that trainers measure; another may be named after a run."""
     is_counted = has_role(column, "gpu_hours", "flops", "tokens", "coarse", "seed")
     return is_counted or _NEVER.search(plain(column)) is not None or any(_closeness(plain(column)))
+
+
+def is_lower_better(column: str) -> bool:
+    return _LOWER_IS_BETTER.search(plain(column)) is not None
+
+
+def is_average(name: str) -> bool:
+    """Return whether a name says nothing but that it is a mean."""
+    return all(map(_AVERAGE.search, plain(name).split("_")))
+
+
+def is_statistic(name: str) -> bool:
+    """Return whether every word of a name says what is measured, and how: `eval_acc_max`; none is left for a run."""
+    return (
+        all(
+            is_training_word(word) or is_benchmark(word) or any(pattern.search(word) for pattern in _SAID)
+            for word in plain(name).split("_")
+            if not word.isdigit()
+        )
+        and not name.isdigit()
+    )
 
 
 def is_training_word(word: str) -> bool:

@@ -22,7 +22,7 @@ from scalerl.logs.source import MAX_WORD, Source
 
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 # The name of one of several processes of a run.
-_PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process)[-_ ]?\d+", re.IGNORECASE)
+_PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process|pid)[-_ ]?\d+", re.IGNORECASE)
 _MAX_RUNS = 20
 # A counter that begins anew more often counts within each step.
 _MAX_FALLS = 0.2
@@ -223,20 +223,31 @@ def _row(record: Record, step: int, run: str) -> Row:
 def _runs(records: list[Record], training: list[Record]) -> list[str]:
     """Return the name of the run of each record; "" where the text is of one run.
 
-    The lines of several runs differ in one word before their values, or in the process that printed them, and in what
-    they say: several processes of one run print the same.
+    The lines of several runs differ in one word before their values, or in its number, or in the process that printed
+    them, and in what they say: several processes of one run print the same.
     """
+    if len({len(record.first.head) for record in training}) > 1:
+        return [""] * len(records)
+    columns = [*map(Counter, zip(*(record.first.head for record in training), strict=True))]
+    # A number that moves from line to line is not that of a run.
+    is_steady = [min(words.values()) >= _MIN_ALIKE and len(words) <= _MAX_RUNS for words in columns]
+
+    def steady(record: Record) -> tuple[str, ...]:
+        head = record.first.head
+        return tuple(
+            word if is_name else word.partition(" ")[0] for word, is_name in zip(head, is_steady, strict=False)
+        )
+
     said: dict[tuple[str, ...], list[object]] = {}
     for record in training:
-        said.setdefault(record.first.head, []).append((*record.values.items(), *record.named))
-    widths = {*map(len, said)}
-    columns = [words for words in zip(*said, strict=True) if len({*words}) > 1] if len(widths) == 1 else []
-    is_told = len(columns) == 1 and len({*columns[0]}) == len(said) and min(map(len, said.values())) >= _MIN_ALIKE
+        said.setdefault(steady(record), []).append((*record.values.items(), *record.named))
+    apart = [words for words in zip(*said, strict=True) if len({*words}) > 1]
+    is_told = len(apart) == 1 and len({*apart[0]}) == len(said) and min(map(len, said.values())) >= _MIN_ALIKE
     are_apart = len({*map(frozenset, said.values())}) == len(said) and not any(
-        map(_PROCESS.fullmatch, columns[0] if columns else ())
+        map(_PROCESS.fullmatch, apart[0] if apart else ())
     )
-    names = dict(zip(said, columns[0], strict=True)) if is_told and are_apart and len(said) <= _MAX_RUNS else {}
-    return [names.get(record.first.head, "") for record in records]
+    names = dict(zip(said, apart[0], strict=True)) if is_told and are_apart and len(said) <= _MAX_RUNS else {}
+    return [names.get(steady(record), "") for record in records]
 
 
 def _step(training: list[Record]) -> str:

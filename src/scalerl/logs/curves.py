@@ -12,18 +12,22 @@ import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement_in
-from scalerl.logs.columns import AXES, has_role
+from scalerl.logs.columns import AXES, has_role, is_lower_better
 from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.formats import Log
 from scalerl.logs.frame import Frame, concatenated, grouped, listed, number
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
-from scalerl.logs.plan import Plan
+from scalerl.logs.plan import Plan, is_right_or_wrong
 from scalerl.logs.points import AMOUNTS, can_be_main
 from scalerl.logs.runs import LoggedRun, runs_of
 from scalerl.logs.scale import scale_of, within
 from scalerl.logs.selection import SCALES, Selection
 from scalerl.logs.series import Series, in_shares
 from scalerl.logs.start import before_training, start_of
+from scalerl.logs.wide import VALUE
+
+# A log with so many rows per step has one for each answer.
+_MANY_ROWS = 8
 
 
 def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
@@ -145,6 +149,7 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     """Return the curve of these runs: the points to fit, the start, and those held out."""
     plan = runs[0].plan
     points, repeated = _once_each(_points(runs, axis))
+    points, averaged = (points, ()) if plan.is_ours else _averaged(points)
     scale, unit = scale_of([run.plan for run in runs])
     points = within(points, scale, plan["y"])
     is_start, is_held = before_training(plan, points, plan.axis(axis)), points.numbers("held") == 1
@@ -156,7 +161,7 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     fitted = fitted.sorted("run", "compute", "y", "evaluation")
     late = late.sorted("compute", "y")
     samples, evaluation = fitted.numbers("num_samples"), fitted.words("evaluation")
-    facts = (*_facts(runs, axis, dict(key)), *repeated, *unit, *start.facts)
+    facts = (*_facts(runs, axis, dict(key)), *repeated, *averaged, *_direction(plan, fitted), *unit, *start.facts)
     return Series(
         name="",
         key=key,
@@ -231,3 +236,31 @@ def _once_each(points: Frame) -> tuple[Frame, tuple[Fact, ...]]:
     if not is_repeated or len({*values.tolist()}) < 0.8 * len(begins):
         return ordered, ()
     return ordered.take(begins), facts_of("held_values", num=len(values) - len(begins), num_rows=len(values))
+
+
+def _averaged(points: Frame) -> tuple[Frame, tuple[Fact, ...]]:
+    """Return the mean of each step where a log has a row for each answer: many per step, or right and wrong ones."""
+    steps = points.groups(["run", "held", "step" if points.known("step").all() else "compute"])
+    rewards, sizes = points.numbers("y"), np.bincount(steps)
+    if np.median(sizes) < (2 if is_right_or_wrong(rewards) else _MANY_ROWS):
+        return points, ()
+    means = {
+        name: np.bincount(steps, weights=cells) / sizes
+        for name, cells in points.columns.items()
+        if cells.dtype == np.float64
+    }
+    if {*rewards.tolist()} == {0.0, 1.0} and not points.known("num_samples").any():
+        means["num_samples"] = sizes.astype(np.float64)
+    firsts = points.take(np.unique(steps, return_index=True)[1])
+    return firsts.having(means), (fact("answers_averaged", num=len(points), per_step=float(np.median(sizes))),)
+
+
+def _direction(plan: Plan, points: Frame) -> tuple[Fact, ...]:
+    """Return what speaks for a column in which lower is better: its name, or a fall where the name says nothing."""
+    if is_lower_better(plan["y"]):
+        return (fact("lower_is_better", y=plan["y"]),)
+    rewards = points.sorted("compute").numbers("y")
+    third = len(rewards) // 3
+    is_fall = third > 1 and rewards[:third].min() > rewards[-third:].max()
+    is_unnamed = plan.roles["y"].rule == "only_numbers" or plan["y"] == VALUE
+    return (fact("values_fall", y=plan["y"]),) if is_unnamed and is_fall else ()

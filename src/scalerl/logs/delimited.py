@@ -82,8 +82,8 @@ def _ruled(source: Source) -> list[Line]:
             elif _RULE.fullmatch(following) and len(cells) > 1:
                 header = tuple(cells)
                 tables.setdefault(header, [(at, cells)])
-    logs = [rows for names, rows in tables.items() if any(map(reward_rank, names)) and _goes_on(names, rows[1:])]
-    longest = max((rows for rows in logs if len(rows) > _MIN_RULED), key=len, default=[])
+    logs = [rows for names, rows in tables.items() if len(rows) > _MIN_RULED and _goes_on(names, rows[1:])]
+    longest = max(logs, key=lambda rows: (any(map(reward_rank, rows[0][1])), len(rows)), default=[])
     return [] if _has_more_records(source, len(longest)) else longest
 
 
@@ -105,14 +105,24 @@ def _has_more_records(source: Source, num: int) -> bool:
 
 
 def _goes_on(names: Names, rows: list[Line]) -> bool:
-    """Return whether a table has a column of steps that rises from row to row; one in an answer begins anew."""
-    steps = [number(cells[names.index(name)]) for name in with_role(names, "step", *AXES)[:1] for _, cells in rows]
-    return bool(steps) and steps[0] < steps[-1] and all(a <= b for a, b in itertools.pairwise(steps))
+    """Return whether a table has numbers beside a column of steps that rises from row to row of each run.
+
+    A run is told by the words in its rows. The table in an answer begins anew.
+    """
+    axis = next(iter(with_role(names, "step", "coarse", *AXES)), "")
+    numbers = [[number(cell) for cell in cells] for _, cells in rows]
+    runs: dict[tuple[str, ...], list[float]] = {}
+    for (_, cells), values in zip(rows, numbers, strict=True):
+        words = tuple(cell for cell, value in zip(cells, values, strict=True) if value != value and cell)
+        runs.setdefault(words, []).append(values[names.index(axis)] if axis else 0.0)
+    is_measured = any(value == value for values in numbers for at, value in enumerate(values) if names[at] != axis)
+    is_rising = all(a <= b for steps in runs.values() for a, b in itertools.pairwise(steps))
+    return is_measured and is_rising and any(steps[0] < steps[-1] for steps in runs.values())
 
 
 def _bare(cell: str) -> str:
     """Return a cell of a text without its emphasis; 4k is 4000."""
-    bare = cell.strip().strip("*`_ ").replace("\u2212", "-")
+    bare = cell.strip().strip("*`_$ ").replace("\u2212", "-")
     return str(1000 * float(thousands[1])) if (thousands := _THOUSANDS.fullmatch(bare)) else bare
 
 

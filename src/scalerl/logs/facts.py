@@ -48,6 +48,7 @@ SENTENCES = {
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "units": "Amounts in {columns} are converted to single units.",
     "one_column_per_run": "The table has one column per run: {columns}.",
+    "siblings": "{columns} may be runs, one column each; the log has other columns beside them, so one is read.",
     "one_column_per_step": "The table has one column per step: {columns}.",
     "one_column": "{others} and {column} are one column: no row has both.",
     # what is a run
@@ -83,6 +84,9 @@ SENTENCES = {
         "The first row is at compute {compute:g}, not before training, so it counts as a point and the start is fitted."
     ),
     "start_from_evaluation": "The start, {start:.4g}, is {column} before training (--start fit leaves it out).",
+    "answers_averaged": ("{num} rows are single answers ({per_step:g} per step): the reward of a step is their mean."),
+    "lower_is_better": "By its name, lower {y} is better, but larger values are taken for better: give 1 - {y}.",
+    "values_fall": "{y} falls while compute grows: if lower is better, give 1 - {y} instead.",
     # in which unit
     "percent": "{y} runs from {low:.4g} to {high:.4g} and is read as per cent.",
     "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits (--y-scale sets some).",

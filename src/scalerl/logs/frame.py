@@ -32,6 +32,8 @@ MAX_NAME = 200
 _MAX_NUMBER = 64
 _ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-", "nan"})
 # A group of thousands does not begin with 0.
+# 34.7 +- 0.8, in any spelling.
+_ERROR = re.compile(r"(?<=[\d% ])(?:\u00b1|\+/?-|\\pm)(?=[ \d.])")
 _GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 
 
@@ -127,12 +129,13 @@ def concatenated(frames: Sequence[Frame]) -> Frame:
 
 
 def number(value: Any) -> float:
-    """Return a number, also one that is written as text, as 1,234.5 or 25 %; NaN for anything else."""
+    """Return a number, also one that is written as text, as 1,234.5 or 25 % or 34.7 +- 0.8; NaN for anything else."""
     if not isinstance(value, str):
         return _as_float(value)
     text = value.strip() if len(value) <= _MAX_NUMBER and "_" not in value else ""
-    bare = text.rstrip("% ")
-    return _as_float(bare.replace(",", "") if _GROUPS.fullmatch(bare) else bare) / (100 if bare != text else 1)
+    mean = _ERROR.split(text, maxsplit=1)[0] + "%" * text.endswith("%")
+    bare = mean.rstrip("% ")
+    return _as_float(bare.replace(",", "") if _GROUPS.fullmatch(bare) else bare) / (100 if "%" in mean else 1)
 
 
 def _as_float(value: Any) -> float:

@@ -4,6 +4,8 @@ A role, such as the column of rewards, has an ordered table of rules. A rule see
 choice or None; the first choice counts, and an option of the user is the first rule of its role.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,9 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from scalerl.errors import InputError
-from scalerl.logs.columns import AXES, BARE, REWARD_KINDS, has_role, is_measured, is_part, reward_rank, with_role
+from scalerl.logs.columns import (
+    AXES,
+    BARE,
+    REWARD_KINDS,
+    has_role,
+    is_lower_better,
+    is_measured,
+    is_part,
+    reward_rank,
+    with_role,
+)
 from scalerl.logs.facts import Fact
-from scalerl.logs.frame import Floats, Frame, Names, Rows, listed
+from scalerl.logs.frame import Floats, Frame, Names, Rows, listed, members
 from scalerl.logs.names import FILE
 from scalerl.logs.selection import Selection, check_columns
 from scalerl.logs.tidy import first, wall_times
@@ -29,6 +41,10 @@ _FEWER = 4
 _PER_SAMPLE = 1.5
 # A column with more values than these, or hardly a row for each, does not name runs.
 _MAX_RUNS = 200
+# A column of words without a role may name so many runs; with more, it names problems or samples.
+_MAX_UNNAMED = 64
+# Rewards jump as far with one label fewer if they do within this factor.
+_SAME_JUMP = 1.25
 
 
 class Choice(NamedTuple):
@@ -69,6 +85,11 @@ class Plan:
         """Return the step of each row of a run; rows are counted where the log has none."""
         return frame.numbers(self["step"]) if self["step"] in frame else np.arange(1.0, len(frame) + 1)
 
+    def progress(self, frame: Frame) -> Floats:
+        """Return what rises along a run: the step, else compute or time; NaN where nothing is logged."""
+        named = [self["step"], *self.named(*AXES, "elapsed", "wall_clock")]
+        return frame.numbers(next((name for name in named if name in frame), ""))
+
     def axis(self, name: str) -> str:
         """Return the column of an axis of compute, or the axis's own name if it is `BUILT`; "" if there is neither."""
         is_logged = name in self.roles and self.roles[name].rule not in BUILT
@@ -96,24 +117,60 @@ class Plan:
         check_columns([*self.frame.columns, *axes], self.options, self.path)
         if self.options.gpus and not self.options.x and not self["gpu_hours"]:
             raise InputError(f"--gpus {self.options.gpus:g} needs a clock, and {self.path} has none: it has {columns}.")
+        falling = [name for name in self.frame.columns if self.frame.known(name).any() and is_lower_better(name)]
+        if falling and not self["y"]:
+            raise InputError(
+                f"{self.path} has no column recognised as reward, and lower is better in {listed(falling)}: add one "
+                f"that rises, such as 1 - {falling[0]}, or name another with --y; it has {columns}."
+            )
         for option, what, is_known in (("y", "reward", self["y"]), ("x", "compute", self["x"] or axes)):
             if not is_known:
                 raise InputError(
                     f"{self.path} has no column recognised as {what}: name it with --{option}; it has {columns}."
                 )
-        if name := self._naming_every_row():
+        if not self.is_ours and not self.options.x and (what := finished_runs(self)):
             raise InputError(
-                f"{self.path} has one row for each {name}, all at one step: give the history of the runs, with a row "
-                "per step."
+                f"{self.path} has one row per run ({what}), its result: give the histories of the runs, with a row for "
+                "each step."
             )
         return self
 
-    def _naming_every_row(self) -> str:
-        """Return the column with another name in each row, if the rows are at one step: results, not a curve."""
-        steps = {*self.frame.numbers(self["step"]).tolist()}
-        names = [name for name in self.frame.columns if has_role(name, "run", "arm", "metric")]
-        are_apart = [name for name in names if len({*self.frame.words(name)}) == len(self.frame) > 2]
-        return are_apart[0] if are_apart and self["step"] and len(steps) == 1 and not self.options.x else ""
+
+def finished_runs(plan: Plan) -> str:
+    """Return what tells the rows of a table of results apart, which has no history of any run; "" for other tables.
+
+    Its rows are not in the order of any step or compute, and each has its own name, or its own combination of words and
+    seeds at a step that others have too, or there are settings, values that come back, and no step at all.
+    """
+    frame = plan.frame.take(plan.frame.known(plan["y"]))
+    is_counted = any(fact.kind == "rows_counted" for fact in plan.facts)
+    progress = np.full(len(frame), np.nan) if is_counted else plan.progress(frame)
+    if len(frame) < _COUNTABLE or (np.diff(progress) > 0).all():
+        return ""
+    names = with_role(frame.columns, "run", "arm", "metric")
+    words = [name for name in frame.columns if name != plan["y"] and _is_word(frame, name)]
+    labels = [*dict.fromkeys([*names, *words, *with_role(frame.columns, "seed")])]
+    own = [name for name in names if _num_groups(frame, [name]) == len(frame)]
+    known = progress[np.isfinite(progress)]
+    are_crossed = len(labels) > 1 and all(_num_groups(frame, [name]) < len(frame) for name in labels)
+    is_repeated = len({*known.tolist()}) < len(known) if len(known) else are_crossed
+    if own or (labels and is_repeated and _num_groups(frame, labels) == len(frame)):
+        return listed(own[:1] or labels)
+    measured = {plan["y"], *plan.named(*AXES, "coarse", "elapsed", "wall_clock", "cost", "num_samples")}
+    settings = [
+        name
+        for name in frame.columns
+        if name not in (*measured, *labels, FILE) and reward_rank(name) is None and not frame.is_words(name)
+    ]
+    recurring = [name for name in settings if 1 < _num_groups(frame, [name]) <= len(frame) / 2]
+    is_unordered = 4 * (np.diff(progress) < 0).sum() >= len(frame)
+    return listed(recurring) if not plan["step"] and not labels and is_unordered else ""
+
+
+def _is_word(frame: Frame, name: str) -> bool:
+    """Return whether a column holds words, other than times, that may name something."""
+    is_time = has_role(name, "date", "wall_clock", "elapsed", "step") or name == FILE
+    return frame.is_words(name) and not is_time and (frame.words(name) != "").all()
 
 
 Rule = Callable[[Plan], Choice | None]
@@ -263,25 +320,34 @@ def only_numbers(plan: Plan) -> Choice | None:
 
 
 def labels_that_explain(plan: Plan) -> Choice | None:
-    """Choose the file, and labels without which compute falls or repeats from row to row.
+    """Choose the file, and labels that explain why several rows lie at one step, or why rewards jump from row to row.
 
-    Arms are always chosen. Of the other labels, as few are chosen as explain all falls that they explain together, if
-    these are at least half; a label with a known role comes before one without. Seeds, and runs within an arm, tell
-    runs of one curve apart: they become `others`. Where the user says what a curve is, evaluation sets stay apart.
+    The order of rows does not matter. Arms are always chosen, and so are runs and seeds that cover the same steps. Of
+    the other labels, as few are chosen as explain what they explain together, if that is at least half; a label with a
+    known role comes before one without. Seeds, and runs within an arm, tell runs of one curve apart: they become
+    `others`. Where the user says what a curve is, evaluation sets stay apart.
     """
     frame, options = plan.frame.take(plan.frame.known(plan["y"])), plan.options
     known = with_role(frame.columns, "run", "set", "seed", "arm")
     names = [*(name for name in frame.columns if frame.is_words(name) and name not in known), *known]
     names = [name for name in names if name not in (*options.columns, FILE) and _separates(frame, name)]
+    progress, rewards = plan.progress(frame), frame.numbers(plan["y"])
+    if is_right_or_wrong(rewards):
+        names = [name for name in names if name in known]  # a curve of a problem's answers says nothing
     arms = [name for name in names if has_role(name, "arm") and not options.by]
     chosen = [name for name in names if name not in arms and (has_role(name, "set", "seed") or not options.by)]
     base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
-    progress = frame.numbers(plan["step"] or (*plan.named(*AXES), "")[0])
-    falls_with_all, falls_without = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))
-    chosen = chosen if 2 * falls_with_all <= falls_without > 0 else []
+
+    def disorder(labels: Names) -> Disorder:
+        return _disorder(frame.groups(labels), progress, rewards)
+
+    before, after = disorder(base), disorder([*base, *chosen])
+    kept = [name for name in chosen if has_role(name, "run", "seed") and _overlap(frame.groups([name]), progress)]
+    chosen = chosen if after.explains(before) else kept
     for name in tuple(chosen):
         fewer = [other for other in chosen if other != name]
-        chosen = fewer if _num_falls(frame.groups([*base, *fewer]), progress) <= falls_with_all else chosen
+        is_split = name in kept and _num_groups(frame, [*base, *fewer]) < _num_groups(frame, [*base, *chosen])
+        chosen = chosen if is_split or not disorder([*base, *fewer]).is_as_good_as(after) else fewer
     repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
     apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
     return Choice([*(options.by or (FILE,)), *apart], others=[options.seed] if options.seed else repeats)
@@ -292,14 +358,53 @@ def _separates(frame: Frame, column: str) -> bool:
     words = frame.words(column)
     sizes = np.unique(words.astype(str), return_counts=True)[1]
     is_label = (words != "").all() and not has_role(column, "date", "wall_clock", "elapsed")
-    return bool(is_label and 1 < len(sizes) <= _MAX_RUNS and np.median(sizes) > 1)
+    most = _MAX_RUNS if has_role(column, "run", "set", "seed", "arm") else _MAX_UNNAMED
+    return bool(is_label and 1 < len(sizes) <= most and np.median(sizes) > 1)
 
 
-def _num_falls(runs: Rows, progress: Floats) -> int:
-    """Return the number of rows at which progress does not go on within its run, counted upwards or downwards."""
-    order = np.argsort(runs, kind="stable")
-    moves = np.diff(progress[order])[np.diff(runs[order]) == 0]
-    return int(min((moves <= 0).sum(), (moves >= 0).sum()))
+def is_right_or_wrong(rewards: Floats) -> bool:
+    """Return whether rewards are those of single answers: right or wrong, and nothing between."""
+    return len({*rewards.tolist()}) > 1 and {*rewards.tolist()} <= {-1.0, 0.0, 1.0}
+
+
+class Disorder(NamedTuple):
+    """What rows look like if labels are left out that tell runs apart."""
+
+    repeats: int
+    """Rows at a step that another row of the same group has."""
+    jump: float
+    """How far the reward goes from one step of a group to the next, on average."""
+
+    def explains(self, before: "Disorder") -> bool:
+        """Return whether half of the disorder is gone."""
+        return 2 * self.repeats <= before.repeats if before.repeats else 2 * self.jump <= before.jump > 0
+
+    def is_as_good_as(self, other: "Disorder") -> bool:
+        return self.repeats <= other.repeats and (self.repeats > 0 or self.jump <= _SAME_JUMP * other.jump)
+
+
+def _disorder(groups: Rows, progress: Floats, rewards: Floats) -> Disorder:
+    order = np.lexsort((rewards, progress, groups))
+    is_next = (np.diff(groups[order]) == 0) & np.isfinite(progress[order][1:])
+    is_repeat = is_next & (np.diff(progress[order]) == 0)
+    jumps = np.abs(np.diff(rewards[order]))[is_next & ~is_repeat]
+    return Disorder(int(is_repeat.sum()), float(jumps.mean()) if 2 * len(jumps) >= (~is_repeat).sum() > 0 else math.inf)
+
+
+def _overlap(groups: Rows, progress: Floats) -> bool:
+    """Return whether two groups share more than half of the steps that the shorter one spans."""
+    spans = sorted((np.nanmin(part), np.nanmax(part)) for rows in members(groups)
+                   if np.isfinite(part := progress[rows]).any())  # fmt: skip
+    shared = [
+        min(end, later_end) - later
+        for (begin, end), (later, later_end) in itertools.pairwise(spans)
+        if 2 * (min(end, later_end) - later) > min(end - begin, later_end - later)
+    ]
+    return bool(shared)
+
+
+def _num_groups(frame: Frame, labels: Names) -> int:
+    return len({*frame.groups(labels).tolist()})
 
 
 # Compute

@@ -37,6 +37,8 @@ _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
 _BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
 _ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
 WORD = re.compile(r"(?<!\w)[^\W\d][\w./@#+'-]*+")
+# A word, and the number behind it.
+_TAG = re.compile(rf"({WORD.pattern})(?:[ =:#]{{1,3}}+(\d{{1,12}})(?![.:/-]?\w))?+")
 # A name of up to four words and its number; they may have '|' between them, in a box, or 128/512 before a share.
 _DIGITS = re.compile(r"(?<=[\w-])\d+")
 _GAP = r"[^\w.+:=|\u2502;,\]-]*+"
@@ -119,8 +121,9 @@ class Line:
 
     @property
     def head(self) -> tuple[str, ...]:
-        """Who printed it, and its words before the first value."""
-        return (self.speaker, *WORD.findall(self._before))
+        """Who printed it, and its words before the first value, as [trial 3] with a number that is not a step's."""
+        tags = ((word, "" if COUNTING.fullmatch(word) else number) for word, number in _TAG.findall(self._before))
+        return (self.speaker, *(f"{word} {number}".rstrip() for word, number in tags))
 
     def of_evaluation(self) -> "Line":
         """Return the line with its values named as evaluations."""

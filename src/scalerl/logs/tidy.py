@@ -11,6 +11,7 @@ import numpy as np
 
 from scalerl.logs.amounts import seconds_since_1970
 from scalerl.logs.columns import (
+    AXES,
     are_splits,
     is_benchmark,
     is_evaluation,
@@ -21,17 +22,13 @@ from scalerl.logs.columns import (
     without_unit,
 )
 from scalerl.logs.facts import Fact, fact
-from scalerl.logs.frame import Cells, Floats, Frame, concatenated, numbered, objects
+from scalerl.logs.frame import Cells, Floats, Frame, Words, concatenated, numbered, objects
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import MAX_COLUMNS
+from scalerl.logs.wide import VALUE, one_column_per_run
 
 Reshaped = tuple[Frame, Fact | None] | None
 
-VALUE = "value"
-_SEPARATOR = " - "
-_COMPANIONS = ("__MIN", "__MAX")
-# Columns of one metric have peaks within this factor.
-_ALIKE = 10.0
 _MIN_STEPS = 3
 # A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
 _STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
@@ -65,11 +62,21 @@ def first(frame: Frame, *roles: str) -> str:
 
 def without_units(frame: Frame, options: Selection) -> Reshaped:
     """Amounts in thousands or millions, as in a column tokens (B), are counted in ones."""
-    scaled = {name: without_unit(name) for name in frame.columns if name not in options.columns}
+    amounts = [name for name in frame.columns if name not in options.columns and reward_rank(name) is None]
+    scaled = {name: without_unit(name) for name in amounts}
     counted = {short: factor * frame.numbers(name) for name, (short, factor) in scaled.items()
                if factor > 1 and short not in frame}  # fmt: skip
     units = tuple(name for name, (short, _) in scaled.items() if short in counted)
     return (frame.without(units).having(counted), fact("units", columns=units)) if counted else None
+
+
+def _are_metrics(words: Words, is_named: bool) -> bool:
+    """Return whether words name what is measured: each comes several times, and some or most of them are known."""
+    names = {*words.tolist()}
+    if 2 * len(names) > len(words) or len(names) > MAX_COLUMNS or "" in names:
+        return False
+    num = sum(map(is_measured, names))
+    return num > 0 if is_named else 2 * num >= len(names) and any(map(reward_rank, names))
 
 
 def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
@@ -104,15 +111,19 @@ def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
 
 
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
-    """A table with a column of names and a column of values gets a column for each name."""
-    step, metric, value = roles = [first(frame, role) for role in ("step", "metric", "value")]
-    words = frame.words(metric)
-    names = Counter(words.tolist())
-    is_long = (
-        all(roles) and 2 * len(names) <= len(frame) and len(names) <= MAX_COLUMNS and not {*roles} & {*options.columns}
-    )
-    if not is_long or "" in names or not any(map(is_measured, names)):
+    """A table with a column of names of metrics and a column of values gets a column for each name."""
+    step = first(frame, "step")
+    words = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
+    others = with_role(frame.columns, "step", "coarse", *AXES, "elapsed", "wall_clock", "run", "seed")
+    numbers = [name for name in frame.columns if name not in (*others, *words)]
+    value = first(frame, "value") or (numbers[0] if len(numbers) == 1 else "")
+    named = with_role(words, "metric")
+    metric = next((name for name in [*named, *words] if _are_metrics(frame.words(name), name in named)), "")
+    roles = (step, metric, value)
+    if not all(roles) or {metric, value} & {*options.columns}:
         return None
+    words = frame.words(metric)
+    names = dict.fromkeys(words.tolist())
     labels = [
         name
         for name in frame.columns
@@ -127,41 +138,6 @@ def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
         wide[name] = np.full(row.max() + 1, np.nan)
         wide[name][row[words == name]] = frame.numbers(value)[words == name]
     return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), None
-
-
-def one_column_per_run(frame: Frame, options: Selection) -> Reshaped:
-    """A table with a column for each run gets a row for each run and step.
-
-    wandb exports 'run - metric' beside its __MIN and __MAX. Other tables have a step and columns of numbers, none of
-    which is named as anything that trainers measure. Where they are benchmarks, each is an evaluation set.
-    """
-    columns = [name for name in frame.columns if not name.endswith(_COMPANIONS)]
-    runs = {name: tuple(name.rsplit(_SEPARATOR, 1)) for name in columns if _SEPARATOR in name}
-    is_export = any(f"{name}__MIN" in frame for name in runs) or len(runs) == len(columns) - 1 > 0
-    runs = runs if is_export else {name: (name, VALUE) for name in _alike(frame)}
-    if not runs or {*options.columns} & {*runs}:
-        return None
-    base = frame.without({*frame.columns} - {*columns} | {*runs})
-    owner = "benchmark" if all(is_benchmark(run) for run, _ in runs.values()) else "run"
-    frames = []
-    for run in dict.fromkeys(run for run, _ in runs.values()):
-        measured = {metric: frame.numbers(name) for name, (owner, metric) in runs.items() if owner == run}
-        is_known = np.isfinite([*measured.values()]).any(axis=0)
-        frames.append(base.having({owner: objects([run] * len(frame)), **measured}).take(is_known))
-    names, metrics = (tuple(dict.fromkeys(part)) for part in zip(*runs.values(), strict=True))
-    return concatenated(frames), fact("one_column_per_run", columns=names, metrics=metrics)
-
-
-def _alike(frame: Frame) -> list[str]:
-    """Return the columns beside the step, if all of them may be one metric of different runs; else none."""
-    step = first(frame, "step", "coarse")
-    others = [name for name in frame.columns if name != step]
-    if not step or len(others) < 2 or any(map(is_measured, others)) or any(map(frame.is_words, others)):
-        return []
-    values = [frame.numbers(name)[frame.known(name)] for name in others]
-    peaks = [np.abs(each).max(initial=0.0) for each in values]
-    is_rate = min(each.min(initial=0.0) for each in values) >= -1 and max(peaks) <= 100
-    return others if all(map(len, values)) and (is_rate or max(peaks) <= _ALIKE * min(peaks)) else []
 
 
 def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:

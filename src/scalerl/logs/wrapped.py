@@ -14,6 +14,7 @@ _IS_NOTEBOOK = re.compile(r"\s*\{")
 # What a line that was printed is called, inside the other things that are said about it.
 _LINE_NAMES = ("log", "message", "msg", "textPayload", "line", "text", "MESSAGE", "@message")
 _SAMPLE = 10_000
+_MAX_DEPTH = 6
 _KEY = re.compile(r'"([^"\\]{1,200})"\s*+:')
 # None of these may look for the same end from many beginnings: a notebook is a text of strangers.
 _ROW = re.compile(r"<tr\b[^<>]*+>((?:[^<]++|<(?!/?tr\b))*+)</tr>", re.IGNORECASE)
@@ -27,13 +28,26 @@ def printed_inside(text: str) -> str:
 
 
 def _printed_in_container(text: str) -> str:
-    """Return the lines inside objects, one after the other or in a list, that say nothing about a reward otherwise."""
-    sample, is_list = text.lstrip()[:_SAMPLE], text.lstrip()[:1] == "["
-    if not any(f'"{name}"' in sample for name in _LINE_NAMES) or any(map(reward_rank, _KEY.findall(sample))):
+    """Return the lines inside the objects of a document, or of each line, if they say nothing about a reward else."""
+    sample = text.lstrip()[:_SAMPLE]
+    if not any(f'"{name}"' in sample for name in _LINE_NAMES) or any(
+        map(reward_rank, {*_KEY.findall(sample)} - {"value"})
+    ):
         return ""
-    rows = _dicts(_object(text) if is_list else [*map(_object, text.splitlines())])
-    named = [[name for name in _LINE_NAMES if isinstance(row.get(name), str)] for row in rows]
-    return "".join(f"{row[names[0]].rstrip()}\n" for row, names in zip(rows, named, strict=True) if names)
+    document = _object(text) if sample[:1] in ("{", "[") else None
+    documents = map(_object, text.splitlines()) if document is None else [document]
+    return "".join(f"{line.rstrip()}\n" for each in documents for line in _lines_in(each))
+
+
+def _lines_in(value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the printed lines in an object, in its lists, or in its pairs of field and value, as a query has them."""
+    if isinstance(value, list) and _dicts(value) and all({*each} >= {"field", "value"} for each in _dicts(value)):
+        value = {str(each["field"]): each["value"] for each in _dicts(value)}
+    if isinstance(value, dict) and (named := [name for name in _LINE_NAMES if isinstance(value.get(name), str)]):
+        yield value[named[0]]
+    elif isinstance(value, dict | list) and depth < _MAX_DEPTH:
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _lines_in(part, depth + 1)
 
 
 def _object(line: str) -> Any:

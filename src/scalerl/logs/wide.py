@@ -1,0 +1,195 @@
+"""Tables with a column for each run, as a row for each run and step.
+
+wandb exports 'run - metric'. Otherwise names or values tell. By names, the columns beside steps and compute are a
+grid: every metric of every run, as reward_a, reward_b, loss_a, loss_b. By values, at least two columns whose names do
+not say what is measured have one unit, as 'baseline' and 'ours'; columns of another unit (turns, lengths) are not runs.
+"""
+
+import re
+
+import numpy as np
+
+from scalerl.logs.columns import (
+    AXES,
+    are_splits,
+    is_average,
+    is_benchmark,
+    is_measured,
+    is_part,
+    is_statistic,
+    reward_rank,
+    with_role,
+)
+from scalerl.logs.facts import Fact, fact
+from scalerl.logs.frame import Floats, Frame, Names, concatenated, objects
+from scalerl.logs.names import num_shared, without_seed
+from scalerl.logs.selection import Selection
+
+VALUE = "value"
+_SEPARATOR = " - "
+# A word of a name; 'lr=1e-6' is one.
+_WORD = re.compile(r"[\w.]*+=[-+.\w]++|[^\W_]++(?:[.@][^\W_]++)*+")
+_LETTER = re.compile(r"[A-Za-z]")
+# Columns of one unit have peaks within this factor, or ranges that overlap.
+_ALIKE = 3.0
+
+Cell = tuple[str, str]
+"""The run and the metric of a column."""
+
+
+def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, Fact | None] | None:
+    """A table with a column for each run gets a row for each run and step; where they are benchmarks, for each set."""
+    shared = {*with_role(frame.columns, "step", "coarse", *AXES, "cost", "elapsed", "wall_clock", "seconds_per_step")}
+    measured = [name for name in frame.columns if name not in shared and frame.known(name).any()]
+    spreads = _spreads(measured)
+    columns = [name for name in measured if name not in spreads]
+    cells = _of_an_export(frame, columns) or _grid(columns) or _of_one_unit(frame, columns)
+    if not cells:
+        siblings = _grid([name for name in columns if reward_rank(name)])
+        return (frame, fact("siblings", columns=tuple(siblings))) if siblings else None
+    if {*options.columns} & {*cells}:
+        return None
+    runs, metrics = (tuple(dict.fromkeys(part)) for part in zip(*cells.values(), strict=True))
+    owner = "benchmark" if all(map(is_benchmark, runs)) else "run" if any(map(without_seed, runs)) else "seed"
+    base, frames = frame.without({*cells} | spreads), list[Frame]()
+    for run in runs:
+        own = {metric: frame.numbers(name) for name, (each, metric) in cells.items() if each == run}
+        is_known = np.isfinite([*own.values()]).any(axis=0)
+        frames.append(base.having({owner: objects([run] * len(frame)), **own}).take(is_known))
+    return concatenated(frames), fact("one_column_per_run", columns=runs, metrics=metrics)
+
+
+def _spreads(names: Names) -> set[str]:
+    """Return the columns of another column's spread: reward_std beside reward, and wandb's __MIN and __MAX."""
+    words = {(*_WORD.findall(name),) for name in names}
+    return {
+        name
+        for name in names
+        if (*_WORD.findall(name)[:-1],) in words and is_statistic(_WORD.findall(name)[-1]) and not is_average(name)
+    }
+
+
+def _of_an_export(frame: Frame, columns: Names) -> dict[str, Cell]:
+    """Return run and metric of wandb's 'run - metric'."""
+    parts = {name: name.rsplit(_SEPARATOR, 1) for name in columns if _SEPARATOR in name}
+    is_export = any(f"{name}__MIN" in frame for name in parts) or len(parts) == len(columns)
+    return {name: (run, metric) for name, (run, metric) in parts.items()} if is_export else {}
+
+
+# By names
+
+
+def _grid(columns: Names) -> dict[str, Cell]:
+    """Return run and metric of columns that are every metric of every run; none if they are not.
+
+    What is left of a name without its metric names a run, unless it says what is measured, or makes a part of a whole.
+    """
+    for from_end in (False, True):
+        cells = _cells(columns, from_end)
+        runs = {metric: {run for run, other in cells.values() if other == metric} for _, metric in cells.values()}
+        all_runs = set[str]().union(*runs.values())
+        is_grid = len(all_runs) > 1 and all(each == all_runs for each in runs.values())
+        is_told = not any(not run or is_statistic(run) for run in all_runs) and not any(
+            is_part(name) and not is_part(metric) for name, (_, metric) in cells.items()
+        )
+        if is_grid and is_told and any(reward_rank(metric) or is_average(metric) for metric in runs):
+            return {name: (run, VALUE if is_average(metric) else metric) for name, (run, metric) in cells.items()}
+    return {}
+
+
+def _cells(columns: Names, from_end: bool) -> dict[str, Cell]:
+    """Return run and metric of each column if the metric stands first, or last, in its name."""
+    turn = -1 if from_end else 1
+    families: dict[str, dict[str, list[re.Match[str]]]] = {}
+    for name in columns:
+        words = [*_WORD.finditer(name)]
+        families.setdefault(words[::turn][0][0] if words else name, {})[name] = words
+    cells: dict[str, Cell] = {}
+    for family in families.values():
+        num = num_shared([[word[0] for word in words[::turn]] for words in family.values()])
+        # A number alone does not name a run: the word before it does, as in reward (seed 1).
+        is_bare = not from_end and any(words[num:] and words[num][0].isdigit() for words in family.values())
+        num -= is_bare and num > 1
+        for name, words in family.items():
+            at = len(words) - num if from_end else num
+            parts = _text(name, words[:at]), _text(name, words[at:])
+            cells[name] = parts if from_end else (parts[1], parts[0])
+    return {name: cells[name] for name in columns}
+
+
+def _text(name: str, words: list[re.Match[str]]) -> str:
+    return name[words[0].start() : words[-1].end()] if words else ""
+
+
+# By values
+
+
+def _of_one_unit(frame: Frame, columns: Names) -> dict[str, Cell]:
+    """Return the columns that are one metric of different runs by their values, if they are most of the columns."""
+    axis = next(iter(with_role(frame.columns, "step", "coarse", *AXES, "elapsed")), "")
+    is_long = len({*frame.words(axis)}) < len(frame) or any(_has_words(frame, name) for name in frame.columns)
+    if not axis or is_long or any(map(_is_reward, columns)):
+        return {}
+    values = {name: frame.numbers(name)[frame.known(name)] for name in columns}
+    plain = [name for name in columns if "=" in name or (_LETTER.search(name) and not _says_what(name))]
+    sets = [name for name in columns if is_benchmark(name)]
+    units = [sets] if len(sets) > 1 else _units(plain, values)
+    best = max(units, key=lambda unit: (len(unit), -max(values[name].max() for name in unit)), default=[])
+    metrics = [name for name in columns if name not in (*plain, *sets) and is_statistic(name)]
+    others = [name for name in columns if name not in (*plain, *sets, *metrics)]
+    runs = {*best, *(name for name in others if best and all(_goes_with(frame, name, run) for run in best))}
+    are_most = 2 * len(runs) >= len(columns) and max(len(metrics), 1) < len(runs)
+    return {name: (name, VALUE) for name in columns if name in runs} if are_most else {}
+
+
+def _has_words(frame: Frame, name: str) -> bool:
+    """Return whether a column has several words: then it may tell rows apart, and the table is long."""
+    return (
+        frame.is_words(name)
+        and not frame.known(name).any()
+        and len({*frame.words(name)}) > 1
+        and not with_role([name], "wall_clock", "date", "elapsed")
+    )
+
+
+def _says_what(name: str) -> bool:
+    """Return whether a word of a name says what is measured."""
+    is_said = is_statistic(name) and not are_splits([name])
+    return is_said or is_measured(name) or reward_rank(name) is not None
+
+
+def _is_reward(name: str) -> bool:
+    """Return whether a whole name says that a column is a reward; one of a run may contain such a word."""
+    return reward_rank(name) is not None and is_statistic(name)
+
+
+def _units(names: Names, values: dict[str, Floats]) -> list[list[str]]:
+    """Return the columns of each unit: those that are linked by columns between them."""
+    units: list[list[str]] = []
+    for name in names:
+        is_linked = [any(_is_alike(values[name], values[other]) for other in unit) for unit in units]
+        joined = [other for unit, linked in zip(units, is_linked, strict=True) if linked for other in unit]
+        units = [unit for unit, linked in zip(units, is_linked, strict=True) if not linked] + [[*joined, name]]
+    return units
+
+
+def _is_alike(one: Floats, other: Floats) -> bool:
+    """Return whether two columns may have one unit: both are rates, or have peaks or ranges of one size."""
+    peaks = [float(np.abs(values).max()) for values in (one, other)]
+    is_rate = [values.min() >= -1 and values.max() <= 1 for values in (one, other)]
+    are_whole = [bool((values % 1 == 0).all()) for values in (one, other)]
+    overlaps = one.min() <= other.max() and other.min() <= one.max()
+    is_size = all(is_rate) or (not any(is_rate) and (overlaps or max(peaks) <= _ALIKE * min(peaks)))
+    return is_size and (all(is_rate) or are_whole[0] == are_whole[1])
+
+
+def _goes_with(frame: Frame, name: str, run: str) -> bool:
+    """Return whether a column has values in the same rows as a run, of about its size, and moves in its direction."""
+    known = frame.known(name)
+    if not (known == frame.known(run)).all():
+        return False
+    pair = [frame.numbers(column)[known] for column in (name, run)]
+    half = len(pair[0]) // 2
+    moves = [values[half:].mean() - values[:half].mean() if half else 0.0 for values in pair]
+    peaks = [float(np.abs(values).max()) for values in pair]
+    return moves[0] * moves[1] > 0 and max(peaks) <= _ALIKE * min(peaks) and _is_alike(*pair)
