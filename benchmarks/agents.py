@@ -38,8 +38,13 @@ def runs() -> tuple[Curve, ...]:
     return tuple(curve for curve in load() if curve.family == "agentgym")
 
 
+def arm(curve: Curve) -> str:
+    """Return what tells a run from the others of its task: all of TextCraft's are called main."""
+    return curve.curve.split("/")[-1].removeprefix("main-")
+
+
 def name(curve: Curve) -> str:
-    return f"{curve.task} {curve.curve.split('/')[-1]}"
+    return f"{curve.task} {arm(curve)}"
 
 
 def points(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
@@ -141,9 +146,9 @@ def arms() -> Iterator[str]:
     for task in dict.fromkeys(curve.task for curve in runs()):
         held = [curve for curve in runs() if curve.task == task]
         end = max(max(curve.compute) for curve in held)
-        highest = max(held, key=reached).curve.split("/")[-1]
+        highest = arm(max(held, key=reached))
         for label, share in (("a quarter", 0.25), ("half", 0.5), ("all", 1.0)):
-            fits = {curve.curve.split("/")[-1]: curve.fitted(share * max(curve.compute)) for curve in held}
+            fits = {arm(curve): curve.fitted(share * max(curve.compute)) for curve in held}
             done = compare(fits, at=end)
             if done.pick is None:
                 continue

@@ -1,7 +1,7 @@
 """The bank: every public curve that may be passed on, in one schema, with a sheet of all of them and their fits.
 
     python benchmarks/bank.py build RAW      rebuild docs/results/bank from the folder of raw logs and our own results
-    python benchmarks/bank.py sheet          draw docs/results/bank/sheet.png: every curve with its fit
+    python benchmarks/bank.py sheet PICTURE  draw every curve with its fit
     python benchmarks/bank.py table          what there is, by source and task
     python benchmarks/bank.py reference      write src/scalerl/assets/bank.json: where a run lies among others
     python benchmarks/bank.py example        write src/scalerl/assets/example_runs.csv: what `scalerl example` shows
@@ -42,8 +42,12 @@ NUM_RESERVED = {"agentgym": 3, "scalerl": 16}
 """Curves kept apart: of other people's runs and of our own."""
 TOLD = ("agentgym/alfworld/grpo", "agentgym/textcraft/main-fixed-gp1-cons")
 """Curves whose end the notes on the data give away."""
-SEEN = ("first-curves", "model-size", "loo", "loss", "precision", "math-code", "truncated")
-"""Our studies that the gate reads: they chose constants, so none of their curves can be reserved."""
+SEEN = (
+    *("first-curves", "model-size", "loo", "loss", "precision", "math-code", "truncated"),
+    *("interactions", "algorithms", "distillation", "critic", "seeds", "batch-rate", "batch-rate-tiny", "reuse"),
+    *("reuse-tiny", "mismatch", "smollm2-tools"),
+)
+"""Our studies of which no curve can be reserved: those that the gate reads, and those that came after the drawing."""
 LEAST = 12
 """Evaluations that a curve needs."""
 
@@ -166,6 +170,17 @@ OWN = {  # study: (pattern, model, task); an empty model is the name of the arm
     "smollm2": ("smollm2/runs.csv.gz", "SmolLM2-135M-Instruct", "word problems"),
     "smollm2-long": ("smollm2/first.csv.gz", "SmolLM2-135M-Instruct", "word problems"),
     "lag-rate": ("lag-rate/runs.csv.gz", "0.86M", "sums"),
+    "interactions": ("interactions/runs.csv.gz", "10M", "sums and products of large numbers"),
+    "algorithms": ("algorithms/runs.csv.gz", "10M", "sums and products of large numbers"),
+    "distillation": ("distillation/runs.csv.gz", "10M", "sums and products of large numbers"),
+    "critic": ("critic/runs.csv.gz", "10M", "sums and products of large numbers"),
+    "batch-rate": ("batch-rate/10m.csv.gz", "10M", "sums and products of large numbers"),
+    "batch-rate-tiny": ("batch-rate/runs.csv.gz", "0.86M", "sums"),
+    "reuse": ("reuse/10m.csv.gz", "10M", "sums and products of large numbers"),
+    "reuse-tiny": ("reuse/runs.csv.gz", "0.86M", "sums"),
+    "seeds": ("seeds/runs.csv.gz", "0.86M", "sums"),
+    "mismatch": ("mismatch/runs.csv.gz", "0.86M", "sums"),
+    "smollm2-tools": ("tools/smollm2.csv.gz", "SmolLM2-135M-Instruct", "sums and products, with a calculator or none"),
 }
 
 
@@ -334,13 +349,16 @@ def load(reserved: bool = False) -> tuple[Curve, ...]:
 
 
 def reference() -> dict[str, object]:
-    """Return the sorted values of each measure by kind: medians of curves in which a rise is seen.
+    """Return the sorted values of each measure by kind: medians of curves in which a rise is seen and no fall.
 
     `public` are all runs of other people.
     """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for curve in load():
-        for measure, draws in measured(curve.fitted()).items():
+        fitted = curve.fitted()
+        if (decision := decide(fitted)) is None or decision.state is State.PAST_PEAK:
+            continue
+        for measure, draws in measured(fitted).items():
             for kind in {curve.kind, "small" if curve.kind == "small" else "public"} - {"other"}:
                 values[kind][measure].append(float(f"{np.median(draws):.3g}"))
     kinds = {kind: {measure: sorted(values[kind][measure]) for measure in MEASURES} for kind in sorted(values)}
@@ -453,8 +471,8 @@ def run(*words: str) -> None:
     match words:
         case ("build", raw):
             write(all_curves(Path(raw)))
-        case ("sheet",):
-            sheet(BANK / "sheet.png")
+        case ("sheet", path):
+            sheet(Path(path))
         case ("table",):
             print(*table(), sep="\n")
         case ("reference",):

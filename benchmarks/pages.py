@@ -2,9 +2,10 @@
 
     python benchmarks/pages.py again docs/results/*.md     run them, and put what they print on the page
     python benchmarks/pages.py check docs/results/*.md     say which pages are out of date (exit status 1)
+    python benchmarks/pages.py draw docs/results/*.md      draw the pictures of the pages again
 
 A script of benchmarks/ stands alone in backticks below the table that it prints, a scalerl command above its block of
-text.
+text. The command that draws a picture is anywhere on its page and ends in the picture's path.
 """
 
 import contextlib
@@ -68,6 +69,35 @@ def check(*pages: str) -> None:
     raise SystemExit(bool(old))
 
 
+def draw(*pages: str) -> None:
+    for page in map(Path, pages):
+        for picture, command in pictures(page).items():
+            if command is None:
+                raise SystemExit(f"{page} has no command that draws {picture}")
+            program, *words = shlex.split(command)
+            subprocess.run([sys.executable, *(["-m", "scalerl"] if program == "scalerl" else []), *words], check=True)
+            shrink(Path(picture))
+
+
+def shrink(picture: Path) -> None:
+    """Store a picture with 64 colours, which takes a third of the space."""
+    from PIL import Image
+
+    with Image.open(picture) as full:
+        full.convert("RGB").quantize(64).save(picture, optimize=True)
+
+
+def pictures(page: Path) -> dict[str, str | None]:
+    """Return the paths of a page's pictures, from the root of the repository, and the commands that draw them."""
+    text, root = page.read_text(), Path(__file__).parents[1]
+    paths = [
+        (page.parent / linked).resolve().relative_to(root).as_posix()
+        for linked in re.findall(r"!\[.*?\]\((.+?)\)", text)
+    ]
+    commands = re.findall(r"`((?:scalerl|python benchmarks/\w+\.py) [^`]+)`", text)
+    return {path: next((each for each in commands if each.split()[-1] == path), None) for path in paths}
+
+
 def printed_by(command: str) -> str:
     """Return what a command on a page prints, as the page has it."""
     program, *words = shlex.split(command)
@@ -93,7 +123,7 @@ def expanded(words: Sequence[str]) -> list[str]:
     return [file for word in words for file in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
 
 
-COMMANDS = {"again": again, "check": check}
+COMMANDS = {"again": again, "check": check, "draw": draw}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](*sys.argv[2:])

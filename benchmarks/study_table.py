@@ -419,7 +419,7 @@ def interval(value: float, low: float, high: float) -> str:
 
 def column(path: str, name: str) -> None:
     """Print a column of every run: the means of its first three, its largest three in a row and its last three."""
-    print(f"| arm | {name}: first | largest | last |\n|---|---|---|---|")
+    print(f"| arm | {name}, means of three: first | largest | last |\n|---|---|---|---|")
     for arm, runs in by_arm(path).items():
         means = [thirds([row for row in rows if row[name]], name) for rows in runs]
         if not all(means):

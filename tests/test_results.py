@@ -19,6 +19,9 @@ COUNTED = re.compile(
     r"study_table\.py (reach|at|cost|factors|subsets|grid|paired|gap|column|measured|score|transferred) )"
 )
 """Quick counts and means. Others fit curves, whose last digits may differ on another machine, or take seconds."""
+PAGES = sorted((ROOT / "docs/results").glob("*.md"))
+WITHOUT_PICTURE = ("data", "speed")
+"""What data were used for, and figures of machines: neither has a curve."""
 SENTENCES = [
     (match["sentence"], match["command"])
     for match in re.finditer(
@@ -80,7 +83,7 @@ def test_sentence_has_the_numbers_of_its_command(sentence, command, monkeypatch)
 
 
 MEASURED = [
-    (row.split("|")[1].strip(), row.split("|")[4])
+    (row.split("|")[1].strip(), row.split("|")[-2])
     for row in (ROOT / "docs/recipes.md").read_text().splitlines()
     if row.startswith("|") and "](results/" in row
 ]
@@ -93,14 +96,61 @@ def test_measured_effect_is_on_its_page(setting, cell):
     assert not [effect for effect in re.findall(r"[+-]?\d\.\d+ \[.+?\]", cell) if effect not in text]
 
 
+def test_every_recipe_is_on_the_page_of_choices():
+    listed = (ROOT / "docs/recipes.md").read_text().partition("## Recipes")[2].partition("\n## ")[0]
+    shipped = {path.stem for path in (ROOT / "src/scalerl/recipes").glob("*.toml")}
+    assert set(re.findall(r"^\| `([\w-]+)` ", listed, flags=re.MULTILINE)) == shipped
+
+
+def sentences_with_commands() -> list[tuple[str, str, list[str]]]:
+    """Return the sentences of the pages that name a quick command, by page."""
+    found = []
+    for page in PAGES:
+        for block in re.split(r"\n\n|\n(?=- |\d\. )", page.read_text()):
+            for sentence in re.split(r"(?<=[.:])\s+(?=[A-Z*])", "" if block[:1] in "`|!#" else block):
+                commands = re.findall(r"`(python benchmarks/[^`]+)`", sentence)
+                commands = [each for each in commands if COUNTED.match(each) and " NAME" not in each]
+                if commands:
+                    found.append((page.stem, " ".join(re.sub(r"`[^`]+`", "", sentence).split()), commands))
+    return found
+
+
+@pytest.mark.parametrize(("page", "sentence", "commands"), sentences_with_commands())
+def test_sentence_has_what_its_command_prints(page, sentence, commands, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    printed = set(re.findall(r"\d+(?:\.\d+)?", "".join(map(pages.printed_by, commands))))
+    assert not set(re.findall(r"(?<![\w.])\d+\.\d{2,}(?!\w)", sentence)) - printed
+
+
 def test_every_result_has_its_command():
     text = (ROOT / "docs/results.md").read_text()
     assert len(SENTENCES) == len(re.findall(r"^\*\*", text, flags=re.MULTILINE)) - 1  # speed was measured on a GPU
     assert sum(bool(NUMBER.search(sentence)) for sentence, _ in SENTENCES) >= len(SENTENCES) - 1
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs/results").glob("*.md")), ids=lambda page: page.stem)
-def test_page_begins_with_a_verdict(page):
-    title, _, first, *_ = page.read_text().split("\n")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_has_a_verdict_then_a_picture_then_a_table_then_a_command(page):
+    title, _, verdict, *rest = page.read_text().split("\n")
+    rest = "\n".join(rest)
     assert title.startswith("# ")
-    assert first.startswith("**")
+    assert verdict.startswith("**")
+    marks = [r"^!\[", r"^\|", r"^`"][page.stem in WITHOUT_PICTURE :]
+    places = [match.start() if (match := re.search(mark, rest, flags=re.MULTILINE)) else -1 for mark in marks]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_verdict_says_no_number_that_its_page_lacks(page):
+    verdict, _, rest = page.read_text().partition("\n\n")[2].partition("\n\n")
+    written = {number.rstrip("0") for number in re.findall(r"\d+\.\d+", rest)}
+    assert not {
+        number for number in re.findall(r"(?<![\w.])\d+\.\d+(?!\w)", verdict) if number.rstrip("0") not in written
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_picture_has_its_command(page):
+    drawn = pages.pictures(page)
+    assert not [path for path, command in drawn.items() if command is None]
+    assert all((ROOT / path).is_file() for path in drawn)

@@ -279,7 +279,7 @@ def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
     dots, shade, many = each.dots, colour(each.colour), len(each.dots.reward) > MANY_POINTS
     size = (4.6 if few else 3.0) * (0.7 if many else 1.0)
     styles = {
-        "left out": {"markerfacecolor": "none", "alpha": 0.35, "zorder": 3},
+        "left out": {"markerfacecolor": "none", "alpha": 0.6, "zorder": 3},
         "fitted": {"markeredgecolor": "white", "markeredgewidth": 0.0 if many else 0.4, "zorder": 3.5 if many else 5,
                    "alpha": 0.5 if many else 0.9 if few else 0.55},
         "held out": {"markerfacecolor": "white", "zorder": 5},
@@ -336,7 +336,7 @@ def draw_ladder(figure: Any, place: Any, comparison: Comparison, data: Picture, 
                 axes.plot([value.value], [row], marker="o", color=shade, markersize=4.5)
         axes.set_yticks(range(len(names)), [data.labels[name] for name in names] if not column else [], fontsize=7.5)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_locator(MaxNLocator((4, 2)[column]))
         axes.grid(visible=False, axis="y")
         axes.set_title(title)
         if not column:
