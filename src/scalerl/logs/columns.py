@@ -122,6 +122,7 @@ _PART = re.compile(
 _FORMAT = _words("format|formatting")
 _WHOLE = _words("total|overall|sum")
 _AVERAGE = _words("avg|average|mean|macro|all|overall")
+_SPREAD = _words(r"std|stdev|stderr|sem|sd|se|var|variance|min|max|median|mean|avg|average|ci|low|high|lower|upper")
 _LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
 _LOWER_IS_BETTER = _words(_LOWER)
 _NEVER = _words(
@@ -204,6 +205,11 @@ def is_lower_better(column: str) -> bool:
 def is_average(name: str) -> bool:
     """Return whether a name says nothing but that it is a mean."""
     return all(map(_AVERAGE.search, plain(name).split("_")))
+
+
+def is_spread(word: str) -> bool:
+    """Return whether a word says how values are spread, or is a mean of others: std, max, mean."""
+    return _SPREAD.search(word.lower()) is not None
 
 
 def is_statistic(name: str) -> bool:

@@ -48,6 +48,7 @@ SENTENCES = {
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "units": "Amounts in {columns} are converted to single units.",
     "one_column_per_run": "The table has one column per run: {columns}.",
+    "columns_beside_runs": "{columns} are not read as runs: their names or values tell of something else.",
     "siblings": "{columns} may be runs, one column each; the log has other columns beside them, so one is read.",
     "one_column_per_step": "The table has one column per step: {columns}.",
     "one_column": "{others} and {column} are one column: no row has both.",

@@ -33,7 +33,7 @@ _MAX_NUMBER = 64
 _ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-", "nan"})
 # A group of thousands does not begin with 0.
 # 34.7 +- 0.8, in any spelling.
-_ERROR = re.compile(r"(?<=[\d% ])(?:\u00b1|\+/?-|\\pm)(?=[ \d.])")
+_ERROR = re.compile(r"(?<=[\d%])[ (]{0,3}(?:\u00b1|\+/?-|\\pm)(?=[ \d.])")
 _GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 
 

@@ -43,6 +43,7 @@ _PER_SAMPLE = 1.5
 _MAX_RUNS = 200
 # A column of words without a role may name so many runs; with more, it names problems or samples.
 _MAX_UNNAMED = 64
+_MAX_SETTINGS = 20
 # Rewards jump as far with one label fewer if they do within this factor.
 _SAME_JUMP = 1.25
 
@@ -154,6 +155,8 @@ def finished_runs(plan: Plan) -> str:
     known = progress[np.isfinite(progress)]
     are_crossed = len(labels) > 1 and all(_num_groups(frame, [name]) < len(frame) for name in labels)
     is_repeated = len({*known.tolist()}) < len(known) if len(known) else are_crossed
+    if not own and len(known) and (np.diff(known) >= 0).all() and known[0] < known[-1]:
+        return ""  # the answers of each step
     if own or (labels and is_repeated and _num_groups(frame, labels) == len(frame)):
         return listed(own[:1] or labels)
     measured = {plan["y"], *plan.named(*AXES, "coarse", "elapsed", "wall_clock", "cost", "num_samples")}
@@ -332,8 +335,8 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     names = [*(name for name in frame.columns if frame.is_words(name) and name not in known), *known]
     names = [name for name in names if name not in (*options.columns, FILE) and _separates(frame, name)]
     progress, rewards = plan.progress(frame), frame.numbers(plan["y"])
-    if is_right_or_wrong(rewards):
-        names = [name for name in names if name in known]  # a curve of a problem's answers says nothing
+    if is_right_or_wrong(rewards) or _has_texts(frame):  # single answers: their problems are not curves
+        names = [name for name in names if name in known]
     arms = [name for name in names if has_role(name, "arm") and not options.by]
     chosen = [name for name in names if name not in arms and (has_role(name, "set", "seed") or not options.by)]
     base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
@@ -348,9 +351,27 @@ def labels_that_explain(plan: Plan) -> Choice | None:
         fewer = [other for other in chosen if other != name]
         is_split = name in kept and _num_groups(frame, [*base, *fewer]) < _num_groups(frame, [*base, *chosen])
         chosen = chosen if is_split or not disorder([*base, *fewer]).is_as_good_as(after) else fewer
+    left = _disorder(frame.groups([*base, *chosen]), progress, rewards)
+    chosen += _setting(frame, [*base, *chosen], progress, options) if left.repeats and not options.by else []
     repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
     apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
     return Choice([*(options.by or (FILE,)), *apart], others=[options.seed] if options.seed else repeats)
+
+
+def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) -> Names:
+    """Return the first column of numbers by which no step comes twice: a setting such as rho, 0.7 or 0.9.
+
+    Numbers that follow each other count something, as the answers of a step.
+    """
+    placed = frame.having({"": progress})
+    for name in frame.columns:
+        values = np.unique(frame.numbers(name))
+        is_few = 1 < len(values) <= _MAX_SETTINGS and np.isfinite(values).all() and not (np.diff(values) == 1).all()
+        is_setting = is_few and not has_role(name, "step", "coarse", *AXES) and reward_rank(name) is None
+        if is_setting and name not in options.columns and _separates(frame, name):
+            if _num_groups(placed, [*labels, name, ""]) == len(frame):
+                return [name]
+    return []
 
 
 def _separates(frame: Frame, column: str) -> bool:
@@ -360,6 +381,12 @@ def _separates(frame: Frame, column: str) -> bool:
     is_label = (words != "").all() and not has_role(column, "date", "wall_clock", "elapsed")
     most = _MAX_RUNS if has_role(column, "run", "set", "seed", "arm") else _MAX_UNNAMED
     return bool(is_label and 1 < len(sizes) <= most and np.median(sizes) > 1)
+
+
+def _has_texts(frame: Frame) -> bool:
+    """Return whether each of many rows has a text of its own, such as an answer."""
+    texts = [name for name in frame.columns if _is_word(frame, name) and _num_groups(frame, [name]) == len(frame)]
+    return len(frame) > _MAX_SETTINGS and bool(texts)
 
 
 def is_right_or_wrong(rewards: Floats) -> bool:

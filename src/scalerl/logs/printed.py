@@ -38,7 +38,7 @@ _BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
 _ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
 WORD = re.compile(r"(?<!\w)[^\W\d][\w./@#+'-]*+")
 # A word, and the number behind it.
-_TAG = re.compile(rf"({WORD.pattern})(?:[ =:#]{{1,3}}+(\d{{1,12}})(?![.:/-]?\w))?+")
+_TAG = re.compile(rf"({WORD.pattern})(?:[ =:#]{{1,3}}+(\d{{1,12}})(?:/\d{{1,12}})?+(?![.:/-]?\w))?+")
 # A name of up to four words and its number; they may have '|' between them, in a box, or 128/512 before a share.
 _DIGITS = re.compile(r"(?<=[\w-])\d+")
 _GAP = r"[^\w.+:=|\u2502;,\]-]*+"

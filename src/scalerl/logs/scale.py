@@ -10,6 +10,7 @@ from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Frame
 from scalerl.logs.plan import Plan
 from scalerl.logs.selection import SCALES, YScale
+from scalerl.logs.wide import VALUE
 
 # The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
 _MIN_PERCENT = 2.0
@@ -30,7 +31,9 @@ def scale_of(plans: Sequence[Plan]) -> tuple[YScale, tuple[Fact, ...]]:
         return scale, ()
     if low >= -_ROUNDING and high <= 1 + _ROUNDING:
         return "1", ()
-    is_named = is_rate(column) or (is_score(column) and bool(with_role(plans[0].frame.columns, "set")))
+    is_named = is_rate(column) or (
+        (is_score(column) or column == VALUE) and bool(with_role(plans[0].frame.columns, "set"))
+    )
     if is_named and low >= 0 and _MIN_PERCENT <= high <= 100:
         return "100", (fact("percent", y=column, low=low, high=high),)
     return "none", (fact("own_scale", y=column, low=low, high=high),)

@@ -21,13 +21,13 @@ from scalerl.logs.columns import (
     with_role,
     without_unit,
 )
-from scalerl.logs.facts import Fact, fact
+from scalerl.logs.facts import Fact, facts_of
 from scalerl.logs.frame import Cells, Floats, Frame, Words, concatenated, numbered, objects
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import MAX_COLUMNS
 from scalerl.logs.wide import VALUE, one_column_per_run
 
-Reshaped = tuple[Frame, Fact | None] | None
+Reshaped = tuple[Frame, tuple[Fact, ...]] | None
 
 _MIN_STEPS = 3
 # A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
@@ -39,20 +39,20 @@ def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[
 
     What a console printed is no table: its names are never those of runs or steps.
     """
-    facts: list[Fact | None] = []
+    facts: list[Fact] = []
     tables = () if is_printed else (one_column_per_step, one_metric_per_row, one_column_per_run)
     for reshape in (
         without_units,
+        steps_in_words,
         *tables,
         evaluations_apart,
         two_prefixes,
-        steps_in_words,
         in_order,
         epochs,
     ):
-        frame, change = reshape(frame, options) or (frame, None)
-        facts.append(change)
-    return frame, [change for change in facts if change]
+        frame, changes = reshape(frame, options) or (frame, ())
+        facts += changes
+    return frame, facts
 
 
 def first(frame: Frame, *roles: str) -> str:
@@ -67,7 +67,7 @@ def without_units(frame: Frame, options: Selection) -> Reshaped:
     counted = {short: factor * frame.numbers(name) for name, (short, factor) in scaled.items()
                if factor > 1 and short not in frame}  # fmt: skip
     units = tuple(name for name, (short, _) in scaled.items() if short in counted)
-    return (frame.without(units).having(counted), fact("units", columns=units)) if counted else None
+    return (frame.without(units).having(counted), facts_of("units", columns=units)) if counted else None
 
 
 def _are_metrics(words: Words, is_named: bool) -> bool:
@@ -107,7 +107,7 @@ def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
         )
         for row in rows
     ]
-    return concatenated(made), fact("one_column_per_step", columns=tuple(columns))
+    return concatenated(made), facts_of("one_column_per_step", columns=tuple(columns))
 
 
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
@@ -137,7 +137,7 @@ def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
     for name in names:
         wide[name] = np.full(row.max() + 1, np.nan)
         wide[name][row[words == name]] = frame.numbers(value)[words == name]
-    return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), None
+    return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), ()
 
 
 def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
@@ -157,7 +157,7 @@ def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
             trained = {name: np.where(np.isin(split, tests), np.nan, frame.numbers(name)) for name in rewards}
             empty = [name for name, cells in trained.items() if np.isnan(cells).all()]
             made = frame.having({**trained, **apart}).without([column, *empty])
-            return made, fact("evaluations_apart", columns=tuple(apart))
+            return made, facts_of("evaluations_apart", columns=tuple(apart))
     return None
 
 
@@ -169,7 +169,7 @@ def two_prefixes(frame: Frame, options: Selection) -> Reshaped:
     for short, long in [(short, long) for short in rewards for long in rewards if long.endswith(f"/{short}")]:
         if not (frame.known(long) & frame.known(short)).any():
             values = np.where(frame.known(short), frame.numbers(short), frame.numbers(long))
-            return frame.having({long: values}).without([short]), fact("one_column", column=long, others=(short,))
+            return frame.having({long: values}).without([short]), facts_of("one_column", column=long, others=(short,))
     return None
 
 
@@ -178,16 +178,16 @@ def steps_in_words(frame: Frame, options: Selection) -> Reshaped:
     step = first(frame, "step")
     matches = [_STEP.fullmatch(word) for word in frame.words(step)] if frame.is_words(step) else []
     values = np.array([float(match[1]) if match else np.nan for match in matches])
-    return (frame.having({step: values}), None) if np.isfinite(values).any() else None
+    return (frame.having({step: values}), ()) if np.isfinite(values).any() else None
 
 
 def in_order(frame: Frame, options: Selection) -> Reshaped:
     """Rows are put in the order of their time of day, if every row has one; rows with the newest first are turned."""
     times = wall_times(frame)
     if not np.isnan(times).any():
-        return frame.take(np.argsort(times, kind="stable")), None
+        return frame.take(np.argsort(times, kind="stable")), ()
     rises = np.diff(frame.numbers(first(frame, "step"))[frame.known(first(frame, "step"))])
-    return (frame.take(slice(None, None, -1)), None) if (rises < 0).sum() > 2 and (rises <= 0).all() else None
+    return (frame.take(slice(None, None, -1)), ()) if (rises < 0).sum() > 2 and (rises <= 0).all() else None
 
 
 def epochs(frame: Frame, options: Selection) -> Reshaped:
@@ -201,7 +201,9 @@ def epochs(frame: Frame, options: Selection) -> Reshaped:
         return None
     counted = steps.copy()
     counted[known[1:]] += np.cumsum(np.where(falls, np.median([1.0, *rises[~falls]]) - rises, 0.0))
-    return frame.having({step: counted}), fact("steps_per_epoch", step=step, coarse=coarse, num=int(falls.sum()) + 1)
+    return frame.having({step: counted}), facts_of(
+        "steps_per_epoch", step=step, coarse=coarse, num=int(falls.sum()) + 1
+    )
 
 
 def wall_times(frame: Frame) -> Floats:

@@ -16,11 +16,12 @@ from scalerl.logs.columns import (
     is_benchmark,
     is_measured,
     is_part,
+    is_spread,
     is_statistic,
     reward_rank,
     with_role,
 )
-from scalerl.logs.facts import Fact, fact
+from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.frame import Floats, Frame, Names, concatenated, objects
 from scalerl.logs.names import num_shared, without_seed
 from scalerl.logs.selection import Selection
@@ -37,16 +38,16 @@ Cell = tuple[str, str]
 """The run and the metric of a column."""
 
 
-def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, Fact | None] | None:
+def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[Fact, ...]] | None:
     """A table with a column for each run gets a row for each run and step; where they are benchmarks, for each set."""
     shared = {*with_role(frame.columns, "step", "coarse", *AXES, "cost", "elapsed", "wall_clock", "seconds_per_step")}
-    measured = [name for name in frame.columns if name not in shared and frame.known(name).any()]
+    measured = [name for name in frame.columns if name not in shared and _may_differ(frame, name)]
     spreads = _spreads(measured)
     columns = [name for name in measured if name not in spreads]
     cells = _of_an_export(frame, columns) or _grid(columns) or _of_one_unit(frame, columns)
     if not cells:
         siblings = _grid([name for name in columns if reward_rank(name)])
-        return (frame, fact("siblings", columns=tuple(siblings))) if siblings else None
+        return frame, facts_of("siblings", columns=tuple(siblings))
     if {*options.columns} & {*cells}:
         return None
     runs, metrics = (tuple(dict.fromkeys(part)) for part in zip(*cells.values(), strict=True))
@@ -56,16 +57,26 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, Fact | 
         own = {metric: frame.numbers(name) for name, (each, metric) in cells.items() if each == run}
         is_known = np.isfinite([*own.values()]).any(axis=0)
         frames.append(base.having({owner: objects([run] * len(frame)), **own}).take(is_known))
-    return concatenated(frames), fact("one_column_per_run", columns=runs, metrics=metrics)
+    others = tuple(name for name in columns if name not in cells)
+    made = fact("one_column_per_run", columns=runs, metrics=metrics)
+    return concatenated(frames), (made, *facts_of("columns_beside_runs", columns=others))
+
+
+def _may_differ(frame: Frame, name: str) -> bool:
+    """Return whether a column has numbers that may differ between runs: no constant, and not the number of the row."""
+    values = frame.numbers(name)[frame.known(name)]
+    is_index = len(values) == len(frame) > 1 and bool((np.diff(values) == 1).all()) and values[0] in (0, 1)
+    return len({*values.tolist()}) > (len(frame) > 1) and not is_index
 
 
 def _spreads(names: Names) -> set[str]:
-    """Return the columns of another column's spread: reward_std beside reward, and wandb's __MIN and __MAX."""
-    words = {(*_WORD.findall(name),) for name in names}
+    """Return the columns of a spread or mean of others: reward_std beside reward, wandb's __MIN and __MAX, or std."""
+    words = {name: (*_WORD.findall(name),) for name in names}
+    there = {*words.values(), ()} if len(names) > 2 else {*words.values()}
     return {
         name
-        for name in names
-        if (*_WORD.findall(name)[:-1],) in words and is_statistic(_WORD.findall(name)[-1]) and not is_average(name)
+        for name, (*rest, last) in ((name, each) for name, each in words.items() if each)
+        if (*rest,) in there and is_spread(last) and (rest or len(names) > 2)
     }
 
 
@@ -89,12 +100,17 @@ def _grid(columns: Names) -> dict[str, Cell]:
         runs = {metric: {run for run, other in cells.values() if other == metric} for _, metric in cells.values()}
         all_runs = set[str]().union(*runs.values())
         is_grid = len(all_runs) > 1 and all(each == all_runs for each in runs.values())
-        is_told = not any(not run or is_statistic(run) for run in all_runs) and not any(
+        is_told = not any(map(_is_no_run, all_runs)) and not any(
             is_part(name) and not is_part(metric) for name, (_, metric) in cells.items()
         )
         if is_grid and is_told and any(reward_rank(metric) or is_average(metric) for metric in runs):
             return {name: (run, VALUE if is_average(metric) else metric) for name, (run, metric) in cells.items()}
     return {}
+
+
+def _is_no_run(name: str) -> bool:
+    """Return whether a part of a name says what is measured, or ends with how, as in a_mean and a_std."""
+    return not name or is_statistic(name) or is_spread(_WORD.findall(name)[-1]) or is_average(_WORD.findall(name)[-1])
 
 
 def _cells(columns: Names, from_end: bool) -> dict[str, Cell]:
@@ -107,6 +123,7 @@ def _cells(columns: Names, from_end: bool) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
     for family in families.values():
         num = num_shared([[word[0] for word in words[::turn]] for words in family.values()])
+        num = min(num, *(len(words) - 1 for words in family.values()))  # something is left to name the run
         # A number alone does not name a run: the word before it does, as in reward (seed 1).
         is_bare = not from_end and any(words[num:] and words[num][0].isdigit() for words in family.values())
         num -= is_bare and num > 1
@@ -184,9 +201,9 @@ def _is_alike(one: Floats, other: Floats) -> bool:
 
 
 def _goes_with(frame: Frame, name: str, run: str) -> bool:
-    """Return whether a column has values in the same rows as a run, of about its size, and moves in its direction."""
-    known = frame.known(name)
-    if not (known == frame.known(run)).all():
+    """Return whether a column has values in most rows of a run, of about its size, and moves in its direction."""
+    known = frame.known(name) & frame.known(run)
+    if 2 * known.sum() <= min(frame.known(name).sum(), frame.known(run).sum()):
         return False
     pair = [frame.numbers(column)[known] for column in (name, run)]
     half = len(pair[0]) // 2
