@@ -368,9 +368,10 @@ def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) 
         values = np.unique(frame.numbers(name))
         is_few = 1 < len(values) <= _MAX_SETTINGS and np.isfinite(values).all() and not (np.diff(values) == 1).all()
         is_setting = is_few and not has_role(name, "step", "coarse", *AXES) and reward_rank(name) is None
-        if is_setting and name not in options.columns and _separates(frame, name):
-            if _num_groups(placed, [*labels, name, ""]) == len(frame):
-                return [name]
+        if not (is_setting and name not in options.columns and _separates(frame, name)):
+            continue
+        if _num_groups(placed, [*labels, name, ""]) == len(frame):
+            return [name]
     return []
 
 
