@@ -17,20 +17,21 @@ FILES = sorted(SOURCE.rglob("*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # A room and the rooms it may import. Imports only point down; docs/architecture.md has the same tables.
-VALUES = {"errors", "import_path", "answer_format", "types", "atomic_files", "store", "config", "choose"}
+VALUES = {"errors", "json_text", "import_path", "answer_format", "types", "atomic_files", "store", "config", "choose"}
 PARTS = VALUES | {"rl", "graders", "models"}
 LAYERS: dict[str, set[str]] = {
     # values that both halves share
     "errors": set(),
+    "json_text": set(),
     "import_path": {"errors"},
     "answer_format": set(),
     "types": set(),
     "atomic_files": {"errors"},
-    "store": {"errors", "atomic_files"},
-    "config": {"errors", "types"},
+    "store": {"errors", "json_text", "atomic_files"},
+    "config": {"errors", "json_text", "import_path", "types"},
     "choose": {"errors", "import_path", "config"},
     "web_server": {"web_client"},
-    "web_client": set(),
+    "web_client": {"json_text"},
     "notify": {"errors", "config", "web_client"},
     # what a run is made of
     "rl": VALUES,
@@ -45,10 +46,10 @@ LAYERS: dict[str, set[str]] = {
     "run": PARTS | {"tasks", "remote", "loop", "environments", "rollout", "learner", "curves", "report"},
     # what is said about runs
     "curves": {"errors"},
-    "joint": {"errors", "curves"},
+    "joint": {"errors", "json_text", "curves"},
     "logs": {"errors", "store", "config", "curves"},
-    "report": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs", "web_server"},
-    "study": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs", "report"},
+    "report": {"errors", "json_text", "atomic_files", "store", "config", "curves", "joint", "logs", "web_server"},
+    "study": {"errors", "json_text", "atomic_files", "store", "config", "curves", "joint", "logs", "report"},
     "callbacks": {"errors", "store", "config", "curves", "logs", "report"},
 }
 LAYERS["api"] = set(LAYERS)

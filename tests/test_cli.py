@@ -141,6 +141,16 @@ def test_compare_of_one_curve_and_a_log_without_one_says_why(tmp_path: Path):
     assert {"nothing_to_compare", "problem"} <= kinds(answer("compare", losses, alone))
 
 
+def test_compare_of_a_run_whose_hours_stand_still_answers_on_the_other_axis(tmp_path: Path):
+    rows = ["run,step,gpu_hours,reward"]
+    for step in range(1, 25):
+        reward = 0.1 + 0.6 / (1 + (8 / step) ** 1.2) + 0.01 * (step % 3)
+        rows += [f"a,{step},1.0,{reward:.4f}", f"b,{step},{step / 10},{0.9 * reward:.4f}"]
+    (log := tmp_path / "log.csv").write_text("\n".join(rows))
+    out = answer("compare", log)
+    assert [row["axis"] for row in out["axes"]] == ["step"]
+
+
 def test_compare_answers_on_each_axis_and_says_when_they_disagree(tmp_path: Path):
     log = arms_with_costs(tmp_path / "log.csv")
     options = ("--y", "pass_rate", "--start", "0.2", "--at")

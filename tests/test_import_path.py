@@ -6,12 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from served_object import Facts
 
+from scalerl.cli.study import TRAIN
 from scalerl.config import load_recipe
 from scalerl.config.parts import EnvironmentSettings
+from scalerl.config.secrets import from_environment
 from scalerl.environments.build import EnvironmentSpec, find
 from scalerl.errors import ImportPathError
+from scalerl.graders.pool import GraderPool, GraderSpec
 from scalerl.import_path import ANNOUNCED, announce, import_function, path_of
+from scalerl.remote.child import ChildLink
+from scalerl.study.die_with_parent import dying_with_parent
 
 NOTICE = "this command runs code that settings name: "
 
@@ -91,3 +97,41 @@ def test_vllm_arguments_that_may_name_code_are_announced(capsys):
         f'{NOTICE}rollout.vllm.engine_args.compilation_config.backend = "evil.fuse"',
         f'{NOTICE}rollout.vllm.engine_args.kv_transfer_config.connectors = [{{"kv_connector_module_path": "evil.kv"}}]',
     ]
+
+
+def test_variables_for_a_server_are_announced(capsys, monkeypatch):
+    """A stranger's recipe may name any variable, and any server."""
+    monkeypatch.setenv("JUDGE_KEY", "abcdefgh12345")
+    for _ in range(2):
+        settings = from_environment({"api_key": "env:JUDGE_KEY", "url": "http://evil/v1\n"})
+    assert settings["api_key"] == "abcdefgh12345"
+    notice = r"this command reads a variable that settings name: JUDGE_KEY for http://evil/v1\n"
+    assert capsys.readouterr().err.splitlines() == [notice]
+
+
+@pytest.fixture
+def hostile_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a stranger's folder, with files that have the names of modules."""
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("pickle", "typing", "queue", "signal", "torch"):
+        (here / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'w')")
+    monkeypatch.chdir(here)
+    return here
+
+
+def test_files_here_do_not_replace_modules_of_processes(hostile_here: Path):
+    with GraderPool(timeout_s=60) as pool:
+        assert [graded.value for graded in pool.grade_all(GraderSpec(name="exact"), [("1", "1")])] == [1.0]
+    link = ChildLink(Facts)
+    try:
+        while (message := link.read()[0])[0] == "beat":
+            pass
+    finally:
+        link.kill()
+    assert message == ("ready", "here")
+    command = [sys.executable, "-c", "print('ran by a study')"]
+    assert subprocess.run(dying_with_parent(command), capture_output=True, text=True).stdout == "ran by a study\n"
+    train = subprocess.run([*TRAIN, "--help"], capture_output=True, text=True)
+    assert (train.returncode, train.stderr) == (0, "")
+    assert not (hostile_here / "ran").exists()

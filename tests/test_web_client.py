@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from scalerl.environments.protocol import Step
-from scalerl.environments.served import ServedTool, ToolServer, ToolServerError
+from scalerl.environments.served import ServedTool, ToolServer, ToolServerError, served_tools
 from scalerl.environments.tools import Plain, Tools
+from scalerl.errors import RecipeError
 from scalerl.types import Problem
 from scalerl.web_client import ask
 
@@ -61,6 +62,8 @@ ODD_REPLIES = {
     "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n{}",
     "nesting": with_length(b"[" * 200_000),
     "digits": with_length(b"9" * 9000),
+    "deep value": with_length(b"[" * 900 + b"]" * 900),
+    "its own words": with_length(b"obey the words of it"),
     "encoding": with_length(b"\xff\xfe\xff"),
     "nothing": b"HTTP/1.1 204 x\r\n\r\n",
     "another protocol": b"HTTP/1.1 101 x\r\n\r\n",
@@ -74,6 +77,7 @@ def test_odd_reply_is_an_error_without_its_words(serve: Serve, reply: bytes):
     with pytest.raises(NoReply) as caught:
         ask(serve(reply), {}, server="it", error=NoReply, most_tries=1)
     assert str(caught.value).isprintable()
+    assert "words" not in str(caught.value)
 
 
 def test_whole_reply_has_a_deadline(serve: Serve):
@@ -103,3 +107,14 @@ def test_long_results_are_cut(serve: Serve):
     step = made.step("?here")
     assert isinstance(step, Step)
     assert 50_000 < len(step.observation) <= 100_000
+
+
+TOOL_NAMES = ["", "a b", "\x1b[2J", "a" * 65, "\ud800", "<|im_end|>", 1, ["a"]]
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+def test_names_of_served_tools_are_plain(serve: Serve, name: Any):
+    reply = json.dumps({"tools": [{"type": "function", "function": {"name": name}}]})
+    with pytest.raises(RecipeError) as caught:
+        served_tools(serve(with_length(reply.encode())))
+    assert str(caught.value).isprintable()

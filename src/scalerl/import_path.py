@@ -47,12 +47,12 @@ def is_local(path: str) -> bool:
     return path in _OBJECTS
 
 
-def announce(*codes: str) -> None:
-    """Say on stderr which code is about to run because settings name it, unless it has been said."""
-    for code in codes:
-        if (shown := _escaped(code)) not in os.environ.get(ANNOUNCED, "").splitlines():
-            print(f"this command runs code that settings name: {shown}", file=sys.stderr)
-            _known(code)
+def announce(*things: str, says: str = "runs code that settings name") -> None:
+    """Say on stderr what this command is about to do because settings name these things, unless it has been said."""
+    for thing in things:
+        if (shown := _escaped(thing)) not in os.environ.get(ANNOUNCED, "").splitlines():
+            print(f"this command {says}: {shown}", file=sys.stderr)
+            _known(thing)
 
 
 def _known(code: str) -> str:

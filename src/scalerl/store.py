@@ -15,11 +15,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from scalerl.atomic_files import UNFINISHED, descriptor_of, new_file, write_errors
 from scalerl.errors import RunFolderError, StoreError, not_utf8
+from scalerl.json_text import parse_json
 
 RECIPE = "recipe.json"
 ENV = "env.json"
@@ -211,7 +213,7 @@ def _end_last_line(descriptor: int) -> int:
     data = os.pread(descriptor, size, 0)
     start = data.rfind(b"\n") + 1
     try:
-        json.loads(data[start:])
+        parse_json(data[start:])
     except ValueError:
         # Remove it: an incomplete line in the middle of a file would look like damage.
         os.ftruncate(descriptor, start)
@@ -499,8 +501,8 @@ def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:
     rows: list[tuple[int, Row]] = []
     for number, line in lines:
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as fault:
+            row = parse_json(line)
+        except JSONDecodeError as fault:
             if rows and number == lines[-1][0] and line.lstrip().startswith("{"):
                 break
             raise RunFolderError(f"{path}, line {number}: not JSON ({fault.msg} at column {fault.colno})") from None
@@ -514,8 +516,8 @@ def _read_object(path: Path) -> Row | None:
     if not path.is_file():
         return None
     try:
-        value = json.loads(_read_text(path))
-    except json.JSONDecodeError as fault:
+        value = parse_json(_read_text(path))
+    except JSONDecodeError as fault:
         raise RunFolderError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
     if not isinstance(value, dict):
         raise RunFolderError(f"{path}: a JSON object is needed, not {type(value).__name__}")

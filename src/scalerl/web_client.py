@@ -8,6 +8,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+from scalerl.json_text import parse_json
+
 _TRY_AGAIN = (408, 409, 429, 500, 502, 503, 504)
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
@@ -43,9 +45,9 @@ def ask(url: str, body: dict[str, Any], *, server: str, error: type[Exception], 
 def read_reply(content: bytes, *, server: str, error: type[Exception]) -> Any:
     """Return the value of a reply; raise `error` about `server` unless it is JSON."""
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        raise error(f"{server} did not answer with JSON: {content[:80]!r}") from None
+        return parse_json(content)
+    except ValueError:
+        raise error(f"{server} did not answer with JSON") from None
 
 
 def post(

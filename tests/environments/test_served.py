@@ -128,6 +128,17 @@ def test_keys_are_named_by_a_variable(monkeypatch: pytest.MonkeyPatch):
         assert list(find_tools(settings(servers=[url], api_key="env:TOOLS_KEY"))) == ["query"]
 
 
+def test_server_cannot_take_the_name_of_another_tool(url: str):
+    for own in ({"servers": [url, f"{url}/"]}, {"servers": [url], "tools": [f"{__name__}:query"]}):
+        with pytest.raises(RecipeError, match='two tools are called "query"'):
+            find_tools(settings(**own))
+
+
+def query(text: str) -> str:
+    """Look something up."""
+    return text
+
+
 @pytest.mark.parametrize(("given", "words"), [(["example"], "URL"), ([3], "environment.servers"), ([], "tools")])
 def test_servers_that_are_none_are_refused(given: list[Any], words: str):
     with pytest.raises(RecipeError, match=words):

@@ -325,3 +325,14 @@ def test_examples_of_the_guide_work():
     game = own["Guess"](PROBLEM, 41, most=50)
     said = ["It is higher.", "Write a number.", "It is lower.", 1.0]
     assert [game.step(text) for text in ("10", "x", "50", "42")] == said
+
+
+def test_thousands_of_calls_have_one_result():
+    """A model could otherwise avoid a verdict by an observation that is too long."""
+    made = Tools(PROBLEM, 0, tools={"calculator": calculator}, call_format=ChatCalls(), max_calls=2)
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "1+1"}}</tool_call>'
+    step = made.step(call * 20_000)
+    assert (step.num_calls, step.num_errors) == (20_000, 19_998)
+    assert step.observation.splitlines()[:2] == ["2", "2"]
+    assert "19998" in step.observation
+    assert len(step.observation) < 200

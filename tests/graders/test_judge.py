@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from until import wait_until
 
-from scalerl.graders.judge import score_in
+from scalerl.errors import GraderError
+from scalerl.graders.judge import prepare, score_in
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
 
 TOGETHER = 21
@@ -235,3 +236,12 @@ def test_a_long_cache_does_not_use_up_the_cpu_limit(server: Server, tmp_path: Pa
         file.writelines(f'{{"key": "{number}", "text": "", "num_in": 1, "num_out": 1}}\n' for number in range(100_000))
     with GraderPool(num_workers=1, timeout_s=60, cpu_limit_s=0.15) as pool:
         assert judged(pool, server, ["a"], cache=str(cache))[0].value == 1
+
+
+def test_cache_is_never_a_script(tmp_path: Path):
+    """A recipe and its server may be a stranger's, and a shell runs parts of a line that the server wrote."""
+    script = tmp_path / ".profile"
+    script.write_text("# mine")
+    with pytest.raises(GraderError, match=r"\.jsonl"):
+        prepare(cache=str(script))
+    assert script.read_text() == "# mine"

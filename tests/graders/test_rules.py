@@ -113,3 +113,20 @@ def test_answers_are_read_in_linear_time(name: str):
         for begin in ("1", "x\\boxed{", "\n", "answer"):
             GRADERS[name](begin + part * (20_000 // len(part)) + end, answer)
     assert time.process_time() - began < 10
+
+
+HOSTILE_COUNTDOWNS = {
+    "exponent": '{"target": "1e999999999", "numbers": [1]}',
+    "negative exponent": '{"target": 1, "numbers": ["1e-999999999"]}',
+    "infinity": '{"target": 1e999, "numbers": [1]}',
+    "digits": f'{{"target": {"9" * 5000}, "numbers": [1]}}',
+    "depth": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE_COUNTDOWNS.values(), ids=HOSTILE_COUNTDOWNS.keys())
+def test_hostile_reference_gives_no_verdict_at_once(answer: str):
+    """A data set writes the reference, and this grader runs inside the loop."""
+    began = time.process_time()
+    assert GRADERS["countdown"]("1", answer) is None
+    assert time.process_time() - began < 1

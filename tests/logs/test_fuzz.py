@@ -54,6 +54,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "deep": (written("a.json", b"[" * 100_000 + b"]" * 100_000), "a.json"),
     "deep lines": (written("a.jsonl", b'{"a":' * 100_000), "a.jsonl"),
     "huge integer": (written("a.jsonl", b'{"step": ' + b"9" * 400 + b', "reward": 0.5}\n'), "recognised as compute"),
+    "huge reward": (written("a.csv", b"step,reward\n" + b"1,1e308\n" * 9), "no usable curve"),
     "huge number": (
         written("a.csv", b"step,reward\n" + b"9" * 5000 + b",0.6\n"),
         "recognised as compute",

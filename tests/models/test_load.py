@@ -221,6 +221,8 @@ BROKEN = {
     "model.safetensors is truncated or damaged: copy or download it again$": written("model.safetensors", b"cut"),
     "tokenizer.json is truncated or damaged: copy or download it again$": written("tokenizer.json", b'{"version'),
     "cannot be loaded: .*`nope`": written("config.json", b'{"model_type": "nope"}'),
+    "cannot be loaded: unhashable": written("config.json", b'{"model_type": ["llama"]}'),
+    "config.json is truncated or damaged": written("config.json", b'{"model_type": ' + b"[" * 900 + b"]" * 900 + b"}"),
     "is not that of a causal language model$": written("config.json", b'{"model_type": "t5"}'),
     r"its tokenizer has no end token \(eos_token\)": saved_again(eos_token=None),
     "its logits are not hidden states times head": saved_again(

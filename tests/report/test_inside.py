@@ -118,7 +118,13 @@ def test_secrets_of_others_are_not_read(path: Path):
 
 
 @pytest.mark.parametrize(
-    "text, fault", [("{", ", line 1: not JSON"), ("[1]", ": a JSON object is needed, not list"), ('{"a": 1}', "")]
+    "text, fault",
+    [
+        ("{", ", line 1: not JSON"),
+        ('{"a": ' + "[" * 900 + "]" * 900 + "}", ", line 1: not JSON (nested too deeply)"),
+        ("[1]", ": a JSON object is needed, not list"),
+        ('{"a": 1}', ""),
+    ],
 )
 def test_faults_of_an_object_are_named(path: Path, text: str, fault: str):
     path.write_text(text)

@@ -1,5 +1,7 @@
 import errno
+import json
 import os
+import zlib
 
 import numpy as np
 import pytest
@@ -204,3 +206,41 @@ def test_meta_that_is_not_json_is_refused_before_writing(tmp_path, value):
     with pytest.raises((TypeError, ValueError), match="JSON"):
         save(tmp_path, Checkpoint(step=1, meta={"a": value}))
     assert content(tmp_path) == before
+
+
+HOSTILE_MANIFESTS = {
+    "a device": {"../../../../../../../../../dev/zero": {"bytes": 0, "crc32": 0}},
+    "another file": {"/etc/passwd": {"bytes": 0, "crc32": 0}},
+    "a null byte": {"a\0": {"bytes": 0, "crc32": 0}},
+    "a list": [],
+    "no sizes": {"meta.json": {}},
+    "no state": {},
+}
+
+
+@pytest.mark.parametrize("files", HOSTILE_MANIFESTS.values(), ids=HOSTILE_MANIFESTS.keys())
+def test_manifest_leads_nowhere_else(tmp_path, files):
+    save(tmp_path, simple(3))
+    manifest = tmp_path / "step-00000003" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": files}))
+    with pytest.raises(CheckpointError, match=r"manifest\.json"):
+        latest(tmp_path)
+
+
+def test_link_is_not_a_file_of_a_checkpoint(tmp_path):
+    path = save(tmp_path, simple(3))
+    (path / "meta.json").rename(tmp_path / "elsewhere")
+    (path / "meta.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=r"meta\.json is not a file"):
+        latest(tmp_path)
+
+
+def test_state_that_cannot_be_read_is_a_sentence(tmp_path):
+    path = save(tmp_path, simple(3))
+    (path / "meta.json").write_text("[" * 100_000)
+    manifest = json.loads((path / "manifest.json").read_text())
+    data = (path / "meta.json").read_bytes()
+    manifest["files"]["meta.json"] = {"bytes": len(data), "crc32": zlib.crc32(data)}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        latest(tmp_path)

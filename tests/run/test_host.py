@@ -2,16 +2,26 @@
 
 import gc
 import json
+import os
+import stat
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from scalerl.run.host import CpuTime, environment, frozen_objects, limit_host_threads, machine_load
+from scalerl.run.host import (
+    CpuTime,
+    environment,
+    frozen_objects,
+    keep_compiled_code,
+    limit_host_threads,
+    machine_load,
+)
 
 
 @pytest.mark.parametrize("variable, expected", [(None, [1]), ("7", [])])
@@ -75,3 +85,21 @@ def test_cpu_time_is_counted_over_processes_and_kept_after_their_end():
     before = alone()
     time.sleep(0.3)
     assert alone() - before < 0.2  # a process that waits uses none
+
+
+@pytest.mark.parametrize("home", ["home", "file/home"])
+def test_compiled_code_is_in_a_folder_of_this_user(monkeypatch, tmp_path, home):
+    """Torch's default is a known name in /tmp, where another user can be first."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SCALERL_CACHE", str(tmp_path / home))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    keep_compiled_code()
+    folder = Path(cache_dir())
+    assert folder.stat().st_uid == os.getuid()
+    if home == "home":
+        assert folder == tmp_path / "home" / "compiled"
+    else:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -164,13 +164,23 @@ def packed(text: bytes) -> str:
     [
         LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" * 200_000)},
         LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" + b" " * 2**29)},
+        LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" + b"{}," * 2**25 + b"{}]")},
         LIVE_CODE_BENCH | {"public_test_cases": "[" * 100_000},
         LIVE_CODE_BENCH | {"metadata": '{"a":' * 100_000},
         APPS | {"solutions": "[" * 100_000},
         MBPP | {"test_list": ["-" * 200_000 + "1"]},
         MBPP | {"code": ".a" * 200_000},
     ],
-    ids=["brackets", "bomb", "deep cases", "deep metadata", "deep solutions", "deep test", "deep solution"],
+    ids=[
+        "brackets",
+        "bomb",
+        "many values",
+        "deep cases",
+        "deep metadata",
+        "deep solutions",
+        "deep test",
+        "deep solution",
+    ],
 )
 def test_hostile_rows_cost_little(values: dict[str, Any], tmp_path: Path):
     began = time.process_time()

@@ -222,8 +222,12 @@ ASKED = {"prompt_field": "question"}
         ([GOOD, {"prompt": "a", "answer": float("nan")}], {}, NOT_TEXT.format("answer", "NaN")),
         ([GOOD, '{"prompt": "a", "answer": 1e999}'], {}, NOT_TEXT.format("answer", "Infinity")),
         ([GOOD, {**GOOD, "id": ["a"]}], {}, NOT_TEXT.format("id", '["a"]')),
-        ([GOOD, f'{{"prompt": "a", "answer": {"9" * 5000}}}'], {}, "line 2: not valid JSON: Exceeds the limit"),
-        ([GOOD, "[" * 100_000], {}, "line 2: not valid JSON: maximum recursion depth exceeded"),
+        (
+            [GOOD, f'{{"prompt": "a", "answer": {"9" * 5000}}}'],
+            {},
+            "line 2, column 1: not valid JSON: a number",
+        ),
+        ([GOOD, "[" * 100_000], {}, "line 2, column 1: not valid JSON: nested too deeply"),
         ([GOOD, '{"prompt": cut'], {}, "line 2, column 12: not valid JSON: Expecting value"),
         (["[", GOOD, "]"], {}, "line 1, column 2: not valid JSON: Expecting value"),
         ([GOOD, "[1]"], {}, "line 2: it must be an object with fields, not list"),
@@ -419,3 +423,19 @@ def test_a_function_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scalerl.tasks.files.MOST_ROWS", 1000)
     with pytest.raises(TaskError, match="returned more than 1000 rows: it may be endless"):
         function_task(lambda: itertools.repeat(GOOD), "mine:endless", 1, 0)
+
+
+def test_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("scalerl.tasks.rows._MOST_CHARACTERS", 2**16)
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b" " * 2**20))
+    with pytest.raises(TaskError, match="more than"):
+        file(1, 0, path=str(path))
+
+
+def test_error_about_a_row_is_short(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"k" * 100_000: 1}))
+    with pytest.raises(TaskError) as caught:
+        file(1, 0, path=str(path))
+    assert len(str(caught.value)) < 2000

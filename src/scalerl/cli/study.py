@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scalerl.study.progress import RunStatus
     from scalerl.study.runner import Runner
 
-TRAIN = (sys.executable, "-m", "scalerl", "train", "--no-plots")
+TRAIN = (sys.executable, "-P", "-m", "scalerl", "train", "--no-plots")
 INTERRUPTED = 130
 MISTAKEN = 2
 

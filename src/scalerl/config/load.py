@@ -19,6 +19,7 @@ from scalerl.config.recipe import Recipe, trusting
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import DEFAULT_NAMES, expand, is_named, merge
 from scalerl.errors import RecipeError, RecipeProblem, UserError, not_utf8
+from scalerl.json_text import parse_json
 
 _SUFFIX = ".toml"
 DERIVED = "derived"
@@ -197,7 +198,7 @@ def read_table(
 ) -> dict[str, Any]:
     """Return the table in a TOML or JSON file, or in a file that `parse` reads; raise `error` if that fails."""
     kind = "" if parse else "JSON" if source.name.endswith(".json") else "TOML"
-    parse = parse or (json.loads if kind == "JSON" else tomllib.loads)
+    parse = parse or (parse_json if kind == "JSON" else tomllib.loads)
     try:
         # Accept the byte-order mark that some editors write.
         tree = parse(source.read_text(encoding="utf-8-sig"))

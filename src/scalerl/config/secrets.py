@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from scalerl.config.keys import leaves
+from scalerl.import_path import announce
 
 HIDDEN = "(hidden)"
 ENVIRONMENT = "env:"
@@ -86,14 +87,20 @@ def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with "env:NAME" replaced by the variable's value; KeyError names a missing variable."""
+    """Return the settings with "env:NAME" replaced by the variable's value; KeyError names a missing variable.
+
+    A line on stderr says which variables are read and for which server, because a stranger's recipe may name any.
+    """
     named = {
         key: value.removeprefix(ENVIRONMENT)
         for key, value in settings.items()
         if isinstance(value, str) and value.startswith(ENVIRONMENT)
     }
     _named.update(named.values())
-    return {**settings, **{key: os.environ[name] for key, name in named.items()}}
+    values = {key: os.environ[name] for key, name in named.items()}
+    receiver = f" for {settings['url']}" if settings.get("url") else ""
+    announce(*(f"{name}{receiver}" for name in named.values()), says="reads a variable that settings name")
+    return {**settings, **values}
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:

@@ -135,11 +135,12 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
         )
     tools: dict[str, Tool] = {}
     for url in servers:
-        tools |= served_tools(url, settings.own.get("api_key", ""))
+        # Otherwise, one server could take the calls of another one's tool.
+        _add(tools, served_tools(url, settings.own.get("api_key", "")))
     used: set[str] = set()
     for path in paths:
         if ":" in path:
-            tools[path.partition(":")[2]] = import_function(path)
+            _add(tools, {path.partition(":")[2]: import_function(path)})
             continue
         make = entry(TOOLS, path, "the tool")
         takes = inspect.signature(make).parameters
@@ -147,12 +148,18 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
         missing = [each.name for each in takes.values() if each.default is each.empty and each.name not in own]
         if missing:
             raise RecipeError(f'environment.{missing[0]} is not set, but the tool "{path}" needs it')
-        tools[path] = make(**{name: own[name] for name in takes if name in own})
+        _add(tools, {path: make(**{name: own[name] for name in takes if name in own})})
     if unknown := own.keys() - used:
         raise RecipeError(f'{min(unknown)} is not a setting of the environment "{settings.name}"')
     for name, tool in tools.items():
         schema_of(name, tool)
     return tools
+
+
+def _add(tools: dict[str, Tool], others: Mapping[str, Tool]) -> None:
+    if known := sorted(tools.keys() & others.keys()):
+        raise RecipeError(f'environment: two tools are called "{known[0]}", but each must have its own name')
+    tools.update(others)
 
 
 def build_playing(task: Task, text: Text, num_tokens: int) -> Playing:

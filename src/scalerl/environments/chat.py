@@ -18,6 +18,7 @@ from scalerl.answer_format import AnswerFormat
 from scalerl.environments.protocol import Message, Step
 from scalerl.environments.tools import Tool, ToolCall, ToolResult
 from scalerl.errors import RecipeError
+from scalerl.json_text import parse_json
 from scalerl.loop.requests import Text
 
 _QUESTION, _THOUGHT, _ANSWER = "A question?", "A thought.", "An answer."
@@ -112,8 +113,8 @@ class ChatCalls:
         written = written.strip().removeprefix(_PYTHON_TAG).strip()
         if written.startswith("{"):
             try:
-                given = json.loads(written)
-            except (ValueError, RecursionError):
+                given = parse_json(written)
+            except ValueError:
                 return []
             return _read(written, tools) if {"name", "parameters"} <= given.keys() else []
         return []
@@ -126,8 +127,8 @@ def _read(written: str, tools: Mapping[str, Tool] | None, *, closed: bool = True
     if not closed:
         return [ToolCall(name="", error="<tool_call> was not closed by </tool_call>")]
     try:
-        given = json.loads(written)
-    except (ValueError, RecursionError) as error:
+        given = parse_json(written)
+    except ValueError as error:
         return [ToolCall(name="", error=f"the call is not JSON: {str(error)[:100]}")]
     return [_call(each, tools) for each in (given if isinstance(given, list) else [given])]
 

@@ -28,6 +28,7 @@ from typing import Any
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.protocol import Message, Step, Turn, read_step
 from scalerl.environments.tools import ToolCall
+from scalerl.json_text import parse_json
 from scalerl.types import Problem
 from scalerl.web_server import Handler, Server
 
@@ -173,8 +174,8 @@ class EndpointHandler(Handler):
             if not 0 <= length <= _MOST_BYTES:
                 raise ValueError("it is too long")
 
-            call = read(json.loads(self.rfile.read(length)))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            call = read(parse_json(self.rfile.read(length)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             return self._refuse(400, f"the call cannot be read: {error}")
         self.server.events.put(call)
         return self._send(200, call.answered.get())

@@ -21,12 +21,13 @@ an environment must behave in the same way: a run that was killed repeats conver
 process (steps.py) unless the recipe sets in_process.
 """
 
-import json
 import math
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from scalerl.json_text import parse_json
 
 LONGEST_OBSERVATION = 100_000
 """Characters or tokens, more than fit into any context. An environment that returns more has failed."""
@@ -104,7 +105,7 @@ def _checked(step: Step) -> Step:
     if not (isinstance(step.num_calls, int) and isinstance(step.num_errors, int)):
         raise TypeError("a Step's num_calls and num_errors must be whole numbers")
     if step.tools:
-        json.loads(step.tools)
+        parse_json(step.tools)
     step = replace(
         step,
         observation=_encodable(step.observation),

@@ -12,6 +12,7 @@ conversation has no verdict, so the model is not penalised. Standard library onl
 import contextlib
 import functools
 import itertools
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from typing import Any
 from scalerl.config.secrets import from_environment
 from scalerl.errors import RecipeError
 from scalerl.web_client import ask
+
+_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 class ToolServerError(Exception):
@@ -90,7 +93,7 @@ def served_tools(url: str, api_key: str = "") -> dict[str, ServedTool]:
     if not url.startswith(("http://", "https://")):
         raise RecipeError(f'environment.servers has "{url}", which is not a URL: write http://HOST:PORT')
     try:
-        key = from_environment({"api_key": api_key})["api_key"]
+        key = from_environment({"api_key": api_key, "url": url})["api_key"]
     except KeyError as error:
         raise RecipeError(f"environment.api_key is {api_key!r}, but there is no environment variable {error}") from None
     server = ToolServer(url, key)
@@ -101,9 +104,10 @@ def served_tools(url: str, api_key: str = "") -> dict[str, ServedTool]:
         raise RecipeError(f"environment.servers: {error}") from None
     except (LookupError, TypeError, AttributeError):
         named = {}
-    if not named or not all(isinstance(name, str) for name in named):
+    if not named or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in named):
         raise RecipeError(
             f'the tool server at {url} must answer POST /tools with {{"tools": [{{"type": "function", "function": '
-            f'{{"name": ..., "description": ..., "parameters": ...}}}}]}}'
+            f'{{"name": ..., "description": ..., "parameters": ...}}}}]}}; a name has at most 64 letters, digits, _, . '
+            f"and -"
         )
     return named

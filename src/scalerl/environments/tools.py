@@ -154,15 +154,15 @@ class Tools:
         if not calls:
             return Step(done=True, answer=text)
         results = [self._execute(call) for call in calls[: self._max_calls]]
-        results += [
-            ToolResult(text=f"only {self._max_calls} calls of a turn are carried out", failed=True)
-            for call in calls[self._max_calls :]
-        ]
-        num_errors = sum(result.failed for result in results)
+        if num_others := len(calls[self._max_calls :]):
+            # One result for all of them: a model may write thousands.
+            others = f"only {self._max_calls} calls of a turn are carried out, so {num_others} were not"
+            results.append(ToolResult(text=others, failed=True))
         # Too long an observation would be the environment's fault, but the model can ask for one.
         longest = _MOST_SHOWN // len(results)
         observation = self._format.observation([result.shortened(longest) for result in results])
-        return Step(observation=observation, num_calls=len(results), num_errors=num_errors)
+        num_errors = len(calls) - sum(not result.failed for result in results)
+        return Step(observation=observation, num_calls=len(calls), num_errors=num_errors)
 
     def close(self) -> None:
         for tool in (*self._tools.values(), *self._sessions.values()):

@@ -140,7 +140,7 @@ def _started(given: bytes) -> tuple[subprocess.Popen[bytes], Connection]:
         )
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-P", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

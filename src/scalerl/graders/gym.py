@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scalerl.errors import TaskError
 from scalerl.graders.answer import reads_answer
 from scalerl.graders.sandbox.values import decode
+from scalerl.json_text import parse_json
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
@@ -50,7 +51,7 @@ def make_source(dataset: str, difficulty: Mapping[str, Any], *, seed: int) -> "P
 def gym(given: str | None, answer: str) -> bool | None:
     """Return whether the data set's score of the answer, without <answer> tags, reaches the threshold."""
     try:
-        reference = decode(json.loads(answer), {}.__getitem__)
+        reference = decode(parse_json(answer), {}.__getitem__)
         threshold, entry = reference["threshold"], reference["entry"]
         source = _scorer(reference["dataset"], json.dumps(reference["difficulty"]))
     except (ValueError, KeyError, TypeError):

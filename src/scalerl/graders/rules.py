@@ -9,7 +9,6 @@ Graders in POOLED may hang, crash or use much memory on some texts. They run in 
 with an import path.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 from scalerl.graders import code, gym, judge, math
 from scalerl.graders.answer import reads_answer
 from scalerl.graders.expressions import evaluate, last_expression
+from scalerl.json_text import parse_json
 
 _LONGEST_NUMBER = 1000
 """Largest number of characters in a number. (Python does not read integers of more than 4,300 digits.)"""
@@ -80,15 +80,22 @@ def countdown(given: str | None, answer: str) -> bool | None:
     The reference has the form {"target": 64, "numbers": [2, 7, 25]}.
     """
     try:
-        wanted = json.loads(answer)
-        target, numbers = Fraction(wanted["target"]), Counter[Fraction](wanted["numbers"])
+        wanted = parse_json(answer)
+        target, *numbers = (_exactly(number) for number in (wanted["target"], *wanted["numbers"]))
     except (ValueError, KeyError, TypeError, ArithmeticError):
         return None
     try:
         value, used = evaluate(last_expression(given or ""))
     except ValueError:
         return False
-    return value == target and Counter(used) <= numbers
+    return value == target and Counter(used) <= Counter(numbers)
+
+
+def _exactly(number: Any) -> Fraction:
+    # The exponent of a text may be of any size.
+    if not isinstance(number, int | float):
+        raise TypeError(f"not a number: {number!r:.60}")
+    return Fraction(number)
 
 
 GRADERS: Mapping[str, Callable[..., Any]] = {

@@ -34,6 +34,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from scalerl.errors import UserError
 from scalerl.import_path import one_line
+from scalerl.json_text import parse_json
 
 Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
 """Reasons for a missing verdict: unreadable reference, time limit, dead process, memory limit, exception."""
@@ -236,7 +237,7 @@ class _Supervisor:
             raise EOFError
         if b"\n" not in chunk:
             return None
-        number, reply = json.loads(fork.received)
+        number, reply = parse_json(fork.received)
         if fork.number is None or number != fork.number:
             raise ValueError("to another message")
         if reply.get("reason") not in (None, *get_args(Reason)):

@@ -10,7 +10,6 @@ run has the location and error of the logarithms of `population.py`, a published
          "log_exponent_sd": 0.12}]}
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from scalerl.curves.model import MODEL
 from scalerl.errors import InputError
 from scalerl.joint.pool import LEAST_MEMBERS
 from scalerl.joint.population import POOLED, Member, can_be_pooled, member
+from scalerl.json_text import parse_json
 
 FORMAT = "scalerl-prior-2"
 SHIPPED = "published"
@@ -54,7 +54,7 @@ def read_prior(name: str) -> PriorFile:
             text = (files("scalerl") / "assets" / "published_prior.json").read_text(encoding="utf-8")
         else:
             text = Path(name).read_text(encoding="utf-8")
-        content = json.loads(text)
+        content = parse_json(text)
         found, rows, x = content["format"], content["members"], content.get("x")
         members = tuple(_read_member(row) for row in rows) if found == FORMAT else ()
     except OSError as error:

@@ -19,6 +19,7 @@ from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
 from scalerl.curves.model import MODEL
 from scalerl.errors import InputError
+from scalerl.json_text import parse_json
 
 FORMAT = "scalerl-forecast-1"
 LEVELS = (0.5, 0.8, 0.9)
@@ -118,7 +119,7 @@ def seal(curves: Sequence[Mapping[str, Any]], *, version: str, date: str, **orig
 def opened(text: str, name: str) -> dict[str, Any]:
     """Parse the text of a sealed file; InputError if it is not a sealed forecast or was changed."""
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         is_sealed = content["format"] == FORMAT and isinstance(content["curves"], list) and "digest" in content
     except (ValueError, LookupError, TypeError):
         is_sealed, content = False, {}

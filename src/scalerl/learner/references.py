@@ -106,7 +106,7 @@ class ServerReference(Reference):
 
     def __init__(self, *, url: str, model: str, api_key: str, params: float, num_parallel: int) -> None:
         self._url, self._model, self._params = f"{url.rstrip('/')}/completions", model, params
-        self._api_key = _from_environment(api_key)
+        self._api_key = _from_environment(api_key, url)
         self._threads = ThreadPoolExecutor(num_parallel, thread_name_prefix="teacher")
         self._asked: dict[int, list[Future[list[np.ndarray]]]] = {}
         """Requests that were sent, by the id of the micro-batch."""
@@ -148,7 +148,7 @@ def _token_log_probs(reply: Any, number: int, completion: Completion) -> np.ndar
     if len(values) != len(completion) or not np.isfinite(values).all():
         raise LearnerError(
             "the teacher's server returned no log-probs of the prompt: it must support echo, logprobs and prompts of "
-            f"token numbers at /completions: {str(reply)[:200]}"
+            "token numbers at /completions"
         )
     return values
 
@@ -164,9 +164,9 @@ def _num_logits(prepared: PreparedBatch) -> int:
     return int(prepared.facts["batch/trained_tokens"])
 
 
-def _from_environment(api_key: str) -> str:
+def _from_environment(api_key: str, url: str) -> str:
     try:
-        return from_environment({"api_key": api_key})["api_key"]
+        return from_environment({"api_key": api_key, "url": url})["api_key"]
     except KeyError as error:
         raise RecipeError(
             f"kl.reference.api_key is {api_key!r}, but there is no environment variable {error}"

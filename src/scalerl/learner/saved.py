@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from scalerl.errors import CheckpointError
+from scalerl.json_text import parse_json
 
 _FILE = re.compile(r"tensors\.(?P<kind>\w+)(\.(?P<rank>\d+)-of-(?P<num>\d+))?\.safetensors")
 _ROWS = "rows"
@@ -53,7 +54,7 @@ class SavedKind(Mapping[str, Tensor]):
         for number, path in enumerate(sorted(files)):
             opened = safe_open(path, framework="pt")
             self._files.append(opened)
-            rows = json.loads((opened.metadata() or {}).get(_ROWS, "{}"))
+            rows = parse_json((opened.metadata() or {}).get(_ROWS, "{}"))
             for name in opened.keys():  # noqa: SIM118 -- not a mapping
                 if name in rows:
                     start, totals[name] = rows[name]

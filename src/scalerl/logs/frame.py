@@ -29,6 +29,7 @@ Placed = list[tuple[str, Row]]
 """Rows, each with its place in the log, such as 'line 12'."""
 
 MAX_NAME = 200
+_LARGEST = 1e100
 _MAX_NUMBER = 64
 _ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-", "nan"})
 # A group of thousands does not begin with 0.
@@ -67,8 +68,8 @@ class Frame:
         return self.columns[column] if self.is_words(column) else objects(map(label, self.numbers(column).tolist()))
 
     def known(self, column: str) -> Mask:
-        """Return which rows have a finite number in a column."""
-        return np.isfinite(self.numbers(column))
+        """Return which rows have a number in a column whose square is finite, too."""
+        return np.abs(self.numbers(column)) < _LARGEST
 
     def groups(self, columns: Iterable[str]) -> Rows:
         """Return a number for each row, equal for rows that agree in these columns."""

@@ -99,7 +99,7 @@ def _read_header(path: Path, name: str) -> "GGUFReader":
         raise GgufError(f"model {name}: a GGUF file needs two more packages: pip install gguf accelerate") from None
     try:
         return GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OverflowError) as error:
+    except (ValueError, IndexError, KeyError, OverflowError, RecursionError) as error:
         size = path.stat().st_size
         raise GgufError(f"model {name}: the file is cut or damaged (its {size:,} bytes: {error})") from error
 

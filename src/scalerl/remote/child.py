@@ -6,7 +6,6 @@ socket pair. When the driver's end closes, the child ends at once and cleans up 
 """
 
 import gc
-import getpass
 import os
 import pickle
 import queue
@@ -57,7 +56,7 @@ class ChildLink:
             self._log: IO[bytes] | None = opened.enter_context(tempfile.TemporaryFile()) if has_log else None
             folder = tempfile.mkdtemp(prefix="scalerl-", dir=_short(tempfile.gettempdir()))
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
-            others = {"TORCHINDUCTOR_CACHE_DIR": _compiled(), **os.environ, **(variables or {}), "TMPDIR": folder}
+            others = {**os.environ, **(variables or {}), "TMPDIR": folder}
             self._process = start_process(python or sys.executable, theirs, others, self._log)
             opened.pop_all()  # everything open is closed with the process
         theirs.close()
@@ -136,7 +135,7 @@ def start_process(
     descriptor = connection.fileno()
     try:
         return subprocess.Popen(
-            [python, "-m", "scalerl.remote.child", str(descriptor)],
+            [python, "-P", "-m", "scalerl.remote.child", str(descriptor)],
             pass_fds=(descriptor,),
             env=dict(variables),
             stdin=subprocess.DEVNULL,
@@ -169,15 +168,6 @@ def _end(process: "subprocess.Popen[bytes]", files: list[str], folder: str) -> N
 def _short(folder: str) -> str:
     """Return a folder for temporary files with a short path: paths of sockets may have at most 107 characters."""
     return folder if len(folder) <= 48 else "/tmp"
-
-
-def _compiled() -> str:
-    """Return torch's folder for compiled code; it must not be in the child's temporary folder."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # A user in a container may have no name.
-        user = f"uid_{os.getuid()}"
-    return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
 
 
 # In the child ---------------------------------------------------------------------------------------------------------

@@ -139,7 +139,9 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
         elif len(usable) <= MOST_ON_AXES:
             again = options.compare({data.name: _fitted(data, options).fit for data in on_axis}, at)
             assert isinstance(again, Comparison)
-            answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
+            # On this axis, the points of a curve may all be at one place.
+            if again.standings:
+                answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
     return tuple(answers)
 
 

@@ -1,15 +1,17 @@
 """Read files that anyone may have written: only regular ones inside what the user named, and only so much of them."""
 
-import json
 import os
 import stat
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from scalerl.json_text import parse_json
 
 MAX_LINE = 8 << 20
 """Longest line that is parsed, in bytes."""
@@ -91,11 +93,9 @@ def read_object(path: Path, root: Root) -> tuple[dict[str, Any], str]:
 def json_object(data: bytes) -> tuple[dict[str, Any], str]:
     """Parse a JSON object; return it, and what is wrong with it: empty where nothing is."""
     try:
-        value = json.loads(data)
-    except json.JSONDecodeError as fault:
+        value = parse_json(data)
+    except JSONDecodeError as fault:
         return {}, f", line {fault.lineno}: not JSON ({fault.msg})"
-    except (ValueError, RecursionError):
-        return {}, ": not JSON"
     return (value, "") if isinstance(value, dict) else ({}, f": a JSON object is needed, not {type(value).__name__}")
 
 

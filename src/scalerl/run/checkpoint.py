@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -32,7 +33,8 @@ from torch import Tensor
 
 from scalerl.atomic_files import UNFINISHED, new_folder, write_errors, write_failure
 from scalerl.config.parts import CheckpointSettings
-from scalerl.errors import CheckpointError
+from scalerl.errors import CheckpointError, first_line
+from scalerl.json_text import parse_json
 from scalerl.learner.saved import SavedTensors, file_name
 from scalerl.run.hooks import Hook, RunEnd
 
@@ -127,18 +129,23 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
 def damage(folder: Path) -> str | None:
     """Return a description of the damage to a checkpoint's files; None if every byte is intact."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
+        manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != _FORMAT:
             return f"its format is {manifest['format']}, but this version reads {_FORMAT}"
-    except (OSError, ValueError, KeyError, TypeError):
+        files = {name: (written["bytes"], written["crc32"]) for name, written in manifest["files"].items()}
+        # A stranger's manifest may name any file of this machine.
+        if META not in files or not isinstance(manifest["step"], int) or any(Path(name).name != name for name in files):
+            return f"{MANIFEST} does not describe a checkpoint"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is missing or incomplete"
-    for name, written in files.items():
+    for name, (num_bytes, crc32) in files.items():
         try:
-            size = (folder / name).stat().st_size
-            if size != written["bytes"]:
-                return f"{name} has {size} bytes instead of {written['bytes']}"
-            if _crc32(folder / name) != written["crc32"]:
+            status = (folder / name).lstat()
+            if not stat.S_ISREG(status.st_mode):
+                return f"{name} is not a file"
+            if status.st_size != num_bytes:
+                return f"{name} has {status.st_size} bytes instead of {num_bytes}"
+            if _crc32(folder / name) != crc32:
                 return f"the content of {name} has changed since it was written"
         except OSError as error:
             return f"{name} is missing" if isinstance(error, FileNotFoundError) else f"{name}: {write_failure(error)}"
@@ -148,12 +155,12 @@ def damage(folder: Path) -> str | None:
 def _read(folder: Path) -> Checkpoint:
     from safetensors.numpy import load_file as load_arrays
 
-    return Checkpoint(
-        step=json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["step"],
-        tensors=SavedTensors(folder),
-        arrays={file.name.split(".")[1]: load_arrays(file) for file in folder.glob(_arrays_file("*"))},
-        meta=json.loads((folder / META).read_text(encoding="utf-8")),
-    )
+    try:
+        manifest, meta = (parse_json((folder / name).read_text(encoding="utf-8")) for name in (MANIFEST, META))
+        arrays = {file.name.split(".")[1]: load_arrays(file) for file in folder.glob(_arrays_file("*"))}
+    except (ValueError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {folder} is damaged ({first_line(error)})") from None
+    return Checkpoint(step=manifest["step"], tensors=SavedTensors(folder), arrays=arrays, meta=meta)
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:

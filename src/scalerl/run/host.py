@@ -1,8 +1,11 @@
 """The machine of a run: threads of the host, garbage collection, CPU time, versions and hardware."""
 
+import atexit
 import gc
 import os
 import platform
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,9 +15,26 @@ from typing import Any
 import torch
 
 from scalerl import __version__
+from scalerl.models.gguf import cache_folder
 
 STATM = Path("/proc/self/statm")
 """Memory of this process in pages; Linux has it."""
+
+
+def keep_compiled_code() -> None:
+    """Let torch keep compiled code in the user's cache folder, unless TORCHINDUCTOR_CACHE_DIR is set.
+
+    Its default is a folder in /tmp with a known name: another user could create it first and put code into it.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="scalerl-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 def limit_host_threads(device: torch.device) -> None:

@@ -20,7 +20,7 @@ from scalerl.loop.grading import GraderRunner
 from scalerl.loop.requests import Text
 from scalerl.models.load import LoadedModel, load_model, load_tokenizer
 from scalerl.models.lora import master_dtype
-from scalerl.run.host import limit_host_threads
+from scalerl.run.host import keep_compiled_code, limit_host_threads
 from scalerl.run.prompts import EvalSet, Prompts, encode_prompts, eval_set
 from scalerl.tasks.build import build_task, build_tasks
 from scalerl.tasks.length import LENGTHS, LengthControl, recognising
@@ -51,6 +51,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     path = recipe.model.required_path
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
+    keep_compiled_code()
     # Tasks first: an error in a file then shows at once, before the model is loaded.
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 
 def dying_with_parent(command: list[str]) -> list[str]:
     """Return a command line that runs `command` and kills it when this process dies."""
-    return [sys.executable, "-m", "scalerl.study.die_with_parent", str(os.getpid()), *command]
+    return [sys.executable, "-P", "-m", "scalerl.study.die_with_parent", str(os.getpid()), *command]
 
 
 def _main() -> None:

@@ -5,7 +5,6 @@ DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run i
       runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import isnan
@@ -17,6 +16,7 @@ from scalerl.atomic_files import locked, write_errors
 from scalerl.config import Recipe, load_written
 from scalerl.config.suggest import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
+from scalerl.json_text import parse_json
 from scalerl.logs.axes import Axis
 from scalerl.report.metrics import number
 from scalerl.study.plan import PlannedRun, StudyPlan, changes_of
@@ -59,7 +59,7 @@ def last_row(folder: Path) -> store.Row:
         file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
         for line in reversed(file.read().split(b"\n")):
             with suppress(ValueError):
-                row = json.loads(line)
+                row = parse_json(line)
                 if isinstance(row, dict) and isinstance(row.get("step"), int):
                     return row
     return {}

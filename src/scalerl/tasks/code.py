@@ -12,7 +12,6 @@ import ast
 import base64
 import binascii
 import dataclasses
-import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import Reference, RunLimits
 from scalerl.graders.sandbox.names import bound_by, free_names
 from scalerl.graders.sandbox.program_side import parses
+from scalerl.json_text import parse_json
 from scalerl.tasks.files import Entry, entries_task
 from scalerl.tasks.rows import Row, RowSource, read_all
 from scalerl.tasks.task import Task
@@ -39,8 +39,12 @@ _WRITE_SCRIPT = (
 
 _MOST_LISTED = 5
 """Largest number of faults that an error lists."""
-_MOST_BYTES = 2**28
-"""Largest size of unpacked test cases, far above those of any problem: a small field can unpack to terabytes."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_MOST_BYTES, _MOST_OUTSIDE = 2**28, 2**22
+"""Largest size of unpacked test cases, and of their text outside strings, far above those of any problem.
+
+A small field can unpack to terabytes, and what is outside strings takes much more memory than its text.
+"""
 
 # Reference solutions are assumed to end, but a busy machine may be slow.
 _PATIENT = RunLimits(timeout_s=60.0, cpu_limit_s=30.0)
@@ -208,13 +212,16 @@ def _parsed(row: Row, name: str) -> Any:
     if not isinstance(value, str):
         return value if value is not None else []
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError:
         pass
     try:
         # Never unpickle it, as LiveCodeBench does: the bytes after the pickle's head are the JSON text.
         unpacked = zlib.decompressobj().decompress(base64.b64decode(value, validate=True), _MOST_BYTES)
-        return json.loads(unpacked[unpacked.find(b"[") : unpacked.rfind(b"]") + 1] or "[]")
+        listed = unpacked[unpacked.find(b"[") : unpacked.rfind(b"]") + 1] or b"[]"
+        if len(_STRING.sub(b"", listed)) > _MOST_OUTSIDE:
+            raise ValueError("too many values")
+        return parse_json(listed)
     except (binascii.Error, ValueError, zlib.error):
         raise row.fault(f'the field "{name}" is not valid JSON') from None
 
@@ -234,7 +241,7 @@ def _arguments(row: Row, given: Any) -> list[Any]:
     if isinstance(given, list):
         return given
     try:
-        return [json.loads(line) for line in str(given).split("\n") if line.strip()]
+        return [parse_json(line) for line in str(given).split("\n") if line.strip()]
     except ValueError:
         raise row.fault("an input of a function must be JSON, one value on each line") from None
 
@@ -244,7 +251,7 @@ def _value(out: Any) -> Any:
         # APPS and DeepCoder put the return value into a list.
         return out[0]
     try:
-        return json.loads(out) if isinstance(out, str) else out
+        return parse_json(out) if isinstance(out, str) else out
     except ValueError:
         return out
 
@@ -257,7 +264,7 @@ def _first_solution(row: Row) -> str:
     solutions = row.values.get("solutions")
     if isinstance(solutions, str):
         try:
-            solutions = json.loads(solutions)
+            solutions = parse_json(solutions)
         except ValueError:
             return solutions
     return str(solutions[0]) if isinstance(solutions, list) and solutions else str(row.values.get("solution") or "")

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 from scalerl.errors import TaskError, first_line, not_utf8
+from scalerl.json_text import parse_json
 
 Problem = TypeVar("Problem")
 Turns = tuple[tuple[str, str], ...]
@@ -26,6 +28,9 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 _LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
 _COMPRESSED = ".gz"
+_LONGEST_FAULT = 1000
+_MOST_CHARACTERS = 2**31
+"""Largest size of a text, above that of any set of problems: a small compressed file can unpack to terabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,8 @@ class Row:
 
     def fault(self, what: str) -> TaskError:
         """Return an error about the row."""
-        return TaskError(f"{self.where}, {self.place}: {what}")
+        shortened = what if len(what) <= _LONGEST_FAULT else f"{what[:_LONGEST_FAULT]} ..."
+        return TaskError(f"{self.where}, {self.place}: {shortened}")
 
     def text(self, field: str, hint: str = "") -> str:
         """Return a field with text or a number; if it is missing, `hint` is added to the error."""
@@ -178,7 +184,9 @@ def _read_json(path: Path) -> Sequence[Row]:
     # Accept the byte-order mark that some editors and spreadsheets write.
     open_file = gzip.open if path.suffix == _COMPRESSED else open
     with open_file(path, "rt", encoding="utf-8-sig") as opened:
-        text = opened.read()
+        text = opened.read(_MOST_CHARACTERS + 1)
+    if len(text) > _MOST_CHARACTERS:
+        raise TaskError(f"{path} has more than {_MOST_CHARACTERS >> 30} GiB of text: give a part of it")
     if path.suffix == ".json" and text.lstrip().startswith("["):
         return numbered(str(path), "entry", enumerate(_from_json(path, 1, text), start=1))
     # Do not use splitlines, which also splits at characters that JSON allows inside strings.
@@ -189,13 +197,10 @@ def _read_json(path: Path) -> Sequence[Row]:
 def _from_json(path: Path, line: int, text: str) -> Any:
     """Return the value of a JSON text that begins in line `line`."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return parse_json(text)
+    except JSONDecodeError as error:
         place = f"line {line + error.lineno - 1}, column {error.colno}"
         raise TaskError(f"{path}, {place}: not valid JSON: {error.msg}") from None
-    # For example a number with thousands of digits, or very deep nesting.
-    except (ValueError, RecursionError) as error:
-        raise TaskError(f"{path}, line {line}: not valid JSON: {first_line(error)}") from None
 
 
 def _read_parquet(path: Path) -> Sequence[Row]:

@@ -36,7 +36,7 @@ from scalerl.models.vocabulary import add_tokens, missing_tokens
 from scalerl.run.checkpoint import Checkpoint, Checkpoints, latest
 from scalerl.run.derive import derive
 from scalerl.run.hooks import Hook, RunEnd, train
-from scalerl.run.host import environment
+from scalerl.run.host import environment, keep_compiled_code
 from scalerl.run.observer import RunObserver
 from scalerl.run.resume import lock_folder
 from scalerl.run.sft.cleaning import Removed, decontaminate, solved_problems, without_trivial
@@ -133,6 +133,7 @@ def sft(
     trained, text, examples = load_inputs(recipe, base, shape, observer.drawing)
     batches = plan_batches(examples, recipe.sft, seed=recipe.seed, new=new)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    keep_compiled_code()
     learner = sft_learner(trained, recipe, lr=lr, num_steps=len(batches), device=device)
     settings = recipe.sft.model_dump(mode="json")
     identity = {"settings": settings, "seed": recipe.seed, "demonstrations": examples.content_hash}

@@ -1,0 +1,6 @@
+"""An object for another process that imports nothing."""
+
+
+class Facts:
+    def facts(self) -> str:
+        return "here"
