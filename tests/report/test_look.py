@@ -9,7 +9,7 @@ import pytest
 from boards import GrowingRun
 from simulate import sigmoid
 
-from scalerl.report import analyse, inside
+from scalerl.report import analyse, document, inside
 from scalerl.report.board.look import Look, look
 from scalerl.report.inside import Root, json_object
 from scalerl.report.places import Source
@@ -23,8 +23,7 @@ def write(path: Path, num_runs: int, num: int) -> Source:
 
 
 def says(seen: Look) -> dict[str, Any]:
-    blocks = [each for section in seen.sections for each in section["blocks"] if each["type"] == "say"]
-    return {each["kind"]: each["values"] for each in blocks}
+    return {each.kind: each.values for each in document.says(seen.document)}
 
 
 def test_a_run_past_its_peak_names_its_checkpoint(tmp_path: Path):
@@ -49,7 +48,7 @@ def test_fits_of_known_points_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     source = write(tmp_path / "a.jsonl", 1, 14)
     look(source)
     assert len(fits) == 2  # all of it, and the first half
-    assert look(source).sections == look(source).sections
+    assert document.to_json(look(source).document) == document.to_json(look(source).document)
     assert len(fits) == 2
 
 

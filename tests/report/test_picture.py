@@ -17,7 +17,7 @@ from scalerl.logs.series import Series
 from scalerl.report import figures
 from scalerl.report.analyse import analyse_compare, analyse_fit, analyse_forecast
 from scalerl.report.document import Curves
-from scalerl.report.figures import FOLDERS, WORDS, chart, compute_ticks, even_ticks, limits_of, short_names
+from scalerl.report.figures import BY_FOLDER, BY_WORD, chart, compute_ticks, even_ticks, limits_of, short_names
 from scalerl.report.numbers import number_text, short_compute_text
 from scalerl.report.options import FitOptions
 from scalerl.report.picture import cut, draw, legend_text, picture_of
@@ -130,20 +130,20 @@ def test_comparison_has_one_end_and_its_budget(compared: Result):
 @pytest.mark.parametrize(
     ("names", "parts", "shared", "short"),
     [
-        (["fig2/a", "fig2/b/c"], FOLDERS, "fig2", ["a", "b/c"]),
-        (["fig2/a"], FOLDERS, "", ["fig2/a"]),
-        (["x", "x/y"], FOLDERS, "", ["x", "x/y"]),
-        (["s/a-seed0", "s/a-seed1"], FOLDERS, "s", ["a-seed0", "a-seed1"]),
-        (["textcraft__main-clip-gp1.csv", "textcraft__main-pos.csv"], WORDS, "textcraft__main", ["clip-gp1", "pos"]),
-        (["run-1", "run-10"], WORDS, "run", ["1", "10"]),
-        (["alone"], WORDS, "", ["alone"]),
-        (["scalerl", "scalerl-b"], WORDS, "", ["scalerl", "scalerl-b"]),
-        (["same", "same"], WORDS, "", ["same", "same"]),
-        (["task=sums/arm=2m", "task=sums/arm=10m"], WORDS, "task=sums", ["2m", "10m"]),
-        (["arm=2m", "arm=10m"], WORDS, "", ["2m", "10m"]),
-        (["bs64-2e-4", "bs128-1e-4"], WORDS, "", ["bs64-2e-4", "bs128-1e-4"]),
-        (["bs64-lr1e-4", "bs64-lr2e-4"], WORDS, "bs64", ["lr1e-4", "lr2e-4"]),
-        (["clip=0.5", "clip=1.5"], WORDS, "", ["0.5", "1.5"]),
+        (["fig2/a", "fig2/b/c"], BY_FOLDER, "fig2", ["a", "b/c"]),
+        (["fig2/a"], BY_FOLDER, "", ["fig2/a"]),
+        (["x", "x/y"], BY_FOLDER, "", ["x", "x/y"]),
+        (["s/a-seed0", "s/a-seed1"], BY_FOLDER, "s", ["a-seed0", "a-seed1"]),
+        (["textcraft__main-clip-gp1.csv", "textcraft__main-pos.csv"], BY_WORD, "textcraft__main", ["clip-gp1", "pos"]),
+        (["run-1", "run-10"], BY_WORD, "run", ["1", "10"]),
+        (["alone"], BY_WORD, "", ["alone"]),
+        (["scalerl", "scalerl-b"], BY_WORD, "", ["scalerl", "scalerl-b"]),
+        (["same", "same"], BY_WORD, "", ["same", "same"]),
+        (["task=sums/arm=2m", "task=sums/arm=10m"], BY_WORD, "task=sums", ["2m", "10m"]),
+        (["arm=2m", "arm=10m"], BY_WORD, "", ["2m", "10m"]),
+        (["bs64-2e-4", "bs128-1e-4"], BY_WORD, "", ["bs64-2e-4", "bs128-1e-4"]),
+        (["bs64-lr1e-4", "bs64-lr2e-4"], BY_WORD, "bs64", ["lr1e-4", "lr2e-4"]),
+        (["clip=0.5", "clip=1.5"], BY_WORD, "", ["0.5", "1.5"]),
     ],
 )
 def test_names_leave_out_what_all_share(names: list[str], parts: str, shared: str, short: list[str]):

@@ -36,6 +36,7 @@ WHEN = {"run": "arm-seed0", "began": 10.0, "ended": 30.0, "began_compute": None,
 FALL = Fall(drop=VALUE, peak=0.7, now=0.088, last_good=80.0, num_after=12, probability=0.99)
 TO_DO = {"state": State.RISING, "action": Action.OPEN, "settled_at": 2.0}
 PAST = {"state": State.PAST_PEAK, "action": Action.STOP, "fall": FALL, "unit": "GPU-hours", "checkpoint": 320.0}
+COLUMN = {"column": "hours", "rule": "named", "others": ("step", "tokens"), "too_few": {"flops": 3}}
 NEEDED = {"compute": BY_SPEC["%"], "level": 0.9, "p_never": 0.99}
 DOUBLING = {"doubling": BY_SPEC["+r"], "worth": 0.01, "p_worth": 0.6}
 GIVEN: dict[str, Mapping[str, Any]] = {
@@ -44,6 +45,7 @@ GIVEN: dict[str, Mapping[str, Any]] = {
     "settle": {"a": "one", "b": "two", "times": 2.0, "seeds": 3},
     "either": COMPARED,
     "to_do": {**TO_DO, "settled_at": None},
+    "column": COLUMN,
     "ceiling_or_peak": {"ceiling": VALUE, "fall": None},
     "needed": NEEDED,
     "advice": {"answer": Answer.EITHER, "winner": None},
@@ -81,6 +83,9 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "to_do/flat": {**TO_DO, "state": State.FLAT},
     "to_do/checkpoint": PAST,
     "to_do/checkpoint by compute": {**PAST, "checkpoint": None},
+    "column/named": {**COLUMN, "rule": "option"},
+    "column/counted": {**COLUMN, "rule": "counted"},
+    "column/built": {**COLUMN, "rule": "clock"},
     "ceiling_or_peak/fallen": {"fall": FALL},
     "needed/never": {**NEEDED, "compute": None},
     "needed/not known": {**NEEDED, "compute": None, "p_never": 0.6},

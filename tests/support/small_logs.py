@@ -1,4 +1,4 @@
-"""Twenty small logs and what is asked of each: results of every kind that a document can show."""
+"""Small logs, a study, and what is asked of each: results of every kind that a document can show."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,10 +6,12 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from run_folders import write_study
 
 from scalerl.curves.paper import CEILINGS
 from scalerl.logs import Selection, read
 from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
+from scalerl.report.build import build_report
 from scalerl.report.options import FitOptions
 from scalerl.report.results import Result
 
@@ -97,6 +99,10 @@ def late(folder: Path) -> Result:
     return analyse_fit(read([path], Selection()), FitOptions())
 
 
+def study(folder: Path) -> Result:
+    return build_report([write_study(folder / "study", num=14)], Selection(), FitOptions())
+
+
 PAPER = FitOptions(method="paper")
 EARLY, NOISY = rise(midpoint=3.0, noise=0.001), rise(noise=0.02, midpoint=30)
 RESULTS: dict[str, tuple[Callable[[Path], Result], set[str]]] = {
@@ -118,8 +124,9 @@ RESULTS: dict[str, tuple[Callable[[Path], Result], set[str]]] = {
     "seeds": (seeds, {"seeds_by_name", "ceiling"}),
     "paper": (coarsely(one(rise(), PAPER)), {"paper"}),
     "paper pair": (coarsely(several(rise(), rise(0.6, seed=1), options=PAPER)), {"paper_ceiling"}),
-    "several axes": (several(rise(), rise(0.69, seed=1, midpoint=6.0), paces=(1.0, 8.0)), {"columns"}),
+    "several axes": (several(rise(), rise(0.69, seed=1, midpoint=6.0), paces=(1.0, 8.0)), {"columns_recognised"}),
     "price": (one(rise(), FitOptions(price=2.5)), {"doubling"}),
     "forecast": (forecast([200.0, 1e5], [0.5, 0.99]), {"forecast_at", "far"}),
     "back-test": (backtest, {"not_scored"}),
+    "study": (study, {"take", "default_budget"}),
 }

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from scalerl.logs.plan import Choice
-    from scalerl.logs.series import Series
     from scalerl.report.document import Section
 
 _PIPE_WIDTH = 100_000
@@ -197,31 +195,6 @@ def ended_by_ctrl_c() -> Iterator[None]:
     finally:
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def column_origins(series: "Sequence[Series]") -> dict[str, str]:
-    """Return why columns of compute or reward were chosen that the user did not name or that are not in the logs."""
-    from scalerl.logs.plan import BUILT
-
-    origins: dict[str, str] = {}
-    for curve in series:
-        for role, column in (("x", curve.x_label), ("y", curve.y_label)):
-            why = curve.plan.get(role)
-            if why is not None and why.rule != "option":
-                built = "the number of the row" if why.rule == "counted" else "built from the log's times"
-                origins[column] = built if why.rule in BUILT else _recognised(why)
-    return origins
-
-
-def _recognised(why: "Choice") -> str:
-    """Say why a column was chosen: the alternatives, and those with too few rows."""
-    from scalerl.logs.frame import listed
-
-    few = [f"{name} ({rows})" for name, rows in why.too_few.items()]
-    parts = ["recognised"]
-    parts += [f"also there: {listed(list(why.others))}"] if why.others else []
-    parts += [f"too few rows in {listed(few)}"] if few else []
-    return "; ".join(parts)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> "RichTable":

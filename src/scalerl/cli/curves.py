@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import column_origins, print_json, show
+from scalerl.cli.console import print_json, show
 from scalerl.cli.options import Parsed, ParsedList, flag, option, rare
 from scalerl.errors import UsageError
 
@@ -336,14 +336,13 @@ def _run(
 
     series, options = read(common, holdout=holdout)
     result = analyse(series, options)
-    origins = column_origins(series)
     drawn = common.drawn(lambda path: _draw(result, path))
 
     def text() -> list[Any]:
         hint = sections(("hint", "", () if common.explain else [say("explain")]))
-        return [render((*document(result, origins), *hint), TERMINAL, explain=common.explain), *drawn]
+        return [render((*document(result), *hint), TERMINAL, explain=common.explain), *drawn]
 
-    show(result.command, common.as_json, lambda: result_json(result, origins), text)
+    show(result.command, common.as_json, lambda: result_json(result), text)
     return result
 
 

@@ -79,7 +79,7 @@ def plan(
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, worth=common.worth, level=common.level)
-    show_document("plan", common.as_json, plain(planned), plans.plan_document(planned, candidates, curves))
+    show_document("plan", common.as_json, plain(planned), plans.plan_document(planned, curves))
 
 
 @shares_options("start", "plot", "explain", "method")

@@ -20,6 +20,7 @@ from scalerl.errors import InputError, NoCurveError
 from scalerl.joint.pool import pool, siblings
 from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.facts import sentence
+from scalerl.logs.frame import grouped
 from scalerl.logs.series import Series
 from scalerl.report.document import Level, Say, say
 from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, unit_of
@@ -76,10 +77,8 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
 
 def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
     """Compare the curves of each evaluation set; raise InputError if no set has two."""
-    sets: dict[str | None, list[str]] = {}
-    for data in series:
-        sets.setdefault(data.evaluation_set, []).append(data.name)
-    if max(map(len, sets.values()), default=0) < 2:
+    sets = grouped(series, lambda data: data.evaluation_set)
+    if max(map(len, sets), default=0) < 2:
         number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
         facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
         joined = "".join(f" {each}" for each in dict.fromkeys(map(sentence, facts)))
@@ -238,25 +237,26 @@ def pooled(
     """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide."""
     earlier = None if options.prior is None else read_prior(options.prior)
     # By place: curves of several evaluation sets may share a name.
-    fits = {str(place): curve.fit for place, curve in enumerate(curves)}
-    tasks: dict[tuple[Any, ...], dict[str, Fit]] = {}
-    for place, curve in zip(fits, curves if options.method == "posterior" else (), strict=False):
-        data = curve.series
-        task = (data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale)
-        tasks.setdefault(task, {})[place] = curve.fit
-    for (axis, *_), own in tasks.items():
-        known = () if earlier is None else earlier.on_axis(axis)
-        for names in [(name,) for name in own] if options.alone else siblings(own):
-            fits |= pool({name: own[name] for name in names}, known, call)
+    of = {str(place): curve for place, curve in enumerate(curves)}
+    fits = {place: curve.fit for place, curve in of.items()}
+    for places in grouped(of if options.method == "posterior" else (), lambda place: _task(of[place])):
+        own = {place: fits[place] for place in places}
+        known = () if earlier is None else earlier.on_axis(of[places[0]].axis)
+        for alike in [(place,) for place in own] if options.alone else siblings(own):
+            fits |= pool({place: own[place] for place in alike}, known, call)
+    decisions = {}
     # Curves of one scale of rewards share a worth.
-    of_scale: dict[Any, list[Fit]] = {}
-    for place, curve in zip(fits, curves, strict=True):
-        of_scale.setdefault(curve.series.y_scale, []).append(fits[place])
-    worths = {scale: default_worth(own) if options.worth is None else options.worth for scale, own in of_scale.items()}
-    return [
-        replace(curve, fit=fits[place], decision=_decision(fits[place], worths[curve.series.y_scale]))
-        for place, curve in zip(fits, curves, strict=True)
-    ]
+    for places in grouped(of, lambda place: of[place].series.y_scale):
+        own = {place: fits[place] for place in places}
+        worth = default_worth([*own.values()]) if options.worth is None else options.worth
+        decisions |= {place: _decision(fit, worth) for place, fit in own.items()}
+    return [replace(curve, fit=fits[place], decision=decisions[place]) for place, curve in of.items()]
+
+
+def _task(curve: CurveResult) -> tuple[Any, ...]:
+    """Return what curves that inform each other have in common."""
+    data = curve.series
+    return data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale
 
 
 def _decision(fit: Fit, worth: float | None) -> Decision | None:

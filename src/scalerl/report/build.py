@@ -11,6 +11,7 @@ from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.formats import Log, read_logs
+from scalerl.logs.frame import grouped
 from scalerl.logs.names import file_names
 from scalerl.report.analyse import HALF, compared, fitted_curves, pool_notes
 from scalerl.report.arms import hours_name, joined_seeds, uneven_pace
@@ -175,11 +176,14 @@ def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:
     """Return, for each evaluation set, the curves that were evaluated on other prompts than most."""
     others = {}
     for name in result.sets:
-        groups: dict[frozenset[str], list[str]] = {}
-        for curve in result.members(name):
-            if (known := curve.series.evaluation) is not None:
-                groups.setdefault(frozenset(each.partition("@")[0] for each in known), []).append(curve.name)
+        groups = [group for group in grouped(result.members(name), _prompts) if _prompts(group[0])]
         if len(groups) > 1:
-            most = max(groups.values(), key=len)
-            others[name] = tuple(sorted(each for names in groups.values() if names is not most for each in names))
+            groups.remove(max(groups, key=len))
+            others[name] = tuple(sorted(curve.name for group in groups for curve in group))
     return others
+
+
+def _prompts(curve: CurveResult) -> frozenset[str]:
+    """Return the names of the prompts that a curve was evaluated on; none where they are not known."""
+    known = curve.series.evaluation
+    return frozenset() if known is None else frozenset(each.partition("@")[0] for each in known)

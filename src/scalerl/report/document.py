@@ -151,6 +151,8 @@ class Lines:
     """(Name, colour, steps, values) of each run."""
     limit: float | None = None
     """Value beyond which an alarm is raised."""
+    has_legend: bool = False
+    """Whether the lines are named below; those of runs have the colours of their curves."""
     counted: str = "step"
     level: Level = Level.WHY
 

@@ -29,7 +29,7 @@ MARGIN = 1 / 40  # room beside the data, as a share of the axis
 DIFFERENT_UNITS = "compute (different units)"
 ODDS = (0.02, 50.0)
 """Range of won over left gain within which noise does not decide."""
-FOLDERS, WORDS = r"[^/]+|/", r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
+BY_FOLDER, BY_WORD = r"[^/]+|/", r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
 """Parts of names: folders, or words and numbers."""
 
 
@@ -209,12 +209,12 @@ def straight_chart(fits: Mapping[str, Fit], colours: Mapping[str, int], unit: st
     return Curves(key="straight", drawn=tuple(drawn), x_label=unit, y_label=label, note=note, level=Level.DETAIL)
 
 
-def short_names(names: Sequence[str], parts: str = FOLDERS) -> tuple[str, list[str]]:
+def short_names(names: Sequence[str], parts: str = BY_FOLDER) -> tuple[str, list[str]]:
     """Return what all names begin with, and the names without what all begin and end with, cut between `parts`.
 
     >>> short_names(["fig2/a-1", "fig2/b-1"])
     ('fig2', ['a-1', 'b-1'])
-    >>> short_names(["textcraft-main-clip.csv", "textcraft-main-pos.csv"], WORDS)
+    >>> short_names(["textcraft-main-clip.csv", "textcraft-main-pos.csv"], BY_WORD)
     ('textcraft-main', ['clip', 'pos'])
     """
     if len(names) < 2:

@@ -23,10 +23,10 @@ from scalerl.curves import Comparison, Fit
 from scalerl.errors import InputError, StoreError
 from scalerl.report.document import Curves, Drawn, Level, say
 from scalerl.report.figures import (
-    FOLDERS,
+    BY_FOLDER,
+    BY_WORD,
     MOST_BANDS,
     ODDS,
-    WORDS,
     Limits,
     chart,
     compute_ticks,
@@ -39,7 +39,7 @@ from scalerl.report.results import CurveResult, Result
 
 SUFFIXES = (".png", ".svg")
 DPI = 160
-TICK_INCHES = 0.6  # width of a tick's text, such as 1.5e14, with the space around it
+TICK_INCHES = 0.5  # width of a tick's text, such as 1.5e14
 MOST_NAMED = 60  # curves in the legend
 LEGEND = {"loc": "outside lower left", "frameon": False, "alignment": "left", "fontsize": 7.5, "title_fontsize": 7.5}
 # Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
@@ -168,7 +168,7 @@ def picture_of(result: Result, evaluation_set: str | None = None, title: str = "
     ladder = ladder if ladder and ladder.standings else None
     drawn = chart(curves, "picture", at=at, num=120)
     names = [curve.name for curve in curves]
-    shared, labels = short_names(names, FOLDERS if ladder is None else WORDS)
+    shared, labels = short_names(names, BY_FOLDER if ladder is None else BY_WORD)
     comparisons = [each for each in result.comparisons.values() if isinstance(each, Comparison)]
     p_best = {each.name: each.p_best for comparison in comparisons for each in comparison.standings}
     usual = shared or (labels[0] if len(labels) == 1 else f"{drawn.y_label} of {len(labels)} curves")
@@ -187,7 +187,7 @@ def picture_of(result: Result, evaluation_set: str | None = None, title: str = "
 def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> str:
     """Return the name, P(best), the parameters with the ceiling's interval or the peak, and the state."""
     parts = [cut(label, 60)]
-    parts += [] if p_best is None else [f"P(best) {p_best:.2f}"]
+    parts += [] if p_best is None else [say("legend_p_best", p_best=p_best).text]
     if curve.fall is not None:
         parts.append(say("legend_peak", Level.WHY, curve.fall, curve).text)
     elif curve.ceiling is not None:

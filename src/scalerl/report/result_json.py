@@ -1,7 +1,5 @@
 """`result_json`: what `--json` prints of a result: numbers under their names, and the sections with their sentences."""
 
-from collections.abc import Mapping
-
 from scalerl.curves import Comparison, PaperComparison
 from scalerl.logs.series import Series
 from scalerl.report.document import Json, picked, plain, to_json
@@ -20,7 +18,7 @@ COMPARISON_KEYS = (
 PAPER_KEYS = ("answer", "winner", "standings", "shared_ceiling")
 
 
-def result_json(result: Result, origins: Mapping[str, str] | None = None) -> Json:
+def result_json(result: Result) -> Json:
     """Return what `--json` prints: numbers under their names, and the sections with their sentences."""
     by_axis = [(name, each) for name, answers in result.by_axis.items() for each in answers]
     return {
@@ -32,7 +30,7 @@ def result_json(result: Result, origins: Mapping[str, str] | None = None) -> Jso
             for name, each in by_axis
         ],
         "worth": plain(result.worth),
-        "sections": to_json(document(result, origins)),
+        "sections": to_json(document(result)),
     }
 
 

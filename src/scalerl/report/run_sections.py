@@ -90,7 +90,7 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
             lines = tuple((f"pass@{k}", place, steps, rounded(np.array(values), 5))
                           for place, (k, values) in enumerate(by_k.items()))  # fmt: skip
             title = ", ".join(filter(None, ("pass@k", run.name if len(runs) > 1 else "", name)))
-            yield Lines(key=f"pass/{run.name}/{name}", title=title, lines=lines)
+            yield Lines(key=f"pass/{run.name}/{name}", title=title, lines=lines, has_legend=True)
 
 
 # Cost -----------------------------------------------------------------------------------------------------------------

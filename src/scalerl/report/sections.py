@@ -5,13 +5,13 @@ decides nothing and words nothing. `run_sections.py` has those on runs.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, Value
 from scalerl.joint.bank import place
-from scalerl.logs.facts import Fact
-from scalerl.logs.frame import listed
+from scalerl.logs.frame import grouped, listed
+from scalerl.logs.plan import Choice
 from scalerl.logs.series import uneven_steps
 from scalerl.report import words
 from scalerl.report.analyse import HALF, missing_say
@@ -44,14 +44,14 @@ QUIET_FACTS = (
 """What was decided about a log and hardly changes the answer."""
 
 
-def document(result: Result, origins: Mapping[str, str] | None = None) -> Document:
-    """Return everything there is to say. `origins`: why columns were taken that the user did not name."""
+def document(result: Result) -> Document:
+    """Return everything there is to say."""
     by_set = [
         (f"{key}/{name}", titled(title, name), make(result, name))
         for name in result.sets
         for key, (title, make) in OF_A_SET.items()
     ]
-    return sections(*by_set, *of_runs(result), ("log", "What was read", log_says(result, origins or {})))
+    return sections(*by_set, *of_runs(result), ("log", "What was read", log_says(result)))
 
 
 def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
@@ -417,7 +417,7 @@ PARAMETER_COLUMNS = {
 # What was read --------------------------------------------------------------------------------------------------------
 
 
-def log_says(result: Result, origins: Mapping[str, str]) -> Blocks:
+def log_says(result: Result) -> Blocks:
     """Say which columns were read, what was decided about the logs, and what could not be used."""
     for data in result.left_out:
         yield say("problem", WARNING, data)
@@ -426,30 +426,34 @@ def log_says(result: Result, origins: Mapping[str, str]) -> Blocks:
     if result.options.price is not None and all(curve.price is None for curve in result.curves):
         yield say("price_needs_hours", WARNING, unit=listed(sorted({curve.unit for curve in result.curves})))
     if result.command != "report":
-        columns = {
-            name: tuple(f"{column} ({origins[column]})" if origins.get(column) else column
-                        for column in dict.fromkeys(getattr(curve, role) for curve in result.curves))
-            for name, role in (("compute", "axis"), ("reward", "y"))
-        }  # fmt: skip
-        yield say("columns_recognised" if origins else "columns", **columns)
-    holders: dict[str, tuple[Fact, list[str]]] = {}
-    for curve in result.curves:
-        for fact in curve.series.facts:
-            holders.setdefault(repr(fact), (fact, []))[1].append(curve.name)
-    for fact, names in holders.values():
+        yield columns_say(result.curves)
+    held = [(fact, curve.name) for curve in result.curves for fact in curve.series.facts]
+    for same in grouped(held, lambda each: repr(each[0])):
+        fact, names = same[0][0], tuple(name for _, name in same)
         level = DETAIL if fact.kind in QUIET_FACTS else WHY
         if len(names) < len(result.curves):
-            yield say("holds_for", level, names=tuple(names))
+            yield say("holds_for", level, names=names)
         yield Say(fact.kind, fact.values, level)
+
+
+def columns_say(curves: Sequence[CurveResult]) -> Say:
+    """Return which columns were read, and why those were taken that the user did not name."""
+    chosen = {
+        name: {getattr(curve, column): curve.series.plan.get(role, Choice((), "option")) for curve in curves}
+        for name, column, role in (("compute", "axis", "x"), ("reward", "y", "y"))
+    }
+    is_named = all(why.rule == "option" for reasons in chosen.values() for why in reasons.values())
+    texts = {name: tuple(say("column", WHY, why, column=column).text for column, why in reasons.items())
+             for name, reasons in chosen.items()}  # fmt: skip
+    return say("columns" if is_named else "columns_recognised", **texts)
 
 
 def equal_curves(result: Result) -> Iterator[Say]:
     """Yield the curves with the same reward everywhere: their settings had no effect, or a log was given twice."""
-    alike: dict[tuple[str, bytes], list[str]] = {}
-    for curve in result.curves:
-        if len(set(curve.series.reward)) > 2:
-            alike.setdefault((curve.evaluation_set, curve.series.reward.tobytes()), []).append(curve.name)
-    yield from (say("equal_curves", WARNING, names=tuple(names)) for names in alike.values() if len(names) > 1)
+    moving = [curve for curve in result.curves if len(set(curve.series.reward)) > 2]
+    for alike in grouped(moving, lambda curve: (curve.evaluation_set, curve.series.reward.tobytes())):
+        if len(alike) > 1:
+            yield say("equal_curves", WARNING, names=tuple(curve.name for curve in alike))
 
 
 OF_A_SET: dict[str, tuple[str, Callable[[Result, str], Blocks]]] = {

@@ -1,6 +1,6 @@
 """Charts of the page as SVG, from the same values as the pictures of `picture.py`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,29 +33,31 @@ class Frame:
         low, high = self.limits.y
         return self.size[1] - BOTTOM - (np.asarray(values) - low) / (high - low) * (self.size[1] - TOP - BOTTOM)
 
-    def path(self, x: Array, y: Array, **given: object) -> Markup:
+    def path(self, x: Array, y: Array, *inside: Markup, **given: object) -> Markup:
         """Return the line through points."""
         places = [f"{at:.1f} {height:.1f}" for at, height in zip(self.x(x), self.y(y), strict=True)]
-        return tag("path", d=f"M{'L'.join(places)}" if places else None, **given)
+        return tag("path", *inside, d=f"M{'L'.join(places)}" if places else None, **given)
 
     def drawn(self, label: str, x_label: str, y_label: str, *inside: Markup) -> Markup:
         """Return the chart: its axes, and what is drawn inside them."""
         (width, height), floor = self.size, self.size[1] - BOTTOM
         x_ticks = compute_ticks(*self.limits.x) if self.is_log else even_ticks(*self.limits.x, most=5)
         y_ticks = even_ticks(*self.limits.y, most=height // 48)
-        axes = []
+        axes = [tag("path", class_="axis", d=f"M{LEFT} {floor}H{width - RIGHT}")]
         for at, tick in zip(self.x(x_ticks), x_ticks, strict=True):
             axes.append(tag("path", class_="axis", d=f"M{at:.1f} {floor}v5"))
-            axes.append(tag("text", short_compute_text(tick), x=f"{at:.1f}", y=floor + 18, text_anchor="middle"))
+            axes.append(_text(short_compute_text(tick), at, floor + 18, "middle"))
         for at, tick in zip(self.y(y_ticks), y_ticks, strict=True):
             axes.append(tag("path", class_="grid", d=f"M{LEFT} {at:.1f}H{width - RIGHT}"))
-            axes.append(tag("text", short_compute_text(tick), x=LEFT - 8, y=f"{at + 4:.1f}", text_anchor="end"))
-        axes.append(tag("path", class_="axis", d=f"M{LEFT} {floor}H{width - RIGHT}"))
-        axes.append(tag("text", x_label, x=width - RIGHT, y=height - 4, text_anchor="end"))
-        axes.append(tag("text", y_label, x=0, y=12))
+            axes.append(_text(short_compute_text(tick), LEFT - 8, at + 4, "end"))
+        axes += [_text(x_label, width - RIGHT, height - 4, "end"), _text(y_label, 0, 12)]
         clipped = tag("svg", *inside, x=LEFT, y=TOP, width=width - LEFT - RIGHT, height=floor - TOP,
                       viewBox=f"{LEFT} {TOP} {width - LEFT - RIGHT} {floor - TOP}")  # fmt: skip
         return tag("svg", *axes, clipped, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+
+
+def _text(text: str, x: float, y: float, anchor: str = "start") -> Markup:
+    return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
 
 
 def colour_class(colour: int) -> str:
@@ -68,12 +70,17 @@ def curves_svg(block: Curves) -> Markup:
     inside = [tag("g", *_curve(frame, each), class_=f"curve {colour_class(each.colour)}") for each in block.drawn]
     if block.at is not None:
         inside.append(tag("path", class_="target", d=f"M{frame.x(block.at):.1f} {TOP}V{WIDE[1] - BOTTOM}"))
-    names = [tag("span", tag("span", class_="dot"), each.name, class_=f"chip {colour_class(each.colour)}")
-             for each in block.drawn]  # fmt: skip
     chart = frame.drawn(block.key, block.x_label, block.y_label.replace("_", " "), *inside)
-    legend = [tag("div", *names, class_="chips")] if len(names) > 1 else []
     note = [] if block.note is None else [tag("figcaption", block.note.text)]
-    return tag("figure", chart, *legend, *note, data_key=block.key, class_="curves")
+    return tag("figure", chart, *_legend((each.name, each.colour) for each in block.drawn), *note,
+               data_key=block.key, class_="curves")  # fmt: skip
+
+
+def _legend(names: Iterable[tuple[str, int]]) -> list[Markup]:
+    """Return the names of lines with their colours; nothing for a single one."""
+    chips = [tag("span", tag("span", class_="dot"), name, class_=f"chip {colour_class(colour)}")
+             for name, colour in names]  # fmt: skip
+    return [tag("div", *chips, class_="chips")] if len(chips) > 1 else []
 
 
 def _curve(frame: Frame, each: Drawn) -> Iterator[Markup]:
@@ -116,8 +123,11 @@ def lines_svg(block: Lines) -> Markup:
     low = min(float(ys.min()), 0.0)
     limits = Limits(x=(xs.min(), max(xs.max(), xs.min() + 1)), y=(low, top + 0.08 * (top - low) or 1.0))
     frame = Frame(size=SMALL, limits=limits, is_log=False)
-    inside = [frame.path(x, y, class_=f"line {colour_class(colour)}") for _, colour, x, y in known]
+    inside = [
+        frame.path(x, y, tag("title", name), class_=f"line {colour_class(colour)}") for name, colour, x, y in known
+    ]
     if block.limit is not None and block.limit < limits.y[1]:
         inside.append(frame.path(np.array(limits.x), np.full(2, block.limit), class_="limit"))
-    return tag("figure", tag("h3", block.title), frame.drawn(block.title, block.counted, "", *inside),
+    legend = _legend((name, colour) for name, colour, *_ in known) if block.has_legend else []
+    return tag("figure", tag("h3", block.title), frame.drawn(block.title, block.counted, "", *inside), *legend,
                data_key=block.key, class_="lines")  # fmt: skip

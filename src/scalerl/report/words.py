@@ -16,6 +16,8 @@ from typing import Any
 
 from scalerl.curves import Action, State, Value, tails
 from scalerl.logs.facts import SENTENCES
+from scalerl.logs.frame import listed
+from scalerl.logs.plan import BUILT
 from scalerl.report.numbers import (
     compute_text,
     duration,
@@ -140,6 +142,18 @@ def to_do(values: Values) -> str:
 TO_DO = {State.TOO_EARLY: "wait: too early to judge", State.FLAT: "look into the recipe"}
 
 
+def column(values: Values) -> str:
+    """Name a column; of one that the user did not name, say why it was taken, and what else could have been."""
+    rule, few = values["rule"], [f"{name} ({rows})" for name, rows in values["too_few"].items()]
+    if rule == "option":
+        return values["column"]
+    how = ["the number of the row" if rule == "counted" else "built from the log's times"]
+    if rule not in BUILT:
+        others = [f"also there: {listed(list(values['others']))}"] if values["others"] else []
+        how = ["recognised", *others, *([f"too few rows in {listed(few)}"] if few else [])]
+    return f"{values['column']} ({'; '.join(how)})"
+
+
 def ceiling_or_peak(values: Values) -> str:
     return filled("{ceiling:r}" if values["fall"] is None else "peak {fall.peak:r}", values)
 
@@ -149,7 +163,7 @@ def needed(values: Values) -> str:
     if values["compute"] is not None:
         return filled("{compute:c}", values)
     is_sure = values["p_never"] is None or values["p_never"] >= tails(values["level"])[1]
-    return "never" if is_sure else filled("not known: P(never) {p_never:.2f}", values)
+    return "never" if is_sure else filled("not known: P(never) {p_never:p}", values)
 
 
 def advice(values: Values) -> str:
@@ -408,6 +422,7 @@ WORDS: dict[str, Words] = {
         "times of a log."
     ),
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
+    "column": column,
     # In cells of tables
     "to_do": to_do,
     "ceiling_or_peak": ceiling_or_peak,
@@ -420,6 +435,7 @@ WORDS: dict[str, Words] = {
         "is the exponent B. A steeper line is more efficient, and half is won where the line crosses 0."
     ),
     "picture_note": _picture_note,
+    "legend_p_best": "P(best) {p_best:p}",
     "legend_peak": "peak {peak:r} at {last_good:C}",
     "legend_curve": "A {ceiling:r}, B {exponent:.2f}, C_mid {midpoint:c}",
     "no_curve_yet": "There is no curve yet.",

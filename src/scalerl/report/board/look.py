@@ -17,10 +17,8 @@ from scalerl.errors import UserError
 from scalerl.logs import Selection
 from scalerl.report import analyse
 from scalerl.report.build import report_on
-from scalerl.report.document import Json, Level, Say, picked, say, sections, to_json
-from scalerl.report.markup import Markup
+from scalerl.report.document import Document, Json, Level, Say, picked, say, says, sections
 from scalerl.report.options import FitOptions
-from scalerl.report.page import html
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
@@ -53,9 +51,7 @@ class Look:
 
     row: Json
     """In the list of runs."""
-    sections: list[Json] = field(default_factory=list)
-    html: Markup = field(default_factory=Markup)
-    """The same sections as the page shows them."""
+    document: Document = ()
     lines: list[Json] = field(default_factory=list)
     """In the overview: a line for each curve; one line for a run without a curve."""
     num_samples: int = 0
@@ -177,11 +173,10 @@ def _look(result: Result, problems: Sequence[Say]) -> Look:
         for each in document(result)
         if each.key.split("/")[0] in TOGETHER or (source.kind != "all" and each.key != "samples")
     ]
-    shown = [*sections(("problems", "", [*source.faults, *problems])), *shown]
-    made = to_json(shown)
+    shown = (*sections(("problems", "", [*source.faults, *problems])), *shown)
     problem = " ".join(each.text for each in problems)
     row: Json = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
-    seen = Look(row=row, sections=made, html=html(shown), is_empty=not result.curves)
+    seen = Look(row=row, document=shown, is_empty=not result.curves)
     if source.kind in ("study", "all"):
         return seen
     (run,), curves = result.runs, [curve for curve in result.curves if len(curve.series.reward)]
@@ -191,19 +186,19 @@ def _look(result: Result, problems: Sequence[Say]) -> Look:
         **picked(("status", "reason", "format"), run),
         "step": f"{run.counted} {steps[-1]:,.0f}" if len(steps) else "",
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
-        "num_alarms": sum(is_alarm(each) for part in made for each in part["blocks"]),
+        "num_alarms": sum(map(is_alarm, says(shown))),
     }
     several = len({curve.name for curve in curves}) > 1
     seen.lines = [_line(row, curve, several=several) for curve in curves]
-    seen.lines = seen.lines or [{**row, "curve": "", **dict.fromkeys(CELLS, "")}]
+    seen.lines = seen.lines or [{**row, "curve": "", **dict.fromkeys(CELLS, ""), "do": problem}]
     seen.num_samples = len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0
     seen.is_empty = not result.curves and not run.columns
     return seen
 
 
-def is_alarm(block: Json) -> bool:
-    """Return whether a block of a section warns of something that goes on."""
-    return block["type"] == "say" and block["kind"].startswith("alarm_") and block["level"] == Level.WARNING
+def is_alarm(each: Say) -> bool:
+    """Return whether a sentence warns of something that goes on."""
+    return each.kind.startswith("alarm_") and each.level == Level.WARNING
 
 
 CELLS = {

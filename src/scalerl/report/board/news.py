@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scalerl.report.board.look import Look, is_alarm
-from scalerl.report.document import Json, Level
+from scalerl.report.document import Level, Say, says
 
 Key = tuple[str, ...]
 ENDS = ("done", "failed", "stopped")
@@ -28,22 +28,22 @@ class News:
 
     def __call__(self, look: Look) -> None:
         row = look.row
-        says = [block for section in look.sections for block in section["blocks"] if block["type"] == "say"]
-        answers = [each for each in says if each["level"] == Level.ANSWER]
+        said = [*says(look.document)]
+        answers = [each for each in said if each.level == Level.ANSWER]
         # The alarms of a study are those of its runs.
-        alarms = [each for each in says if is_alarm(each)] if row["kind"] in ("run", "log") else []
+        alarms = [each for each in said if is_alarm(each)] if row["kind"] in ("run", "log") else []
         is_first, before = row["key"] not in self._known, self._known.get(row["key"], Known())
         # Numbers that moved make no other decision, and a look without an answer forgets none.
         now = Known(tuple(map(_key, answers)) or before.decision, frozenset(map(_key, alarms)), row.get("status", ""))
         self._known[row["key"]] = now
-        news = [" ".join(each["text"] for each in answers)] if now.decision != before.decision else []
-        news += [f"Warning: {each['text']}" for each in alarms if _key(each) not in before.alarms]
+        news = [" ".join(each.text for each in answers)] if now.decision != before.decision else []
+        news += [f"Warning: {each.text}" for each in alarms if _key(each) not in before.alarms]
         if now.status != before.status and now.status in ENDS:
             news.append(f"{now.status}: {row['reason']}".removesuffix(": "))
         for text in () if is_first else news:
             self._send(f"{row['name']}: {text}")
 
 
-def _key(each: Json) -> Key:
+def _key(each: Say) -> Key:
     """Return what makes a sentence another one: its kind, and the words among its values."""
-    return each["kind"], *(value for _, value in sorted(each["values"].items()) if isinstance(value, str))
+    return each.kind, *(value for _, value in sorted(each.values.items()) if isinstance(value, str))

@@ -65,7 +65,7 @@ def article(look: Look) -> Markup:
         texts = [": ".join(filter(None, (kind, row["reason"]))), row["step"], f"changed at {changed}"]
         state = tag("span", class_=f"state {row['status']}", aria_hidden="true")
         head = [tag("p", state, *(tag("span", text) for text in texts if text), class_="head")]
-    return tag("article", tag("h1", row["name"]), *head, look.html, data_samples=look.num_samples)
+    return tag("article", tag("h1", row["name"]), *head, html(look.document), data_samples=look.num_samples)
 
 
 def found_samples(found: Json) -> Markup:
@@ -79,7 +79,3 @@ def found_samples(found: Json) -> Markup:
     more = found["next"]
     older = [] if more is None else [tag("button", "Older samples", type="button", class_="plain", data_before=more)]
     return joined(*cards, tag("p", found["status"], class_="sub", role="status"), *older)
-
-
-def overview_html(document: Document, together: Markup) -> Markup:
-    return tag("article", html(document), together)

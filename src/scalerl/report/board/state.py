@@ -19,10 +19,11 @@ from typing import Any
 from scalerl.errors import WorkerDied
 from scalerl.report import samples
 from scalerl.report.board.look import Look, files_of, look, unreadable
-from scalerl.report.board.pages import article, navigation, overview, overview_html
+from scalerl.report.board.pages import article, navigation, overview
 from scalerl.report.document import Document, Json, to_json
 from scalerl.report.inside import Root, read_object
-from scalerl.report.markup import Markup
+from scalerl.report.markup import Markup, tag
+from scalerl.report.page import html
 from scalerl.report.places import Source, discover
 from scalerl.report.workers import Workers, num_cores
 from scalerl.store import SAMPLES, STATUS, current_status
@@ -206,7 +207,7 @@ class Board:
                 "version": self.version,
                 "runs": [{**look.row, "version": item.version} for item, look in runs],
                 "studies": [look.row for item, look in shown if item.source.kind == "study"],
-                "sections": [*to_json(self._overview()), *self._together().sections],
+                "sections": to_json(self._overview()),
             }
 
     def detail(self, key: str) -> Json | None:
@@ -216,7 +217,12 @@ class Board:
             seen = None if item is None else item.look
             if item is None or seen is None:
                 return None
-            return {**seen.row, "sections": seen.sections, "num_samples": seen.num_samples, "version": item.version}
+            return {
+                **seen.row,
+                "sections": to_json(seen.document),
+                "num_samples": seen.num_samples,
+                "version": item.version,
+            }
 
     def part(self, key: str) -> bytes | None:
         """Return a part of the page as HTML: `list`, `overview`, or that of the key of a run or study."""
@@ -228,7 +234,7 @@ class Board:
             if key == "list":
                 return self._cached(key, self.version, self._navigation)
             if key == "overview":
-                return self._cached(key, self.version, lambda: overview_html(self._overview(), self._together().html))
+                return self._cached(key, self.version, lambda: tag("article", html(self._overview())))
         return None
 
     def _navigation(self) -> Markup:
@@ -236,12 +242,11 @@ class Board:
         return navigation(*([row for row in rows if row["kind"] in kinds] for kinds in (("run", "log"), ("study",))))
 
     def _overview(self) -> Document:
+        """Return all runs and logs in a table, and everything together where that is compared."""
         paths = tuple(str(root.path) for root in self.roots)
-        return overview([look for _, look in self._shown() if look.lines], self._notes, paths)
-
-    def _together(self) -> Look:
-        """Return the look at everything together; an empty one where that is not compared."""
-        return next((look for _, look in self._shown() if look.row["kind"] == "all"), Look(row={}))
+        looks = [look for _, look in self._shown()]
+        together = next((look.document for look in looks if look.row["kind"] == "all"), ())
+        return (*overview([look for look in looks if look.lines], self._notes, paths), *together)
 
     def _cached(self, key: str, version: int, make: Callable[[], Markup]) -> bytes:
         """Return what `make` returns; it is called once for each version of a key."""

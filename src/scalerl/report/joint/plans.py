@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from scalerl.curves import Answer, Fit, Value
 from scalerl.errors import InputError
 from scalerl.joint.plan import Candidate, Planned, Reason
-from scalerl.joint.pool import pool
 from scalerl.report.document import Document, Level, Say, say, sections, table
 from scalerl.report.numbers import compute_text
 from scalerl.report.options import check_one_axis
@@ -17,7 +16,7 @@ TOLERANCE = 1.01
 
 
 def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candidate]:
-    """Return the arms of a plan with pooled fits; InputError if they cannot be planned together."""
+    """Return the arms of a plan; InputError if they cannot be planned together."""
     check_one_axis([curve.series for curve in curves], "arms must be on one axis of compute to be planned")
     if len(curves) < 2:
         raise InputError(f"only one arm ({curves[0].name}) was found and two or more are needed to plan")
@@ -27,26 +26,19 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
             raise InputError(
                 f"--target {target:g} lies below what {name} has spent already ({amount:g}): name a larger target"
             )
-    fits = pool(fits_of(curves))
     return [
-        Candidate(
-            name=curve.name,
-            spent=spent[curve.name],
-            fit=fits[curve.name],
-            num_runs=fits[curve.name].num_runs,
-        )
+        Candidate(name=curve.name, spent=spent[curve.name], fit=curve.fit, num_runs=curve.fit.num_runs)
         for curve in curves
     ]
 
 
-def plan_document(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult]) -> Document:
+def plan_document(planned: Planned, curves: Sequence[CurveResult]) -> Document:
     """Return the plan: the decision first, then a line for each arm."""
-    fits = {arm.name: arm.fit for arm in candidates}
-    rows = []
+    fits, rows = fits_of(curves), []
     for arm in planned.arms:
         value = arm.value if math.isfinite(arm.value) and arm.action == "continue" else None
         advice = arm.action if arm.reason is None else f"{arm.action}: {arm.reason}"
-        rows.append(({"alone": _alone(fits.get(arm.name), planned.target), "value": value, "advice": advice}, arm))
+        rows.append(({"alone": _alone(fits[arm.name], planned.target), "value": value, "advice": advice}, arm))
     unit, target = curves[0].unit, compute_text(planned.target)
     columns = {head.format(unit=unit, target=target): template for head, template in PLAN_COLUMNS.items()}
     return sections(("plan", "Plan", [*plan_says(planned, curves[0]), table("plan", columns, rows, right=1)]))
@@ -85,9 +77,10 @@ def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
             yield say(f"plan_{reason.name.lower()}", names=names)
 
 
-def _alone(curve: Fit | None, target: float) -> Value | None:
-    own = curve.alone or curve if curve is not None else None
-    if own is None or not own.has_intervals:
+def _alone(curve: Fit, target: float) -> Value | None:
+    """Return the reward at the target as the curve's own points forecast it, without the others."""
+    own = curve.alone or curve
+    if not own.has_intervals:
         return None
     low, high = own.curve_interval([target])
     return Value(value=float(own.predict(target)), low=float(low[0]), high=float(high[0]))
