@@ -1,6 +1,6 @@
 """Charts of the page as SVG, from the same values as the pictures of `picture.py`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,24 +110,26 @@ def _line(frame: Frame, line: Line) -> Iterator[Markup]:
 
 def lines_svg(block: Lines) -> Markup:
     """Return the small chart of a column, a line for each run."""
-    known = []
-    for name, colour, steps, values in block.lines:
-        x, y = np.array(steps, dtype=float), np.array(values, dtype=float)
-        keep = np.isfinite(x) & np.isfinite(y)
-        known.append((name, colour, x[keep], y[keep]))
-    xs, ys = (np.concatenate([each[place] for each in known]) for place in (2, 3))
+    lines = [(name, colour, *_known(steps, values)) for name, colour, steps, values in block.lines]
+    xs, ys = (np.concatenate([line[place] for line in lines]) for place in (2, 3))
     if not len(xs):
         return Markup()
-    top = max(float(ys.max()), 0.0)
-    top = max(top, 1.1 * block.limit) if block.limit is not None and top > 0.4 * block.limit else top
-    low = min(float(ys.min()), 0.0)
+    low, top, limit = min(float(ys.min()), 0.0), max(float(ys.max()), 0.0), block.limit
+    if limit is not None and top > 0.4 * limit:
+        top = max(top, 1.1 * limit)
     limits = Limits(x=(xs.min(), max(xs.max(), xs.min() + 1)), y=(low, top + 0.08 * (top - low) or 1.0))
     frame = Frame(size=SMALL, limits=limits, is_log=False)
     inside = [
-        frame.path(x, y, tag("title", name), class_=f"line {colour_class(colour)}") for name, colour, x, y in known
+        frame.path(x, y, tag("title", name), class_=f"line {colour_class(colour)}") for name, colour, x, y in lines
     ]
-    if block.limit is not None and block.limit < limits.y[1]:
-        inside.append(frame.path(np.array(limits.x), np.full(2, block.limit), class_="limit"))
-    legend = _legend((name, colour) for name, colour, *_ in known) if block.has_legend else []
+    if limit is not None and limit < limits.y[1]:
+        inside.append(frame.path(np.array(limits.x), np.full(2, limit), class_="limit"))
+    legend = _legend((name, colour) for name, colour, *_ in lines) if block.has_legend else []
     return tag("figure", tag("h3", block.title), frame.drawn(block.title, block.counted, "", *inside), *legend,
                data_key=block.key, class_="lines")  # fmt: skip
+
+
+def _known(steps: Sequence[float | None], values: Sequence[float | None]) -> Array:
+    """Return steps and values where both are known."""
+    both = np.array([steps, values], dtype=float)
+    return both[:, np.isfinite(both).all(axis=0)]

@@ -1,6 +1,8 @@
 """`write_report`: from runs or logs to one HTML page, and Markdown with pictures for a paper or a pull request."""
 
+import threading
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +37,9 @@ def write_report(
     options: FitOptions | None = None,
 ) -> Written:
     """Write report.html, report.md and its pictures into `out` (the study's folder, else the current one)."""
+    if find_spec("matplotlib") is not None:
+        # It takes as long as ten fits, most of which other processes make meanwhile.
+        threading.Thread(target=import_module, args=("matplotlib.backends.backend_agg",), daemon=True).start()
     result = build_report(inputs, selection or Selection(), options or FitOptions())
     folder = out or result.study or Path()
     try:
