@@ -102,8 +102,8 @@ def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch
     assert [json.loads(text)["webhook"] for text in starts] == [chat.url] * 2
     assert f"dapo-seed3 failed: {reason}; its log is runs/small/logs/dapo-seed3.log" in result.stderr
     assert "To continue: the same command with --resume" in result.stderr
-    told = [(run["state"], run["reason"], run["step"]) for run in checked_json(result.stdout)["runs"]]
-    assert told == [("done", "", 2), ("failed", reason, 2)]
+    outcomes = [(run["state"], run["reason"], run["step"]) for run in checked_json(result.stdout)["runs"]]
+    assert outcomes == [("done", "", 2), ("failed", reason, 2)]
     fake_training(tmp_path, monkeypatch, {})
     study("small.toml", *changed, "--resume")
 
@@ -212,7 +212,7 @@ def test_summary_has_ceiling_state_and_action(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["tiny-loo", "--dry-run", "--resume"], "runs/tiny-loo contains no study to resume"),
         (["loss"], r"not set, so there is nothing to train: add --set model\.path=\.\.\. --set task\.name=\.\.\."),
@@ -220,11 +220,11 @@ def test_summary_has_ceiling_state_and_action(tmp_path):
         (["precision"], "nothing to compare no-fp32 with here\nfp32-\\w+ is not run: inert"),
     ],
 )
-def test_study_that_cannot_run_is_refused_first(tmp_path, monkeypatch, arguments, said):
+def test_study_that_cannot_run_is_refused_first(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     result = study(*arguments, exit_code=1)
     assert isinstance(result.exception, StudyError)
-    assert re.search(said, str(result.exception))
+    assert re.search(message, str(result.exception))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -255,7 +255,7 @@ def full(file: str, kept: int) -> str:
 
 
 INTERRUPTIONS: dict[str, tuple[int, Act, int, str, str, int, list[int]]] = {
-    # When, what, exit code, what is said, status, step of the last checkpoint, steps that were evaluated.
+    # When, what, exit code, message, status, step of the last checkpoint, steps that were evaluated.
     "SIGTERM": (1, send(signal.SIGTERM), 143, f"Stopped at step 1, {CHECKPOINT}", "stopped", 1, [0]),
     "SIGINT": (2, send(signal.SIGINT), 130, f"Stopped at step 2, {CHECKPOINT}", "stopped", 2, [0]),
     "SIGINT at the end": (3, send(signal.SIGINT), 130, f"Stopped at step 3, {CHECKPOINT}", "stopped", 3, [0, 2]),
@@ -270,13 +270,13 @@ INTERRUPTIONS: dict[str, tuple[int, Act, int, str, str, int, list[int]]] = {
 
 @pytest.mark.parametrize("name", INTERRUPTIONS)
 def test_interrupted_run_says_why_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
-    step, act, code, said, state, kept, evaluated = INTERRUPTIONS[name]
+    step, act, code, message, state, kept, evaluated = INTERRUPTIONS[name]
     out, handlers = tmp_path / "run", [signal.getsignal(number) for number in CODES]
     with monkeypatch.context() as patched:
         when_stepped(patched, step, lambda: act(patched))
         left = train(out)
     assert left.returncode == code
-    assert said.format(out=out) in left.stdout + left.stderr
+    assert message.format(out=out) in left.stdout + left.stderr
     assert left.stderr.count("\n") <= 1
     assert status(out)[0] == state
     assert [signal.getsignal(number) for number in CODES] == handlers

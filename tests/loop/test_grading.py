@@ -131,7 +131,7 @@ def test_what_a_prompt_has_opened(prompt: str, start: str, end: str, opening: st
     answer = AnswerFormat(thinking_start=start, thinking_end=end)
     task = Task(name="a", training=(), evaluation=(), grader="exact", answer=answer)
     assert opened_thinking(prompt, task) == opening
-    # The grader is told where thinking ends.
+    # The grader gets the end of thinking.
     assert graders_of(task)[0].spec == GraderSpec(name="exact", settings=dataclasses.asdict(answer))
 
 

@@ -19,7 +19,7 @@ class Asked:
 
 
 class Reference:
-    """The rule as it is said, worked out from the list of untrained groups at every call."""
+    """The rule as it is described, computed from the list of untrained groups at every call."""
 
     def __init__(self, groups_per_batch: int, max_lag: int, drain: bool, waits_for: WaitsFor) -> None:
         self.size, self.max_lag, self.drain, self.waits_for = groups_per_batch, max_lag, drain, waits_for

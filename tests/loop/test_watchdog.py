@@ -16,12 +16,12 @@ from scalerl.types import Completion
 
 
 def hangs(watchdog: Callable[[Callable[[str], None]], Watchdog], what: str = "", call: Any = None) -> str:
-    """What is said of a call that returns only once somebody has said it: `call`, or all that is watched."""
-    said: list[str] = []
+    """Return the reason reported for a call that hangs until it is reported: `call`, or everything that is watched."""
+    reasons: list[str] = []
     released = threading.Event()
 
     def on_hung(reason: str) -> None:
-        said.append(reason)
+        reasons.append(reason)
         released.set()
 
     def wait(*_: object) -> None:
@@ -29,7 +29,7 @@ def hangs(watchdog: Callable[[Callable[[str], None]], Watchdog], what: str = "",
 
     with watchdog(on_hung) as dog, dog.watching(what) if call is None else nullcontext():
         wait() if call is None else call(dog, wait)
-    (reason,) = said
+    (reason,) = reasons
     return reason
 
 
@@ -40,8 +40,8 @@ def test_hung_call_is_reported_with_its_place():
 
 
 def test_time_between_calls_is_not_counted():
-    said: list[str] = []
-    with Watchdog(said.append, limit_s=0.5) as dog:
+    reasons: list[str] = []
+    with Watchdog(reasons.append, limit_s=0.5) as dog:
 
         def work() -> None:
             with dog.watching("the engine"):
@@ -54,14 +54,14 @@ def test_time_between_calls_is_not_counted():
         with dog.watching("the grader"):
             for _ in range(7):
                 work()
-    assert said == []
+    assert reasons == []
 
 
 def test_unwatched_call_inside_a_watched_one_may_take_long():
-    said: list[str] = []
-    with Watchdog(said.append, limit_s=0.2) as dog, dog.watching("the grader"), dog.watching(None):
+    reasons: list[str] = []
+    with Watchdog(reasons.append, limit_s=0.2) as dog, dog.watching("the grader"), dog.watching(None):
         time.sleep(0.6)
-    assert said == []
+    assert reasons == []
 
 
 def test_grading_call_that_hangs_is_noticed():

@@ -37,7 +37,7 @@ EVEN = evaluations([0.1 * place for place in range(21)])
 BUSY = evaluations([0.1 * place for place in range(11)] + [1.0 + 0.8 * place for place in range(1, 11)])
 
 
-class Told:
+class Reported:
     """The health of a run on a CPU, and what it has reported."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Told:
 
 @pytest.mark.parametrize(("rows", "unit"), [(EVEN, "CPU-hours"), (BUSY, "FLOPs")])
 def test_live_forecast_is_that_of_fit_in_its_unit(tmp_path: Path, rows: list[dict[str, Any]], unit: str):
-    outlooks, raised = Told(tmp_path).evaluated(*rows)
+    outlooks, raised = Reported(tmp_path).evaluated(*rows)
     live, (offline,) = outlooks["main"], analyse_fit(read([tmp_path]), FitOptions()).curves
     assert live is not None
     assert live.unit == offline.unit == unit
@@ -81,42 +81,42 @@ def test_live_forecast_is_that_of_fit_in_its_unit(tmp_path: Path, rows: list[dic
 
 
 def test_nothing_is_reported_without_an_evaluation(tmp_path: Path):
-    told = Told(tmp_path)
-    told.health.after_step(None, None)
-    assert told.reports == []
-    told.evaluated(EVEN[0])
-    told.health.after_step(None, None)
-    assert len(told.reports) == 1
+    run = Reported(tmp_path)
+    run.health.after_step(None, None)
+    assert run.reports == []
+    run.evaluated(EVEN[0])
+    run.health.after_step(None, None)
+    assert len(run.reports) == 1
 
 
 def test_uneven_time_and_stalls_are_reported_once(tmp_path: Path):
-    told = Told(tmp_path)
-    told.clock.start_training()
+    run = Reported(tmp_path)
+    run.clock.start_training()
     for seconds in [0.5] * 8 + [69.0]:
-        told.now += seconds
-        told.clock.after_step({}, None)
-    uneven, stalled = told.evaluated(*BUSY[:-1])[1]
+        run.now += seconds
+        run.clock.after_step({}, None)
+    uneven, stalled = run.evaluated(*BUSY[:-1])[1]
     assert (uneven.kind, stalled.kind, stalled.value) == ("uneven_time", "stalled", 68.5)
-    assert told.evaluated(BUSY[-1])[1] == []
+    assert run.evaluated(BUSY[-1])[1] == []
 
 
 def test_each_exception_of_a_grader_is_reported_once(tmp_path: Path):
     errors = {("grader", "mine"): "KeyError: 3"}
-    told = Told(tmp_path, errors)
-    assert [(alarm.kind, alarm.subject) for alarm in told.evaluated(EVEN[0])[1]] == [("grader_error", "mine")]
-    assert told.evaluated(EVEN[1])[1] == []
+    run = Reported(tmp_path, errors)
+    assert [(alarm.kind, alarm.subject) for alarm in run.evaluated(EVEN[0])[1]] == [("grader_error", "mine")]
+    assert run.evaluated(EVEN[1])[1] == []
     errors[("environment", "game")] = "it took more than 60 s (task.environment.step_s)"
-    assert [(alarm.kind, alarm.subject) for alarm in told.evaluated(EVEN[2])[1]] == [("environment_error", "game")]
+    assert [(alarm.kind, alarm.subject) for alarm in run.evaluated(EVEN[2])[1]] == [("environment_error", "game")]
 
 
 EMPTY = [{"step": step, "batch/effective": 0, "reward/correct_frac": 0.0} for step in range(1, 9)]
 
 
 def test_grader_that_never_rewards_is_named_with_answers(tmp_path: Path):
-    told = Told(tmp_path, num_unrewarded=384)
-    told.rows.metrics.extend(EMPTY)
+    run = Reported(tmp_path, num_unrewarded=384)
+    run.rows.metrics.extend(EMPTY)
     samples = [{"completion": f"<think></think>{place}", "answer": "7"} for place in range(4)]
-    (alarm,) = told.evaluated(EVEN[0], samples=samples)[1]
+    (alarm,) = run.evaluated(EVEN[0], samples=samples)[1]
     assert (alarm.kind, alarm.cause, alarm.subject, alarm.num_answers) == ("empty", "unrewarded", "mine:grade", 384)
     assert alarm.answers == (("<think></think>0", "7"), ("<think></think>1", "7"), ("<think></think>2", "7"))
     text = alarm.text
@@ -124,7 +124,7 @@ def test_grader_that_never_rewards_is_named_with_answers(tmp_path: Path):
 
 
 def test_problems_are_too_hard_where_some_answer_was_rewarded(tmp_path: Path):
-    told = Told(tmp_path)
-    told.rows.metrics.extend(EMPTY)
-    (alarm,) = told.evaluated(EVEN[0])[1]
+    run = Reported(tmp_path)
+    run.rows.metrics.extend(EMPTY)
+    (alarm,) = run.evaluated(EVEN[0])[1]
     assert (alarm.kind, alarm.cause) == ("empty", "all_wrong")

@@ -13,7 +13,7 @@ STOPPED = RunEnd(kind="stopped", reason="asked to stop")
 
 
 class Recorder(Hook):
-    """Keeps what it is told."""
+    """Records the calls."""
 
     def __init__(self, name: str, calls: list[Any]) -> None:
         self.name, self.calls = name, calls

@@ -229,7 +229,7 @@ def when_to_kill(run: Killed, driver: "subprocess.Popen[bytes]", draw: random.Ra
 
 
 def what_followed(run: Killed, driver: "subprocess.Popen[bytes]") -> str:
-    """Wait until the run goes on or ends after the loss of a process; check that it said why it ended."""
+    """Wait until the run continues or ends after the loss of a process; check the reason if it ended."""
     rows = run.num_rows() + 8
     wait_until(lambda: driver.poll() is not None or run.num_rows() >= rows, PATIENCE_S, "the end, or more rows")
     if driver.poll() is None:

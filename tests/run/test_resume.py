@@ -77,10 +77,10 @@ def test_a_recipe_of_another_version_names_its_field(tmp_path: Path):
     written = json.loads((folder / store.RECIPE).read_text())
     written["loss"]["half_life"] = 3
     (folder / store.RECIPE).write_text(json.dumps(written))
-    said = r"recipe\.json: loss\.half_life is not a setting of .*; another version of scalerl wrote that file: "
-    with pytest.raises(RecipeError, match=rf"{said}resume with that version$"):
+    message = r"recipe\.json: loss\.half_life is not a setting of .*; another version of scalerl wrote that file: "
+    with pytest.raises(RecipeError, match=rf"{message}resume with that version$"):
         check_same(load_recipe("tiny-cpu"), folder)
-    with pytest.raises(RecipeError, match=rf"{said}export with that version$"):
+    with pytest.raises(RecipeError, match=rf"{message}export with that version$"):
         export(folder, tmp_path / "model")
 
 

@@ -40,7 +40,7 @@ def fill(name: str, folder: Path, attempt: int = 1, steps: range = range(1, 5), 
 
 
 class Recorder:
-    """A sink that fails in the calls that it is told to."""
+    """A sink that fails in the given calls."""
 
     def __init__(self, *fails_in: str) -> None:
         self.calls: list[Any] = []

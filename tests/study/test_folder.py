@@ -60,7 +60,7 @@ def test_arms_and_seeds_may_be_added_to_a_study(ended):
 
 
 @pytest.mark.parametrize(
-    "old, new, said",
+    "old, new, message",
     [
         ('loss = "dapo"', "loss = { name = 'dapo', clip_high = 0.3 }", "loss.clip_high of the arm dapo was 0.26"),
         ("steps = 4", "steps = 3", "budget.steps of the arm cispo was 4 and is 3 now"),
@@ -70,9 +70,9 @@ def test_arms_and_seeds_may_be_added_to_a_study(ended):
         ("[arms.dapo]", "[arms.clipped]", "the arm dapo of .*study.json is no longer in the study"),
     ],
 )  # fmt: skip
-def test_changed_study_is_not_resumed(tmp_path, old, new, said):
+def test_changed_study_is_not_resumed(tmp_path, old, new, message):
     open_only(tmp_path)
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(StudyError, match=message):
         open_only(tmp_path, text=STUDY.replace(old, new), resume=True)
 
 
@@ -87,7 +87,7 @@ def damaged(recipe: dict) -> dict:
 
 
 @pytest.mark.parametrize(
-    "place, change, said",
+    "place, change, message",
     [
         *[("study.json", text, UNREADABLE) for text in ("{", "[]", "{}", '{"runs": [1]}', '{"runs": [{"arm": "a"}]}')],
         *[(place, damaged, MISSPELT.format(place)) for place in (RECIPES, RUNS)],
@@ -106,13 +106,13 @@ def damaged(recipe: dict) -> dict:
         (RECIPES, lambda recipe: {key: value for key, value in recipe.items() if key != "filter"}, None),
     ],
 )
-def test_study_whose_files_cannot_be_read_is_not_resumed(ended, place, change, said):
+def test_study_whose_files_cannot_be_read_is_not_resumed(ended, place, change, message):
     file = ended / "out" / place
     file.write_text(change if isinstance(change, str) else json.dumps(change(json.loads(file.read_text()))))
-    if said is None:
+    if message is None:
         open_only(ended, resume=True)
         return
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(StudyError, match=message):
         open_only(ended, resume=True)
 
 

@@ -237,7 +237,7 @@ def test_inert_arm_is_reported_and_not_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ('bas = "x"\n' + ONE_ARM, 'bas is not a setting of a study, which has description, base, set, arms'),
         ('seed = [1]\n' + ONE_ARM, 'did you mean "seeds"?'),
@@ -272,14 +272,14 @@ def test_inert_arm_is_reported_and_not_run(tmp_path):
         ("base = ", "is not valid TOML"),
     ],
 )  # fmt: skip
-def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, said):
+def test_invalid_study_is_refused_with_its_file(tmp_path, text, message):
     (sentence,) = problems(tmp_path, text)
-    assert said in sentence
+    assert message in sentence
     assert sentence.startswith(str(tmp_path / "mine.toml"))
 
 
 @pytest.mark.parametrize(
-    "text, override, said",
+    "text, override, message",
     [
         ('base = "tiny-cpu"\n[arms.a]\nloss = "cispo"\n', "", "study mine: the arm a equals the base: it changes"),
         (ONE_ARM + "[arms.b]\nloss = 'dapo'\n", "", "study mine: the arms dapo and b are equal: remove one"),
@@ -300,16 +300,16 @@ def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, sa
         (ONE_ARM, "weights=tokn", 'study mine: --set weights=tokn: weights.name is "tokn"'),
     ],
 )  # fmt: skip
-def test_invalid_arm_or_change_is_refused_before_any_run(tmp_path, text, override, said):
+def test_invalid_arm_or_change_is_refused_before_any_run(tmp_path, text, override, message):
     (sentence,) = problems(tmp_path, text, *filter(None, [override]))
-    assert said in sentence
+    assert message in sentence
 
 
 def test_every_problem_is_reported_once_with_its_table(tmp_path):
     text = 'base = "tiny-cpu"\nset.pipeline.push_every = 0\n[arms.a]\nloss = "x"\n[arms.b]\nweights = "y"\n'
     assert len(problems(tmp_path, text)) == 1  # the base itself is invalid
-    said = problems(tmp_path, text.replace("set.pipeline.push_every = 0\n", ""))
-    assert [sentence.partition(":")[0] for sentence in said] == ["study mine, [arms.a]", "study mine, [arms.b]"]
+    sentences = problems(tmp_path, text.replace("set.pipeline.push_every = 0\n", ""))
+    assert [sentence.partition(":")[0] for sentence in sentences] == ["study mine, [arms.a]", "study mine, [arms.b]"]
 
 
 def test_file_of_a_study_is_suggested_for_its_name(tmp_path, monkeypatch):

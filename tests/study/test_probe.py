@@ -1,4 +1,4 @@
-"""Whether every arm can begin, told before the first run, and what a study will cost."""
+"""Check that every arm can start, and estimate the cost of a study."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_arms_that_import_something_are_tried(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "printed, said",
+    "printed, error",
     [
         ("starting\nerror: the first\nthe second\n\n", "the first; the second"),
         ("error: old\nTraceback (most recent call last):\n  File ...\nKeyError: 'x'\n", "KeyError: 'x'"),
@@ -42,8 +42,8 @@ def test_arms_that_import_something_are_tried(tmp_path):
         ("", ""),
     ],
 )
-def test_the_last_error_of_a_command_or_its_last_line(printed, said):
-    assert last_error(printed) == said
+def test_the_last_error_of_a_command_or_its_last_line(printed, error):
+    assert last_error(printed) == error
 
 
 @pytest.mark.parametrize(

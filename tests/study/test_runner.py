@@ -1,4 +1,4 @@
-"""Running a plan: what is done stays, what was cut goes on, what fails is told, and nothing is left running."""
+"""Running a plan: done runs are kept, others continue, failures are reported, and no process is left."""
 
 import json
 import os
@@ -159,8 +159,8 @@ def test_ctrl_c_reaches_each_run_once_and_lets_it_save(tmp_path):
     wait_until(waiting(tmp_path, "dapo-seed0"))
     # As a terminal does it: to the whole group.
     os.killpg(study.pid, signal.SIGINT)
-    said, _ = study.communicate(timeout=300)
-    events, interrupted = said.splitlines()
+    printed, _ = study.communicate(timeout=300)
+    events, interrupted = printed.splitlines()
     assert interrupted == "True"
     assert "('stopping', '1'), ('stopped', 'dapo-seed0')]" in events
     assert store.read_status(tmp_path / "out" / "runs" / "dapo-seed0") == {"status": "stopped", "reason": ""}
@@ -176,7 +176,7 @@ def test_a_second_ctrl_c_ends_a_run_that_does_not_stop(tmp_path, monkeypatch):
         f"Path({str(tmp_path / 'ready')!r}).touch()\ntime.sleep(600)\n"
     )
     stopping, noted = threading.Event(), Log.stopping
-    monkeypatch.setattr(Log, "stopping", lambda *told: (noted(*told), stopping.set()))
+    monkeypatch.setattr(Log, "stopping", lambda *arguments: (noted(*arguments), stopping.set()))
 
     def press_twice() -> None:
         wait_until((tmp_path / "ready").exists)

@@ -45,9 +45,9 @@ def test_a_tiny_study_runs_to_its_report(name: str, tmp_path: Path):
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
     )
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert len(told["runs"]) > 1
-    assert {(run["state"], run["step"]) for run in told["runs"]} == {("done", STEPS)}
-    assert told["skipped"] == {}
-    page = Path(told["report"]).read_text(encoding="utf-8")
-    assert all(run["arm"] in page for run in told["runs"])
+    summary = json.loads(ended.stdout)
+    assert len(summary["runs"]) > 1
+    assert {(run["state"], run["step"]) for run in summary["runs"]} == {("done", STEPS)}
+    assert summary["skipped"] == {}
+    page = Path(summary["report"]).read_text(encoding="utf-8")
+    assert all(run["arm"] in page for run in summary["runs"])

@@ -105,6 +105,8 @@ def _zero_variance(recipe: "Recipe") -> str:
 
 def _at(recipe: "Recipe", key: str) -> Any:
     """Return the value of an axis; for the pipeline, only the settings that define the off-policy scheme."""
+    from scalerl.config import value_at
+
     if key == "pipeline":
         return recipe.pipeline.model_dump(include={"max_lag", "push_every", "drain", "waits_for"})
     if key == "filter.zero_variance":
@@ -112,10 +114,7 @@ def _at(recipe: "Recipe", key: str) -> Any:
     if key.startswith("tasks."):
         task = recipe.tasks.get(key.split(".")[1])
         return {} if task is None else task.algorithm
-    value: Any = recipe
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+    return value_at(recipe, key)
 
 
 def show_value(value: Any) -> str:

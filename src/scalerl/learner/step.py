@@ -14,7 +14,8 @@ update was skipped, or when they are accessed (late.py). The optimiser's kernel 
 import functools
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -166,6 +167,20 @@ class TorchLearner:
             metrics["loss/router_disagreement"] = num_replaced / num_routed
         metrics |= {name: seconds + critic_s for name, seconds in timer.metrics().items()}
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    @property
+    def pids(self) -> Sequence[int | None]:
+        """Ids of other processes: none."""
+        return ()
+
+    def check(self) -> None:
+        """Do nothing: no other process can die."""
+
+    def check_folder(self, folder: Path) -> None:
+        """Do nothing: no other process must see the folder."""
+
+    def close(self) -> None:
+        """Do nothing: there is no other process to end."""
 
     def settle(self) -> None:
         """Wait for the last step, so that its weights can be read on the host."""

@@ -55,7 +55,7 @@ def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Deri
     """
     if not recipe.derived:
         return recipe, ()
-    by_key = {each.key: each for each in _derivations(recipe, recipe.model.required_path, gpus or Gpus.here())}
+    by_key = _derive_all(recipe, gpus or Gpus.here()).by_key
     if unknown := [key for key in recipe.derived if key not in by_key]:
         raise RecipeError(f"derived names {quoted(unknown)}, which cannot be derived; choices: {quoted(by_key)}")
     # The chosen length control may have no such setting.
@@ -64,68 +64,78 @@ def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Deri
     return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
 
 
-def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Derived]:
-    """Yield every setting that can be derived, given the values that the recipe sets."""
-    trust = recipe.model.trust_remote_code
+class _Derivation:
+    """Collects derived values, also of settings that the recipe does not leave open."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self.by_key: dict[str, Derived] = {}
+
+    def record(self, key: str, value: Any, reason: str) -> None:
+        self.by_key[key] = Derived(key, value, reason)
+
+    def add(self, key: str, value: Any, reason: str) -> Any:
+        """Record a derived value; return the value that applies, which is the recipe's if it sets the key."""
+        self.record(key, value, reason)
+        return value if key in self._recipe.derived else value_at(self._recipe, key)
+
+
+def _derive_all(recipe: Recipe, gpus: Gpus | None) -> _Derivation:
+    """Derive every setting that can be derived, each from the values that apply for the earlier ones."""
+    path, trust = recipe.model.required_path, recipe.model.trust_remote_code
     config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
     sizes, device = ModelSizes.from_config(config), "cpu" if gpus is None else "cuda"
-    shape = sizes.shape
     if recipe.tasks:
         raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
-    task = build_whole_task(recipe.task, recipe.evaluation)
-    is_open = frozenset(recipe.derived).__contains__
+    task, derivation = build_whole_task(recipe.task, recipe.evaluation), _Derivation(recipe)
+    add = derivation.add
 
     template = bool(getattr(tokenizer, "chat_template", None))
-    chat = template if is_open("task.chat") else recipe.task.chat
-    yield Derived("task.chat", chat, f"the tokenizer has {'a' if template else 'no'} chat template")
-    yield Derived("task.grader", *_grader(task))
+    chat = add("task.chat", template, f"the tokenizer has {'a' if template else 'no'} chat template")
+    add("task.grader", *_grader(task))
 
     longest_context = getattr(config, "max_position_embeddings", None) or recipe.rollout.context
     text = Text(tokenizer=tokenizer, stop_tokens=())
     encoded = text.encode_prompts([each.asked for each in task.training], replace(task.prompt, chat=chat))
     longest = max(map(len, encoded))
     prompt = min(16 * math.ceil(longest / 16), longest_context // 2)
-    yield Derived(
-        "rollout.max_prompt_tokens", prompt, f"the longest of {len(encoded):,} prompts has {longest:,} tokens"
-    )
-    prompt = prompt if is_open("rollout.max_prompt_tokens") else recipe.rollout.max_prompt_tokens
+    why = f"the longest of {len(encoded):,} prompts has {longest:,} tokens"
+    prompt = add("rollout.max_prompt_tokens", prompt, why)
 
-    room = longest_context - prompt
-    if room < 1 and is_open("length.max_length"):
+    room, limits, is_open = longest_context - prompt, recipe.length_settings, "length.max_length" in recipe.derived
+    if room < 1 and is_open:
         raise RecipeError(
             f"rollout.max_prompt_tokens is {prompt}, but the model's context has only {longest_context} tokens for "
             f"prompt and completion: lower it"
         )
-    length, limits = max(min(LENGTH[device], room), 1), recipe.length_settings
-    yield Derived("length.max_length", length, f"{LENGTH[device]:,} on this device, if the model's context has room")
-    if limits and not (is_open("length.max_length") and "length.max_length" in limits):
-        length = sum(getattr(recipe.length, key.partition(".")[2]) for key in limits)
-    context = prompt + length
-    yield Derived("rollout.context", context, f"prompt and completion; the model has room for {longest_context:,}")
+    length, sets_length = max(min(LENGTH[device], room), 1), is_open and "length.max_length" in limits
+    why = f"{LENGTH[device]:,} on this device, if the model's context has room"
+    derivation.record("length.max_length", length, why)
+    if limits and not sets_length:
+        length = sum(value_at(recipe, key) for key in limits)
+    why = f"prompt and completion; the model has room for {longest_context:,}"
+    context = add("rollout.context", prompt + length, why)
 
-    per_minute = STEP_S * FLOPS[device] / (shape.params * length)
-    completions = recipe.pipeline.completions_per_group
-    tenth_of_epoch = len(encoded) // 10
-    groups = int(per_minute / _STEP / completions)
-    groups = max(min(groups, tenth_of_epoch, MOST_GROUPS), FEWEST_GROUPS)
-    size = f"{shape.params / 1e6:,.3g}M parameters"
-    yield Derived("pipeline.groups_per_batch", groups, f"about a minute per step with {size}, ten steps per epoch")
-    groups = groups if is_open("pipeline.groups_per_batch") else recipe.pipeline.groups_per_batch
+    params = sizes.shape.params
+    per_minute = STEP_S * FLOPS[device] / (params * length)
+    groups = int(per_minute / _STEP / recipe.pipeline.completions_per_group)
+    groups = max(min(groups, len(encoded) // 10, MOST_GROUPS), FEWEST_GROUPS)
+    why = f"about a minute per step with {params / 1e6:,.3g}M parameters, ten steps per epoch"
+    groups = add("pipeline.groups_per_batch", groups, why)
+
     settled = {"rollout.context": context, "rollout.max_prompt_tokens": prompt, "pipeline.groups_per_batch": groups}
-    if is_open("length.max_length") and "length.max_length" in limits:
-        settled["length.max_length"] = length
-    memory = {each.key: each for each in _savings(replaced(recipe, settled), sizes, gpus)}
-    yield from memory.values()
+    settled |= {"length.max_length": length} if sets_length else {}
+    savings = {each.key: add(*each) for each in _savings(replaced(recipe, settled), sizes, gpus)}
 
     num, share = (len(task.evaluation), 1) if task.evaluation else (len(encoded), 5)
     samples = int(per_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
     evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
-    yield Derived("evaluation.num_prompts", evaluated, f"about a minute per evaluation, of {num:,} problems")
+    add("evaluation.num_prompts", evaluated, f"about a minute per evaluation, of {num:,} problems")
 
-    has_adapters = memory["model.lora.rank"].value if is_open("model.lora.rank") else recipe.model.lora.rank
-    rate = ADAPTER_RATE if has_adapters else RATE
+    rate = ADAPTER_RATE if savings["model.lora.rank"] else RATE
     lr = float(f"{rate / config.hidden_size:.1g}")
-    yield Derived("optimizer.lr", lr, f"{rate:g} / width {config.hidden_size:,}")
+    add("optimizer.lr", lr, f"{rate:g} / width {config.hidden_size:,}")
+    return derivation
 
 
 def _savings(recipe: Recipe, sizes: ModelSizes, gpus: Gpus | None) -> Iterable[Derived]:

@@ -43,17 +43,23 @@ class Inputs:
     """The environments, by evaluation set; the set of a run's only task is called main."""
 
 
-def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.device | None = None) -> Inputs:
+def load_inputs(
+    recipe: Recipe,
+    *,
+    sets: Collection[str] = (),
+    device: torch.device | None = None,
+    tasks: Mapping[str, Task] | None = None,
+) -> Inputs:
     """Load the tasks and the model of a recipe and check that they fit together. The caller must close `graders`.
 
-    `sets` are the names of the evaluation sets to load; empty for all.
+    `sets` are the names of the evaluation sets to load; empty for all. `tasks` replace those of the recipe.
     """
     path = recipe.model.required_path
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
     keep_compiled_code()
     # Tasks first: an error in a file then shows at once, before the model is loaded.
-    tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
+    tasks = tasks or build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     if unknown := set(sets) - {*tasks, *others}:
         raise RecipeError(

@@ -7,7 +7,7 @@ learners, cluster/generators.py engines.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +46,26 @@ from scalerl.tasks.curriculum import CURRICULA, Curriculum
 
 
 class CheckpointedLearner(Learner, Protocol):
-    """A learner that a run can save and continue."""
+    """A learner that a run can save and continue; it may have ranks in other processes."""
 
     @property
     def shape(self) -> ModelShape: ...
+    @property
+    def pids(self) -> Sequence[int | None]:
+        """Ids of the ranks' processes; None for one on another machine."""
+        ...
+
     def state_dict(self) -> "Mapping[str, Mapping[str, Tensor]] | WritesTensors": ...
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None: ...
+    def check(self) -> None:
+        """Raise an error if a rank has died."""
+        ...
+
+    def check_folder(self, folder: Path) -> None:
+        """Raise RunFolderError if a rank cannot see the folder."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +97,7 @@ class Parts:
 
     def make_ready(self, folder: Path) -> None:
         """Wait for generators, and check that ranks see the run folder."""
-        check_folder = getattr(self.learner, "check_folder", None)
-        if check_folder is not None:
-            check_folder(folder)
+        self.learner.check_folder(folder)
         if self.meter is not None:
             self.meter.fleet.wait_ready()
 
@@ -101,7 +113,7 @@ class Parts:
     @property
     def pids(self) -> list[int | None]:
         """Ids of the other processes of the engine and the learner; None for one on another machine."""
-        return [*([] if self.meter is None else self.meter.fleet.pids), *getattr(self.learner, "pids", ())]
+        return [*([] if self.meter is None else self.meter.fleet.pids), *self.learner.pids]
 
     @property
     def first_errors(self) -> dict[tuple[str, str], str]:
@@ -138,8 +150,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         torch.manual_seed(recipe.seed)
-        learner = build_learner(inputs.model.model, recipe, place=place)
-        opened.callback(getattr(learner, "close", lambda: None))
+        learner: CheckpointedLearner = build_learner(inputs.model.model, recipe, place=place)
+        opened.callback(learner.close)
         state = _restore(learner, earlier.checkpoint)
         rollout = with_slots(recipe, inputs.model, place.gpus)
         engine, meter = _build_engine(
@@ -155,8 +167,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         opened.callback(engine.close)
         # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank
         # that dies while the loop waits for completions.
-        quiet_s, check = QUIET_S if meter is None else math.inf, getattr(learner, "check", lambda: None)
-        engine = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check)
+        quiet_s = QUIET_S if meter is None else math.inf
+        engine = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=learner.check)
         turns = conversing(engine, inputs, rollout)
         if recipe.learner.sharding != "none":
             # Ranks and engines have their own copies. The driver needs only names and shapes.

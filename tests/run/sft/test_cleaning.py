@@ -86,12 +86,13 @@ ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "shown": f"<think></think>
 def test_prompts_are_trivial_if_the_model_always_answers_right():
     torch.set_num_threads(1)
     recipe = load_recipe("tiny-cpu", ["rollout.temperature=0.01", "evaluation.num_prompts=2", "rollout.slots=32"])
-    (task,) = build_tasks(recipe.task, {}, recipe.evaluation).values()
+    tasks = build_tasks(recipe.task, {}, recipe.evaluation)
+    task = tasks["main"]
     assert task.demonstrations is not None
     items = task.demonstrations(12, 0)
     # The same problems with references that no sum is equal to.
     wrong = [dataclasses.replace(item, problem=dataclasses.replace(item.problem, answer="-1")) for item in items]
-    solved = solved_problems(recipe, {"main": [*items, *wrong]}, 2)
+    solved = solved_problems(recipe, tasks, {"main": [*items, *wrong]}, 2)
     assert 0 < len(solved) < len(items)
     assert solved < {item.problem for item in items}
 

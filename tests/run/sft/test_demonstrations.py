@@ -52,14 +52,14 @@ def test_conversations_mask_what_the_environment_says():
     text = text_with_chat()
     problem = Problem(id="a", prompt="1+1+3=", answer="5", task="t")
     task = Task(name="t", training=(problem,), evaluation=(), grader="exact")
-    said = ("1+1", "2;", "2+3", "5;", "5")
-    first, *_ = encode([Demonstration.of(problem, said)] * 20, task, text, num_heldout=9, max_tokens=128).training
+    turns = ("1+1", "2;", "2+3", "5;", "5")
+    first, *_ = encode([Demonstration.of(problem, turns)] * 20, task, text, num_heldout=9, max_tokens=128).training
     end = text.tokenizer.eos_token_id
-    model, observed = [[*text.encode(part), end] for part in said[::2]], [text.encode(part) for part in said[1::2]]
+    model, observed = [[*text.encode(part), end] for part in turns[::2]], [text.encode(part) for part in turns[1::2]]
     assert first.tokens.tolist() == [*model[0], *observed[0], *model[1], *observed[1], *model[2]]
     assert first.tokens[~first.forced].tolist() == [*model[0], *model[1], *model[2]]
     with pytest.raises(TaskError, match="ends with the environment"):
-        Demonstration.of(problem, said[:2])
+        Demonstration.of(problem, turns[:2])
 
 
 def test_long_demonstrations_are_left_out():

@@ -18,8 +18,7 @@ from scalerl.config import Recipe, replaced
 from scalerl.run.evaluate import evaluate_all
 from scalerl.run.inputs import load_inputs
 from scalerl.run.parts import build_engine
-from scalerl.run.prompts import eval_set
-from scalerl.tasks.task import Demonstration
+from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import Problem
 
 _WORD = re.compile(r"\w+")
@@ -104,41 +103,24 @@ def without_trivial(
 
 
 def solved_problems(
-    recipe: Recipe, drawn: Mapping[str, Sequence[Demonstration]], num_samples: int
+    recipe: Recipe, tasks: Mapping[str, Task], drawn: Mapping[str, Sequence[Demonstration]], num_samples: int
 ) -> frozenset[Problem]:
     """Return the problems that the recipe's model answers correctly in each of `num_samples` samples."""
-    settings = replaced(
-        recipe.evaluation,
-        {"samples_per_prompt": num_samples, "temperature": recipe.rollout.temperature, "top_p": 1.0, "sets": {}},
-    )
-    # The model is measured on no other problems here.
-    recipe = replaced(recipe, {"evaluation": replaced(settings, {"num_prompts": 1})})
+    temperature = recipe.rollout.temperature
+    settings = {"samples_per_prompt": num_samples, "temperature": temperature, "top_p": 1.0, "sets": {}}
+    recipe = replaced(recipe, {"evaluation": replaced(recipe.evaluation, settings)})
     problems = {name: [*dict.fromkeys(item.problem for item in items)] for name, items in drawn.items()}
-    inputs = load_inputs(recipe)
-    with closing(inputs.graders):
-        sets = tuple(
-            eval_set(
-                name,
-                # Demonstrations may come without ids of problems.
-                replace(
-                    inputs.tasks[name],
-                    evaluation=tuple(replace(problem, id=str(number)) for number, problem in enumerate(of_task)),
-                ),
-                settings,
-                text=inputs.text,
-                graders=inputs.graders,
-                plan=inputs.length.plan,
-                max_tokens=recipe.rollout.max_prompt_tokens,
-                threshold=recipe.reward.threshold,
-            )
-            for name, of_task in problems.items()
-        )
-        inputs = replace(inputs, eval_sets=sets)
-        with closing(build_engine(recipe, inputs)) as engine:
-            results = evaluate_all(engine, inputs, step=0)
+    # Demonstrations may come without ids of problems.
+    numbered = {
+        name: tuple(replace(problem, id=str(number)) for number, problem in enumerate(of_task))
+        for name, of_task in problems.items()
+    }
+    inputs = load_inputs(recipe, tasks={name: replace(tasks[name], evaluation=numbered[name]) for name in numbered})
+    with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
+        results = evaluate_all(engine, inputs, step=0)
     return frozenset(
         problems[each.name][int(problem.id)]
-        for each in sets
+        for each in inputs.eval_sets
         for problem, num in zip(each.problems, results[each.name].num_correct, strict=True)
         if num == num_samples
     )

@@ -13,7 +13,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -137,8 +137,7 @@ def sft(
     learner = sft_learner(trained, recipe, lr=lr, num_steps=len(batches), device=device)
     settings = recipe.sft.model_dump(mode="json")
     identity = {"settings": settings, "seed": recipe.seed, "demonstrations": examples.content_hash}
-    with ExitStack() as opened:
-        opened.callback(getattr(learner, "close", lambda: None))
+    with closing(learner):
         trained_to = _train(learner, examples, batches, folder, identity, lr=lr, observer=observer)
         if trained_to is None:
             return None
@@ -283,7 +282,7 @@ def _cleaned(
         drawn, removed = decontaminate(drawn, problems, settings.ngram_words)
         steps.append(removed)
     if settings.trivial_samples and not new:
-        solved = solved_problems(recipe, drawn, settings.trivial_samples)
+        solved = solved_problems(recipe, tasks, drawn, settings.trivial_samples)
         drawn, removed = without_trivial(drawn, solved, settings.trivial_samples)
         steps.append(removed)
     for name, items in drawn.items():
