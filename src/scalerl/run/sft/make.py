@@ -22,15 +22,16 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from safetensors import SafetensorError
 
+from scalerl.answer_format import AnswerFormat
 from scalerl.atomic_files import new_folder, write_errors
 from scalerl.config import Recipe
-from scalerl.config.parts import NEW_MODEL, CheckpointSettings
+from scalerl.config.parts import NEW_MODEL, CheckpointSettings, SftSettings
 from scalerl.config.recipe import replaced
 from scalerl.config.secrets import hidden
 from scalerl.environments.build import offer_tools
 from scalerl.errors import LearnerError, RecipeError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
-from scalerl.models.load import load_model
+from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.models.vocabulary import add_tokens, missing_tokens
 from scalerl.run.checkpoint import Checkpoint, Checkpoints, latest
@@ -226,7 +227,7 @@ def load_inputs(
     recipe: Recipe, base: str, shape: TinyShape, drawing: Callable[[int], None]
 ) -> tuple["PreTrainedModel", Text, Examples]:
     """Load or build the model, draw demonstrations and encode them; `drawing` is called with their number."""
-    settings, new, seed = recipe.sft, base == NEW_MODEL, recipe.seed
+    settings, new = recipe.sft, base == NEW_MODEL
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     answer, trust = shared_answer(tasks), recipe.model.trust_remote_code
     # The model first: a wrong path then shows at once, before demonstrations are drawn.
@@ -237,29 +238,24 @@ def load_inputs(
     weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
     shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
     drawn, removed = _cleaned(
-        {name: draw(task, round(shares[name] * wanted), seed) for name, task in tasks.items()}, tasks, recipe, new=new
+        {name: draw(task, round(shares[name] * wanted), recipe.seed) for name, task in tasks.items()},
+        tasks,
+        recipe,
+        new=new,
     )
-    demonstrations = [item for items in drawn.values() for item in items]
-    texts = [text for item in demonstrations for text in (item.problem.prompt, *item.earlier, item.completion)]
-    torch.manual_seed(derive_seed("sft weights", seed))
-    tokenizer = cast(
-        "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if given is None else given.tokenizer
-    )
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    if settings.new_tokens != "none":
-        tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
-        added = missing_tokens(tokenizer, texts, words=settings.new_tokens == "words", tags=tags)
-        add_tokens(tokenizer, added, given and given.model, tags=tags)
-    stop_tokens = (cast(int, tokenizer.eos_token_id),) if given is None else given.stop_tokens
-    text = Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
-    model = build_model(tokenizer, shape) if given is None else given.model
-    context = getattr(model.config, "max_position_embeddings", math.inf)
-    max_tokens, encoded = min(settings.max_tokens or math.inf, context), []
-    for name, task in tasks.items():
-        num_heldout = round(shares[name] * settings.num_heldout)
-        encoded.append(
-            encode(drawn[name], offer_tools(task, text), text, num_heldout=num_heldout, max_tokens=max_tokens)
+    torch.manual_seed(derive_seed("sft weights", recipe.seed))
+    model, text = _with_vocabulary(given, drawn, answer, settings, shape)
+    max_tokens = min(settings.max_tokens or math.inf, getattr(model.config, "max_position_embeddings", math.inf))
+    encoded = [
+        encode(
+            drawn[name],
+            offer_tools(task, text),
+            text,
+            num_heldout=round(shares[name] * settings.num_heldout),
+            max_tokens=max_tokens,
         )
+        for name, task in tasks.items()
+    ]
     if num := sum(part.num_too_long for part in encoded):
         total = sum(map(len, drawn.values()))
         removed = (*removed, Removed(kind="too_long", num=num, total=total, limit=int(max_tokens)))
@@ -269,6 +265,29 @@ def load_inputs(
         removed=removed,
     )
     return model, text, examples
+
+
+def _with_vocabulary(
+    given: LoadedModel | None,
+    drawn: Mapping[str, Sequence[Demonstration]],
+    answer: AnswerFormat,
+    settings: SftSettings,
+    shape: TinyShape,
+) -> tuple["PreTrainedModel", Text]:
+    """Return the model and its tokenizer with the tokens that sft.new_tokens adds; without a model, build both."""
+    demonstrations = [item for items in drawn.values() for item in items]
+    texts = [text for item in demonstrations for text in (item.problem.prompt, *item.earlier, item.completion)]
+    tokenizer = cast(
+        "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if given is None else given.tokenizer
+    )
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    if settings.new_tokens != "none":
+        tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
+        added = missing_tokens(tokenizer, texts, words=settings.new_tokens == "words", tags=tags)
+        add_tokens(tokenizer, added, given and given.model, tags=tags)
+    stop_tokens = (cast(int, tokenizer.eos_token_id),) if given is None else given.stop_tokens
+    model = build_model(tokenizer, shape) if given is None else given.model
+    return model, Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
 
 
 def _cleaned(
