@@ -14,6 +14,7 @@
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]            missed: those that held little
+    python benchmarks/study_table.py sealed SEALED.json                  forecasts in a sealed file
     python benchmarks/study_table.py transferred FORECAST.json TABLE.csv.gz:ARM
     scalerl compare TABLE.csv.gz --x flops
 
@@ -636,6 +637,17 @@ def sealed_scores(sealed: str, *tables: str) -> dict[str, list[tuple[str, SealSc
     return every
 
 
+def sealed(path: str) -> None:
+    """Print the forecasts of a sealed file."""
+    curves = json.loads(Path(path).read_text())["curves"]
+    print("| curve |", " | ".join(f"at {each['compute']:g}" for each in curves[0]["at"]), "|")
+    print("|---" + "|---" * len(curves[0]["at"]) + "|")
+    for curve in curves:
+        rewards = [each["reward"] for each in curve["at"]]
+        cells = [f"{each['value']:.1f} [{each['low']:.1f}, {each['high']:.1f}]" for each in rewards]
+        print(f"| {curve['name']} |", " | ".join(cells), "|")
+
+
 def transferred(forecast: str, table: str) -> None:
     """Print what `scalerl more transfer --json` said of a run, and the mean of the three evaluations nearest to it."""
     (rows,) = runs_of(table).values()
@@ -673,6 +685,7 @@ COMMANDS = {
         seals,
         score,
         missed,
+        sealed,
         transferred,
         lag_picture,
     )

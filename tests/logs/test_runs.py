@@ -14,11 +14,11 @@ def rows(steps: range, lift: float = 0.0, **labels: Any) -> list[dict[str, Any]]
     return [{"step": step, **labels, "reward": round(0.1 + lift + step / 100, 4)} for step in steps]
 
 
-def runs(folder: Path, logs: dict[str, list[dict[str, Any]]]) -> list[LoggedRun]:
+def runs(folder: Path, logs: dict[str, list[dict[str, Any]]], **options: Any) -> list[LoggedRun]:
     """Return the runs of files that are named as a list of them is."""
     names = [name.removesuffix(".jsonl") * (len(logs) > 1) for name in logs]
     read = [read_log(write(folder / name, content)) for name, content in logs.items()]
-    return runs_of([log.plan(Selection(), name) for log, name in zip(read, names, strict=True)])
+    return runs_of([log.plan(Selection(**options), name) for log, name in zip(read, names, strict=True)])
 
 
 def kinds(run: LoggedRun) -> set[str]:
@@ -67,6 +67,14 @@ def test_run_that_goes_back_is_split_or_loses_what_was_superseded(
     assert len(found) == num_runs
     assert all(kind in kinds(run) for run in found)
     assert [run.steps.tolist() for run in found] == ([[*range(1, 20)]] * 2 if num_runs == 2 else [[*range(1, 40)]])
+
+
+def test_rows_that_a_filter_drops_are_no_restart(tmp_path: Path) -> None:
+    """Both arms have one size, so that rows of the second would seem to continue those of the first anew."""
+    content = rows(range(10, 20), arm="one", size=1) + rows(range(5, 20), arm="two", size=1)
+    [run] = runs(tmp_path, {"a.jsonl": content}, by=("size",), where=(("arm", "one"),))
+    assert len(run.points) == 10
+    assert not kinds(run) & {"superseded", "attempts", "short_attempts"}
 
 
 def test_run_without_a_reward_is_left_out_and_named(tmp_path: Path) -> None:
