@@ -24,6 +24,11 @@ LINES = {
     "Eval accuracy: 30/100 = 30.0%": ({}, {"Eval accuracy": 0.3}),
     "accuracy=11/44": ({}, {"accuracy": 0.25}),
     "| What is 2+2? | step 3: reward: 9 | 1.00 |": ({}, {}),
+    "step=3 reward=Array(0.5, dtype=float32) loss=tensor(0.1, device='cuda:0')": (
+        {},
+        {"step": 3, "reward": 0.5, "loss": 0.1},
+    ),
+    "{'reward': tensor(0.5), 'kl': Array(0.1, dtype=float32)}": ({}, {"reward": 0.5, "kl": 0.1}),
     "At 10:00:01 on 2026-01-01 nothing happened.": ({}, {}),
 }
 

@@ -9,15 +9,17 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from scalerl.logs.columns import FACTORS
 from scalerl.logs.frame import Cells, Floats, number
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = (1.0, 1e3, 1e6, 1e9)
 _DURATION = re.compile(
     r"(?:(\d{1,9})d[a-z]*+)?\s*+(?:(\d{1,9})h[a-z]*+)?\s*+(?:(\d{1,9})m[a-z]*+)?\s*+(?:(\d{1,9}(?:\.\d+)?)s[a-z]*+)?"
-    r"|(\d{1,9}):(\d\d):(\d\d(?:\.\d+)?)"
+    r"|(?:(\d{1,9})(?:\s?days?,?\s|-))?(?:(\d{1,9}):)?(\d{1,9}):(\d\d(?:\.\d+)?)"
 )
-_SECONDS = (86400, 3600, 60, 1, 3600, 60, 1)
+_SECONDS = (86400, 3600, 60, 1, 86400, 3600, 60, 1)
+_MAGNITUDE = re.compile(rf"([-+\d.,]{{1,32}})\s?([{''.join(FACTORS)}])")
 _MAX_TEXT = 40
 # A pause is this many times longer than the usual time between rows, and at least this many seconds.
 _PAUSE = 10.0
@@ -41,10 +43,21 @@ def _moment(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Return seconds from a number, '1h 3m 20s' or '1:03:20'; NaN for anything else."""
+    """Return seconds from a number, '1h 3m 20s', '1:03:20' or '1 day, 1:03:20'; NaN for anything else."""
     match = _DURATION.fullmatch(text.strip()[:_MAX_TEXT])
     parts = match.groups("0") if match and match[0] else ()
     return sum(float(part) * unit for part, unit in zip(parts, _SECONDS, strict=True)) if parts else number(text)
+
+
+def amount(text: str) -> float:
+    """Return a number, also one in thousands, millions or billions, as 12k and 1.5B; NaN for anything else."""
+    match = _MAGNITUDE.fullmatch(text.strip()[:_MAX_TEXT])
+    return number(match[1]) * FACTORS[match[2]] if match else number(text)
+
+
+def hours(text: str) -> float:
+    """Return hours from a number of them, '1h 3m 20s' or '1:03:20'; NaN for anything else."""
+    return value if (value := number(text)) == value else duration(text) / 3600
 
 
 def totals(steps: Floats, amounts: Floats) -> Floats:

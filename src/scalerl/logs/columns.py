@@ -37,7 +37,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "cost": ("cost", "cost_usd", "total_cost", "total_cost_usd", "dollars", "usd"),
     "hours": (
         *("hours", "train_hours", "wall_hours", "elapsed_hours", "runtime_hours", "time_hours", "wall_time_hours"),
-        *("elapsed_time_hours", "relative_time_hours"),
+        *("elapsed_time_hours", "relative_time_hours", "time_elapsed_hours", "wall_clock_hours", "total_time_hours"),
+        *("training_time_hours", "training_hours", "total_hours", "duration_hours", "walltime_hours"),
     ),
     "seconds_per_step": (
         *("time_total", "time_step", "time_step_s", "timing_step", "timing_s_step", "step_time", "train_step_time"),
@@ -77,6 +78,9 @@ ROLES: dict[str, tuple[str, ...]] = {
 AXES = ("gpu_hours", "flops", "tokens", "hours", "step")
 """Roles that count compute, in the order in which they are tried."""
 
+CLOCKS = ("seconds_per_step", "elapsed")
+"""Roles that count time in seconds."""
+
 # Rates from the closest to a pass rate on.
 _RATES = (
     r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1",
@@ -96,7 +100,14 @@ _TRAINING = (
 
 # 'Steps (k)' and 'tokens (B)' of spreadsheets; 'runtime (h)' is not the runtime in seconds.
 _UNIT = re.compile(r"\s?\(([kKMBT%])\)$|(?<=[hH]ours)\s?\(h(?:ours)?\)$")
-_FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+# A unit of time in brackets, or as a word; without brackets 'min' is a minimum.
+_TIME = re.compile(
+    r"[\s_]?[(\[](ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)[)\]]$"
+    r"|[\s_](ms|milliseconds?|secs?|seconds?|mins|minutes?|hrs?|hours?|days?)$",
+    re.IGNORECASE,
+)
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _HOURS = re.compile(r"\s?\(h(?:ours)?\)$")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -158,10 +169,27 @@ def plain(column: str) -> str:
 
 
 def without_unit(column: str) -> tuple[str, float]:
-    """Return a name without the unit in brackets behind it, and how many one of them is: tokens (B) counts billions."""
-    unit = _UNIT.search(column)
-    factor = _FACTORS.get(unit[1] or "", 1.0) if unit else 1.0
-    return (column[: unit.start()], factor) if unit and factor > 1 else (column, 1.0)
+    """Return a name without the unit behind it, and how many one of them is: tokens (B) counts billions.
+
+    Times are counted in seconds, or in hours where only their name in hours has a role: time (min) is time_hours.
+    """
+    unit, clock = _UNIT.search(column), _TIME.search(column)
+    factor = FACTORS.get(unit[1] or "", 1.0) if unit else 1.0
+    if unit and factor > 1:
+        return column[: unit.start()], factor
+    if clock and not has_role(column, "hours", "gpu_hours", *CLOCKS):
+        name, written = column[: clock.start()], (clock[1] or clock[2]).lower()
+        seconds = _SECONDS["ms" if written.startswith(("ms", "milli")) else written[0]]
+        in_hours = has_role(f"{name}_hours", "hours", "gpu_hours")
+        is_per_step = has_role(name, *CLOCKS)
+        if in_hours or is_per_step:
+            return (name, seconds) if is_per_step else (f"{name}_hours", seconds / 3600)
+    return column, 1.0
+
+
+def is_amount(column: str) -> bool:
+    """Return whether the name of a column says that it holds numbers: 7B is many tokens, and the name of a model."""
+    return has_role(column, *AXES, "coarse", "tokens_per_step", "cost", "num_samples") or is_measured(column)
 
 
 def with_role(columns: Iterable[str], *roles: str) -> list[str]:

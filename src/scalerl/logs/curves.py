@@ -192,6 +192,7 @@ def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fac
         facts.append(fact("counted_in_flops", share=disagreement_in(plan.frame)))
     if plan.roles[axis].rule == "counted":
         facts.append(fact("rows_counted", num=max(len(run.frame) for run in runs)))
+        facts += facts_of("compute_unread", columns=plan.unread)
     devices = {device for run in runs if "device" in run.frame for device in run.frame.words("device")}
     if plan.is_ours and devices == {"cpu"}:
         facts.append(fact("cpu_time"))

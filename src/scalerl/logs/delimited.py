@@ -9,6 +9,7 @@ import itertools
 import re
 
 from scalerl.errors import InputError
+from scalerl.logs.amounts import amount
 from scalerl.logs.columns import AXES, reward_rank, with_role
 from scalerl.logs.frame import Names, Placed, listed, number
 from scalerl.logs.printed import read_line
@@ -23,7 +24,6 @@ _DECIMAL_COMMA = re.compile(r"\s*[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d{0,
 _DECIMAL_POINT = re.compile(r"\s*[-+]?\d+\.\d{1,2}\s*")
 # A row of a table that only separates others: |---|:--:| and +----+----+.
 _RULE = re.compile(r"(?=[^\n]*-)(?=[^\n]*[|+])[-\s|+:=]*")
-_THOUSANDS = re.compile(r"([-+]?\d+(?:\.\d+)?)k", re.IGNORECASE)
 # 'loss: 0.1' is no name of a column, but a value that was printed.
 _PRINTED = re.compile(r"[:=\uff1a]\s*+[-+]?\d")
 _MIN_RULED = 3
@@ -110,7 +110,7 @@ def _goes_on(names: Names, rows: list[Line]) -> bool:
     A run is told by the words in its rows. The table in an answer begins anew.
     """
     axis = next(iter(with_role(names, "step", "coarse", *AXES)), "")
-    numbers = [[number(cell) for cell in cells] for _, cells in rows]
+    numbers = [[amount(cell) for cell in cells] for _, cells in rows]
     runs: dict[tuple[str, ...], list[float]] = {}
     for (_, cells), values in zip(rows, numbers, strict=True):
         words = tuple(cell for cell, value in zip(cells, values, strict=True) if value != value and cell)
@@ -121,9 +121,8 @@ def _goes_on(names: Names, rows: list[Line]) -> bool:
 
 
 def _bare(cell: str) -> str:
-    """Return a cell of a text without its emphasis; 4k is 4000."""
-    bare = cell.strip().strip("*`_$ ").replace("\u2212", "-")
-    return str(1000 * float(thousands[1])) if (thousands := _THOUSANDS.fullmatch(bare)) else bare
+    """Return a cell of a text without its emphasis."""
+    return cell.strip().strip("*`_$ ")
 
 
 def _lines(source: Source, is_named: bool) -> tuple[str, list[Line]]:

@@ -1,7 +1,7 @@
 """`Frame`: the rows of a log as columns, with the place in the log that each row comes from.
 
-A column is an array of floats (NaN: not measured) or of words ("": none). Numbers may be written as people and
-spreadsheets write them: 0.25, 1,234.5, 25 %.
+A column is an array of floats (NaN: not measured) or of words ("": none). Numbers may be written as people,
+spreadsheets and array libraries write them: 0.25, 1,234.5, 25 %, 0.61 +- 0.02, Array(0.25, dtype=float32).
 """
 
 import math
@@ -30,12 +30,23 @@ Placed = list[tuple[str, Row]]
 
 MAX_NAME = 200
 _LARGEST = 1e100
-_MAX_NUMBER = 64
+_MAX_NUMBER = 128
 _ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-", "nan"})
 # A group of thousands does not begin with 0.
-# 34.7 +- 0.8, in any spelling.
-_ERROR = re.compile(r"(?<=[\d%])[ (]{0,3}(?:\u00b1|\+/?-|\\pm)(?=[ \d.])")
 _GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+_NUMBER = r"[-+]?(?:\d++(?:,\d{3})*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d{1,3})?(?: ?%)?"
+# A number with its spread behind it: 0.61 +- 0.02, 0.61 (0.02), 0.61 [0.59, 0.63].
+_SPREAD = re.compile(
+    rf"({_NUMBER})\s*+(?:\(?(?:\u00b1|\+/?-|\\pm)\s*+{_NUMBER}\)?|\(\s*+{_NUMBER}\)"
+    rf"|[\[(]{_NUMBER}\s*+[,;\u2013]\s*+{_NUMBER}[\])])"
+)
+CALL = (
+    r"(?:[A-Za-z_]\w{0,40}\.){0,4}[A-Za-z_]\w{0,40}\(\s*+['\"]?"
+    r"([-+]?(?:\.?\d[-+.\w]{0,40}|(?i:nan|inf)))['\"]?(?:,[^()]{0,100}(?:\(\)[^()]{0,100})?)?\)"
+)
+"""The pattern of a number within the name of its type: np.float64(0.5), Array(0.5, dtype=float32)."""
+_CALL = re.compile(CALL)
+_HAS_MORE = re.compile(r"[(\[\u00b1]|\+/?-|\\pm")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,13 +141,17 @@ def concatenated(frames: Sequence[Frame]) -> Frame:
 
 
 def number(value: Any) -> float:
-    """Return a number, also one that is written as text, as 1,234.5 or 25 % or 34.7 +- 0.8; NaN for anything else."""
+    """Return a number, also one that is written as text, as 1,234.5 or 25 %; NaN for anything else.
+
+    What is written around a number is left out: its spread, and the name of its type.
+    """
     if not isinstance(value, str):
         return _as_float(value)
-    text = value.strip() if len(value) <= _MAX_NUMBER and "_" not in value else ""
-    mean = _ERROR.split(text, maxsplit=1)[0] + "%" * text.endswith("%")
-    bare = mean.rstrip("% ")
-    return _as_float(bare.replace(",", "") if _GROUPS.fullmatch(bare) else bare) / (100 if "%" in mean else 1)
+    text = value.strip().replace("\u2212", "-") if len(value) <= _MAX_NUMBER else ""
+    around = (_SPREAD.fullmatch(text) or _CALL.fullmatch(text)) if _HAS_MORE.search(text) else None
+    text = around[1] + "%" * (text[-1] == "%" != around[1][-1]) if around else text
+    bare = text.rstrip("% ") if "_" not in text else ""
+    return _as_float(bare.replace(",", "") if _GROUPS.fullmatch(bare) else bare) / (100 if bare != text else 1)
 
 
 def _as_float(value: Any) -> float:

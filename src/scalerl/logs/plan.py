@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from scalerl.errors import InputError
+from scalerl.logs.amounts import duration
 from scalerl.logs.columns import (
     AXES,
     BARE,
+    CLOCKS,
     REWARD_KINDS,
     has_role,
     is_lower_better,
@@ -99,6 +101,12 @@ class Plan:
     def named(self, *roles: str) -> Names:
         """Return the columns whose names have one of these roles, if they hold any number."""
         return [name for name in with_role(self.frame.columns, *roles) if self.frame.known(name).any()]
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Columns that are named as compute or time, and hold words that are no amounts."""
+        names = [name for name in with_role(self.frame.columns, *AXES, *CLOCKS) if self.frame.is_words(name)]
+        return tuple(name for name in names if not self.frame.known(name).any())
 
     def decided(self) -> "Plan":
         """Return the plan with a choice for every role that a rule finds one for."""
@@ -439,13 +447,14 @@ def _num_groups(frame: Frame, labels: Names) -> int:
 
 
 def time_of_day(plan: Plan) -> Choice | None:
-    """Choose the time of day.
+    """Choose the time of day, also one without a day, as 10:03:20 and the time since the beginning are.
 
     Where a console prints no dates, its 'time' is in seconds: since the beginning if they only grow, else since the row
     before.
     """
     column = first(plan.frame, "wall_clock")
-    if np.isfinite(wall_times(plan.frame)).any():
+    times = [duration(word) for word in plan.frame.words(column)] if plan.frame.is_words(column) else []
+    if np.isfinite(wall_times(plan.frame)).any() or np.isfinite(times).any():
         return Choice((column,), "clock")
     seconds = plan.frame.numbers(column)[plan.frame.known(column)]
     rule = "elapsed" if (np.diff(seconds) > 0).all() and len(seconds) > 2 else "per_row"

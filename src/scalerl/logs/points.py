@@ -71,6 +71,7 @@ def _elapsed(plan: Plan, frame: Frame, axis: str) -> Floats:
 
 def _clock(plan: Plan, frame: Frame, axis: str) -> Floats:
     times = wall_times(frame)
+    times = times if np.isfinite(times).any() else _seconds(frame, plan[axis])
     return amounts.on_clock(plan.steps(frame), times - np.nanmin(times, initial=np.inf)) / 3600
 
 

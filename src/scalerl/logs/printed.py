@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from scalerl.logs.columns import is_evaluation, is_rate, plain
-from scalerl.logs.frame import number
+from scalerl.logs.frame import CALL, number
 from scalerl.logs.objects import loaded, metrics_of
 from scalerl.logs.source import MAX_WORD
 
@@ -29,7 +29,8 @@ MAX_RECORD = 60_000
 _MAX_PROSE = 2_000
 # verl's records; what it prints beside them are prompts and answers.
 VERL = re.compile(r"(?<![\w/])step:\d{1,12} - ")
-_WRAPPER = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w{1,16}|tensor)\(")
+# np.float64(0.5) and Array(0.5, dtype=float32), as values.
+_WRAPPED = re.compile(rf"((?<=[:=,(\[])\s?){CALL}")
 _IN_JSON = {"'": '"', "None": "null", "True": "true", "False": "false", "nan": "NaN"}
 _PYTHON = re.compile(r"'|\b(?:None|True|False|nan)\b")
 _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
@@ -155,7 +156,7 @@ def _said(text: str, is_cut: bool) -> Line:
 
 def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
-    text = _WRAPPER.sub("", text)
+    text = _WRAPPED.sub(r"\1\2", text)
     counters, values = Counters(), Values()
     if folder := _FOLDER.search(text):
         counters["checkpoint"] = int(folder[1])
@@ -203,8 +204,9 @@ def _dict_values(text: str) -> Values:
     text = text[: text.rfind("}") + 1]
     if not re.match(r"\{\s*+['\"]", text):
         return {}
-    parsed = loaded(text) or loaded(_PYTHON.sub(lambda word: _IN_JSON[word[0]], text))
-    items: Iterable[tuple[str, Any]] = metrics_of(parsed).items() if parsed else _ITEM.findall(_WRAPPER.sub("", text))
+    plainly = _WRAPPED.sub(r"\1\2", text)
+    parsed = loaded(text) or loaded(_PYTHON.sub(lambda word: _IN_JSON[word[0]], plainly))
+    items: Iterable[tuple[str, Any]] = metrics_of(parsed).items() if parsed else _ITEM.findall(plainly)
     values = {name: number(value) for name, value in items if not isinstance(value, bool)}
     values = {name: value for name, value in values.items() if value == value}
     correct = [value for name, value in values.items() if _CORRECT.match(name)]

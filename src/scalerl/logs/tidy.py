@@ -9,10 +9,12 @@ from collections import Counter
 
 import numpy as np
 
-from scalerl.logs.amounts import seconds_since_1970
+from scalerl.logs.amounts import amount, hours, seconds_since_1970
 from scalerl.logs.columns import (
     AXES,
     are_splits,
+    has_role,
+    is_amount,
     is_benchmark,
     is_evaluation,
     is_measured,
@@ -22,7 +24,7 @@ from scalerl.logs.columns import (
     without_unit,
 )
 from scalerl.logs.facts import Fact, facts_of
-from scalerl.logs.frame import Cells, Floats, Frame, Words, concatenated, numbered, objects
+from scalerl.logs.frame import Cells, Floats, Frame, Words, concatenated, number, numbered, objects
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import MAX_COLUMNS
 from scalerl.logs.wide import VALUE, one_column_per_run
@@ -61,13 +63,27 @@ def first(frame: Frame, *roles: str) -> str:
 
 
 def without_units(frame: Frame, options: Selection) -> Reshaped:
-    """Amounts in thousands or millions, as in a column tokens (B), are counted in ones."""
+    """Amounts in thousands or millions, as in a column tokens (B), are counted in ones; so are 1.5B and 0:12:30."""
+    frame = _read_with_units(frame)
     amounts = [name for name in frame.columns if name not in options.columns and reward_rank(name) is None]
     scaled = {name: without_unit(name) for name in amounts}
     counted = {short: factor * frame.numbers(name) for name, (short, factor) in scaled.items()
-               if factor > 1 and short not in frame}  # fmt: skip
+               if short != name and short not in frame}  # fmt: skip
     units = tuple(name for name, (short, _) in scaled.items() if short in counted)
-    return (frame.without(units).having(counted), facts_of("units", columns=units)) if counted else None
+    return frame.without(units).having(counted), facts_of("units", columns=units)
+
+
+def _read_with_units(frame: Frame) -> Frame:
+    """Return a frame in which cells such as 1.5B are numbers, where a column of words is named as an amount."""
+    read: dict[str, Cells] = {}
+    for name in filter(frame.is_words, frame.columns):
+        unit = hours if has_role(name, "hours", "gpu_hours") else amount if is_amount(name) else None
+        words = frame.words(name)
+        values, plainly = (np.array([*map(each, words)]) for each in (unit or number, number))
+        num, num_plain = np.isfinite(values).sum(), np.isfinite(plainly).sum()
+        if num > max(num_plain, (words != "").sum() / 2):
+            read[name] = values
+    return frame.having(read)
 
 
 def _are_metrics(words: Words, is_named: bool) -> bool:
