@@ -103,12 +103,12 @@ BESIDE = (
 
 
 @pytest.mark.parametrize(("change", "field", "setting"), BESIDE, ids=[change for change, *_ in BESIDE])
-def test_every_choice_that_is_not_scalerls_is_said(change, field, setting):
+def test_choices_that_differ_from_scalerl_are_shown(change, field, setting):
     rows = components(load_recipe("scalerl", [change]), gpu=True)
     assert [(row.field, row.setting) for row in rows if not row.as_scalerl] == [(field, setting)]
 
 
-def test_algorithm_of_one_task_is_said():
+def test_algorithm_of_one_task_is_shown():
     own = "tasks.math.algorithm.filter.zero_variance=false"
     rows = components(load_recipe("tiny-math-code", [own]), gpu=True)
     assert ("tasks.math.algorithm", "filter.zero_variance false", False) in [
@@ -145,7 +145,7 @@ DIFFERING: dict[str, dict[str, tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("words", DIFFERING)
-def test_diff_shows_only_what_differs(words):
+def test_diff_shows_only_differing_settings(words):
     differing = printed_json("diff", *words.split())["settings"]
     assert {key: (sides["left"], sides["right"]) for key, sides in differing.items()} == DIFFERING[words]
     output = run("diff", *words.split()).stdout

@@ -115,7 +115,7 @@ def test_without_a_name_the_studies_are_listed():
     assert checked_json(study("--json").stdout)["studies"].keys() == set(shipped("study"))
 
 
-def test_the_study_file_that_the_help_shows_is_one(tmp_path):
+def test_study_file_in_the_help_is_valid(tmp_path):
     lines = [line.strip() for line in study("--help").stdout.splitlines()]
     example = lines[lines.index('base = "tiny-cpu"') : lines.index('loss = "dapo"') + 1]
     (tmp_path / "shown.toml").write_text("\n".join(example))
@@ -228,7 +228,7 @@ def test_study_that_cannot_run_is_refused_first(tmp_path, monkeypatch, arguments
     assert list(tmp_path.iterdir()) == []
 
 
-def test_gpus_are_those_that_may_be_seen(monkeypatch):
+def test_visible_gpus_follow_cuda_visible_devices(monkeypatch):
     assert study_module.visible_gpus() == []
     monkeypatch.setattr(study_module, "gpu_visible", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")

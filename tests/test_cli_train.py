@@ -321,7 +321,7 @@ def test_stop_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pla
     assert steps_of(store.read_metrics(out)) == [1, 2, 3]
 
 
-def test_run_that_was_killed_before_it_began_is_started_again(tmp_path: Path):
+def test_run_killed_before_its_start_can_be_started_again(tmp_path: Path):
     out = tmp_path / "run"
     out.mkdir()
     (out / ".recipe.json.7.unfinished").write_text("{")

@@ -118,7 +118,7 @@ def test_forecast_of_a_flat_run_claims_no_ceiling():
     assert not {"forecast/ceiling", "forecast/end", "forecast/doubling"} & made.metrics().keys()
 
 
-def test_fall_is_told_in_the_unit_of_compute():
+def test_fall_is_reported_in_the_unit_of_compute():
     fallen = [(compute, reward - 0.3 * (compute > 70)) for compute, reward in points(40)]
     made = make_forecast(fallen, 200, unit="step")
     assert made is not None

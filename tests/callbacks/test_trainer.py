@@ -96,7 +96,7 @@ def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
     assert logged(second, "forecast/state")
 
 
-def test_only_what_can_happen_is_announced(capsys: pytest.CaptureFixture[str]):
+def test_announcement_mentions_training_rewards_only_if_they_are_used(capsys: pytest.CaptureFixture[str]):
     state = SimpleNamespace(log_history=[], is_world_process_zero=True)
     for metric in (None, "eval_reward"):
         live.ForecastCallback(metric=metric).on_train_begin(None, state, None)

@@ -97,7 +97,7 @@ def make_engine(kind: type[SimulatedEngine] = SimulatedEngine) -> SimulatedEngin
     return engine
 
 
-def test_what_cannot_be_judged_counts_as_wrong():
+def test_answers_without_verdict_count_as_wrong():
     def verdict(completion: Completion) -> bool | None:
         place, index = int(completion.request.problem.answer), completion.request.index
         return None if place == 4 else index < place
@@ -162,7 +162,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_correct_one():
         pass_at(counts, num, 6)
 
 
-def test_pass_at_turns_counts_what_was_right_within_so_many_turns():
+def test_pass_at_turns_counts_answers_within_each_limit():
     by_turns = pass_at_turns([(1, 3), (3, 3, 3, 3), ()], 4)
     assert list(by_turns) == [1, 2, 3]
     assert by_turns[1] == {k: pass_at((1, 0, 0), 4, k) for k in (1, 2, 4)}

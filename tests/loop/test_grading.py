@@ -127,7 +127,7 @@ def test_thinking_opened_by_the_prompt_must_end(graders: GraderRunner):
         ("think within <think>", "[", "]", ""),
     ],
 )
-def test_what_a_prompt_has_opened(prompt: str, start: str, end: str, opening: str):
+def test_thinking_opened_by_the_prompt_is_added_to_the_answer(prompt: str, start: str, end: str, opening: str):
     answer = AnswerFormat(thinking_start=start, thinking_end=end)
     task = Task(name="a", training=(), evaluation=(), grader="exact", answer=answer)
     assert opened_thinking(prompt, task) == opening

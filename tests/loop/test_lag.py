@@ -102,7 +102,7 @@ def test_lag_rule_matches_its_definition(regime, seed):
             assert rule.due() or rule.may_submit
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_calls_are_refused():
     with pytest.raises(ValueError, match=r"push_every is 4 with max_lag = 2.*set push_every <= 3"):
         LagRule(groups_per_batch=1, max_lag=2, push_every=4)
     with pytest.raises(ValueError, match="groups_per_batch >= 1"):

@@ -23,7 +23,7 @@ from scalerl.types import Batch, Completion, Group, derive_seed
 
 
 @pytest.mark.parametrize("drop_truncated", [True, False])
-def test_what_is_replaced_is_what_the_filter_drops(drop_truncated):
+def test_replaced_groups_are_those_that_the_filter_drops(drop_truncated):
     effective = functools.partial(effective_batch, drop_truncated=drop_truncated, zero_variance=True)
     algorithm = functools.partial(reinforce, effective=effective, average=prompt)
     outcomes = set()

@@ -73,7 +73,7 @@ def test_drained_rounds_have_half_of_max_lag():
     assert mean == pytest.approx(expected_lag(2 * BATCH, settings(3, push_every=4, drain=True)).mean, abs=0.1)
 
 
-def test_full_slots_are_what_may_be_untrained():
+def test_full_slots_are_the_most_untrained_completions():
     slots = full_slots(settings(4))
     assert slots == 5 * BATCH
     assert measured(slots, 4) == measured(10 * slots, 4)

@@ -149,7 +149,7 @@ def test_spelling_that_is_normalised_stays_text():
     assert control_tokens(text, text.encode(text.plain([shouted])[0])) == []
 
 
-def test_what_the_recipe_writes_is_not_cut():
+def test_text_of_the_recipe_is_not_cut():
     text = byte_text()
     start, end = (text.tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
     tokens = text.encode_prompt("a<|im_end|>b", BARE)
@@ -157,7 +157,7 @@ def test_what_the_recipe_writes_is_not_cut():
     assert text.decode(tokens[:-1]) == "<|start|><|im_start|>a<|im_end|>b"
 
 
-def test_harmless_text_is_encoded_as_it_is():
+def test_harmless_text_is_encoded_unchanged():
     text, said = byte_text(), "for x in y:\n        <tool> a|b <|im_"
     assert text.plain([said]) == [said]
     assert not spells_special(said)

@@ -35,7 +35,7 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_everything_comes_back_as_it_was(tmp_path):
+def test_saved_state_is_restored_exactly(tmp_path):
     saved = Checkpoint(
         step=7,
         tensors={
@@ -84,7 +84,7 @@ def test_a_resumed_learner_goes_the_same_way_bit_for_bit(tmp_path, dtype):
         assert torch.equal(weight, whole.weights()[name]), name
 
 
-def test_a_learner_that_took_no_step_can_be_saved_too(tmp_path):
+def test_learner_without_a_step_can_be_saved(tmp_path):
     first, second = make_learner(), make_learner(seed=1)
     second.step(random_batch(1))  # its moments must go
     second.load_state_dict(load(save(tmp_path, Checkpoint(step=0, tensors=first.state_dict()))).tensors)
@@ -200,7 +200,7 @@ def test_unfinished_checkpoint_is_ignored_and_removed(tmp_path):
 
 
 @pytest.mark.parametrize("value", [object(), float("nan")])
-def test_meta_that_is_not_json_is_refused_before_writing(tmp_path, value):
+def test_meta_must_be_json(tmp_path, value):
     save(tmp_path, simple(1))
     before = content(tmp_path)
     with pytest.raises((TypeError, ValueError), match="JSON"):
@@ -219,7 +219,7 @@ HOSTILE_MANIFESTS = {
 
 
 @pytest.mark.parametrize("files", HOSTILE_MANIFESTS.values(), ids=HOSTILE_MANIFESTS.keys())
-def test_manifest_leads_nowhere_else(tmp_path, files):
+def test_manifest_cannot_name_files_elsewhere(tmp_path, files):
     save(tmp_path, simple(3))
     manifest = tmp_path / "step-00000003" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": files}))
@@ -235,7 +235,7 @@ def test_link_is_not_a_file_of_a_checkpoint(tmp_path):
         latest(tmp_path)
 
 
-def test_state_that_cannot_be_read_is_a_sentence(tmp_path):
+def test_unreadable_state_is_reported_in_one_sentence(tmp_path):
     path = save(tmp_path, simple(3))
     (path / "meta.json").write_text("[" * 100_000)
     manifest = json.loads((path / "manifest.json").read_text())

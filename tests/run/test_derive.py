@@ -50,7 +50,7 @@ def test_everything_open_is_derived(tmp_path):
     assert derive(recipe) == (recipe, ())
 
 
-def test_memory_of_the_gpu_decides_what_is_saved(tmp_path):
+def test_memory_of_the_gpu_decides_the_savings(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder)
     shape = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
@@ -69,7 +69,7 @@ def test_memory_of_the_gpu_decides_what_is_saved(tmp_path):
     assert not {each.key for each in made} & {"model.lora.rank", "rollout.slots"}
 
 
-def test_resumed_run_keeps_what_was_derived(tmp_path, monkeypatch):
+def test_resumed_run_keeps_derived_settings(tmp_path, monkeypatch):
     settings = ("rollout.slots=8", "pipeline.groups_per_batch=4", "pipeline.completions_per_group=2")
     short = ("length.max_length=8", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=1")
     recipe = own_model(tmp_path, SUMS, *settings, *short, "budget.steps=1")
@@ -87,7 +87,7 @@ def test_grader_follows_from_the_references(tmp_path, rows, grader):
     assert derive(own_model(tmp_path, rows))[0].task.grader == grader
 
 
-def test_what_is_set_stays_and_is_reckoned_with(tmp_path):
+def test_settings_of_the_recipe_are_kept_and_used(tmp_path):
     overrides = ("length.max_length=40", "task.grader=exact", "pipeline.groups_per_batch=4")
     recipe, made = derive(own_model(tmp_path, SUMS, *overrides))
     rollout = recipe.rollout
@@ -148,7 +148,7 @@ def test_sft_encodes_with_the_derived_settings(tmp_path, chat_model):
         (["rollout.max_prompt_tokens=500"], "max_prompt_tokens is 500, but the model's context has only 128 tokens"),
     ],
 )
-def test_what_cannot_be_derived_is_said(tmp_path, overrides, message):
+def test_settings_that_cannot_be_derived_are_named(tmp_path, overrides, message):
     with pytest.raises(Exception, match=message):
         derive(own_model(tmp_path, SUMS, *overrides))
 

@@ -90,7 +90,7 @@ IN_FLIGHT = (
 )
 
 
-def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_evaluation_in_a_run_equals_one_on_a_fresh_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made: list[Any] = []
     build = parts.make_engine
     monkeypatch.setattr(parts, "make_engine", lambda *args, **named: made.append(build(*args, **named)) or made[-1])

@@ -70,7 +70,7 @@ class Reported:
 
 
 @pytest.mark.parametrize(("rows", "unit"), [(EVEN, "CPU-hours"), (BUSY, "FLOPs")])
-def test_live_forecast_is_that_of_fit_in_its_unit(tmp_path: Path, rows: list[dict[str, Any]], unit: str):
+def test_live_forecast_equals_fit_with_the_same_unit(tmp_path: Path, rows: list[dict[str, Any]], unit: str):
     outlooks, raised = Reported(tmp_path).evaluated(*rows)
     live, (offline,) = outlooks["main"], analyse_fit(read([tmp_path]), FitOptions()).curves
     assert live is not None
@@ -123,7 +123,7 @@ def test_grader_that_never_rewards_is_named_with_answers(tmp_path: Path):
     assert all(part in text for part in ("mine:grade", "384", "'<think></think>2' for '7'"))
 
 
-def test_problems_are_too_hard_where_some_answer_was_rewarded(tmp_path: Path):
+def test_grader_is_not_blamed_if_an_answer_was_rewarded(tmp_path: Path):
     run = Reported(tmp_path)
     run.rows.metrics.extend(EMPTY)
     (alarm,) = run.evaluated(EVEN[0])[1]

@@ -136,7 +136,7 @@ def temporary() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_killed_runs_lose_nothing_and_leave_nothing(tmp_path: Path, temporary: Path, layout: str):
+def test_killed_run_loses_no_row_and_leaves_no_process(tmp_path: Path, temporary: Path, layout: str):
     if "ray" in layout:
         pytest.importorskip("ray")
     if layout == "vllm":
@@ -186,7 +186,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: " ".join(map(str, fault)))
-def test_what_follows_the_loss_of_a_process(tmp_path: Path, temporary: Path, fault: tuple[str, str, signal.Signals]):
+def test_lost_process_is_replaced_or_ends_the_run(
+    tmp_path: Path, temporary: Path, fault: tuple[str, str, signal.Signals]
+):
     layout, victims, number = fault
     if "ray" in layout:
         pytest.importorskip("ray")

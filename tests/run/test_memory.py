@@ -241,7 +241,7 @@ def test_layout_of_a_cluster_is_not_priced_on_this_machine(monkeypatch):
 
 
 @pytest.mark.parametrize("size, slots, hours_per_step", [("80", 23, 1.46), ("141", 48, 0.78)])
-def test_the_recipe_for_a_node_fits_and_costs_what_it_states(size, slots, hours_per_step):
+def test_recipe_for_a_node_fits_at_its_stated_cost(size, slots, hours_per_step):
     node = load_recipe("scalerl-8b-node", ["model.path=x", "task=arithmetic"])
     for config in (EIGHT, DENSE):
         own = memory(node, f"8x{size}", config)

@@ -21,7 +21,7 @@ from scalerl.run.notices import mismatch_notices, schedule_notices
         (("optimizer.lr=2e-3", "pipeline.max_lag=0"), ["optimizer.lr = 0.002 x width 128 = 0.26, above 0.1"]),
     ],
 )
-def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str, ...], noticed: list[str]):
+def test_risky_and_unfinished_schedules_are_reported(overrides: tuple[str, ...], noticed: list[str]):
     recipe = load_recipe("tiny-cpu", overrides)
     steps, max_lag = recipe.budget.steps, recipe.pipeline.max_lag
     notices = schedule_notices(recipe.optimizer, max_lag=max_lag, steps=steps, width=128)
@@ -38,7 +38,7 @@ def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str
         (("rollout.engine=vllm", "rollout.vllm.quantisation=fp8"), True, ['rollout.vllm.quantisation = "fp8"']),
     ],
 )
-def test_generators_that_round_otherwise_are_noticed(overrides: tuple[str, ...], gpu: bool, noticed: list[str]):
+def test_generators_that_round_differently_are_reported(overrides: tuple[str, ...], gpu: bool, noticed: list[str]):
     recipe = load_recipe("tiny-cpu", overrides)
     rounded, corrects = rounds_generator(recipe, gpu=gpu), recipe.correction.name != "none"
     notices = mismatch_notices(rounded, remedies(recipe)["backend"], corrects=corrects)

@@ -64,7 +64,7 @@ def test_prompt_may_end_with_the_start_of_thinking(end: str, opening: str):
     assert [one.judge.opening for one in inputs.eval_sets] == [opening]
 
 
-def test_prompts_that_are_long_or_unreadable_are_noticed(tmp_path: Path):
+def test_long_and_unreadable_prompts_are_reported(tmp_path: Path):
     unreadable = ["sum 1", "sum 2", "sum 3"]
     path = lines(tmp_path / "train.jsonl", [*(f"{place}+1=" for place in range(6)), *unreadable, f"{'1+' * 9}1="])
     held_out = lines(tmp_path / "test.jsonl", ["7+1=", "what?"])

@@ -57,7 +57,7 @@ def test_anything_else_makes_it_another_run(tmp_path: Path, before: Sequence[str
     assert sentence in str(error.value)
 
 
-def test_a_line_that_cannot_be_read_comes_with_what_to_do(tmp_path: Path):
+def test_unreadable_line_error_says_what_to_do(tmp_path: Path):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     (folder / store.METRICS).write_text('{"step": 1}\ngarbage\n{"step": 2}\n')
     with pytest.raises(RunFolderError, match=r"metrics.jsonl, line 2: not JSON .*: remove that line and resume"):

@@ -61,11 +61,11 @@ def test_more_memory_is_never_slower():
         assert seconds[1] <= seconds[0] * FULL_WORTH
 
 
-def test_nothing_is_chosen_where_nothing_fits():
+def test_no_savings_are_chosen_if_none_fit():
     assert choose_savings(recipe(), LARGE, gpu(8)) is None
 
 
-def test_what_is_not_open_stays():
+def test_savings_change_only_open_settings():
     closed = ("optimizer.bits", "model.lora.rank", "rollout.slots")
     is_open = [key for key in KEYS if key not in closed]
     settings = recipe("model.lora.rank=8", "rollout.slots=24")

@@ -130,7 +130,7 @@ def test_rates_of_runs(tmp_path):
         read_rates(tmp_path)
 
 
-def test_turns_cost_what_is_read_between_them(tmp_path):
+def test_reading_between_turns_takes_time(tmp_path):
     run = write_run(tmp_path / "run", fleet=False)
     rows = store.read_metrics(run)
     (run / store.METRICS).unlink()

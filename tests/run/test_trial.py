@@ -63,13 +63,15 @@ SEVERAL = ('task.graders.good.name="exact"', 'task.graders.bad.name="own_code:ne
         (["weights=own_code:misshapen_weights"], RecipeError, r"own_code:misshapen_weights: IndexError.*own_code.py"),
     ],
 )
-def test_what_fails_is_one_sentence(tmp_path: Path, settings: Sequence[str], error: type[Exception], message: str):
+def test_failure_in_a_trial_is_one_sentence(
+    tmp_path: Path, settings: Sequence[str], error: type[Exception], message: str
+):
     with pytest.raises(error, match=message) as caught:
         tried(tmp_path, *settings)
     assert "\n" not in str(caught.value)
 
 
-def test_trial_shows_what_an_own_grader_returned(tmp_path: Path):
+def test_trial_shows_the_values_of_a_users_grader(tmp_path: Path):
     half, *_ = tried(tmp_path, 'task.grader="own_code:half"')
     assert half == (
         "own_code:half gives 0.5 to a reference answer of main, 0 to nonsense; only values from reward.threshold = 1 "
@@ -100,7 +102,7 @@ def test_grader_that_raises_on_answers_of_the_model_is_reported(tmp_path: Path):
     assert "ValueError" in last
 
 
-def test_model_that_does_not_answer_in_time_is_said_so(tmp_path: Path):
+def test_model_without_an_answer_in_time_is_reported(tmp_path: Path):
     run = TrainingRun(small(*TINY), tmp_path / "run")
     try:
         (line,) = try_answers(run.parts, limit_s=0.0)

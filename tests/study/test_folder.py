@@ -10,7 +10,7 @@ from scalerl.study import folder as study_folder
 from scalerl.study.folder import opened, read_study
 
 
-def test_the_folder_says_what_each_run_is(tmp_path):
+def test_study_folder_has_the_plan_and_all_recipes(tmp_path):
     open_only(tmp_path)
     study = read_study(tmp_path / "out")
     assert study is not None
@@ -24,7 +24,7 @@ def test_the_folder_says_what_each_run_is(tmp_path):
         assert (recipe["seed"], recipe["loss"]["name"]) == (int(name[-1]), name.split("-")[0])
 
 
-def test_a_folder_that_is_taken_is_refused(tmp_path):
+def test_used_folder_is_refused(tmp_path):
     open_only(tmp_path)
     with pytest.raises(StudyError, match="already contains a study: continue it with --resume"):
         open_only(tmp_path)

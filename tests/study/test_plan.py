@@ -59,7 +59,7 @@ def test_the_questions_of_the_paper_are_there():
     assert asked | {f"tiny-{name}" for name in asked - {"model-size"}} <= set(shipped("study"))
 
 
-def test_shipped_studies_vary_what_the_paper_varied():
+def test_shipped_studies_vary_the_settings_of_the_paper():
     for arm in planned("prevalent-recipes").arms[1:]:
         assert changes_of(arm.recipe, load_recipe(arm.name)) == {}
     pipelines = [arm.recipe.pipeline for arm in planned("generations-per-prompt").arms]
@@ -181,7 +181,7 @@ def test_user_override_keeps_what_an_arm_changes(tmp_path):
     assert {arm.recipe.budget.steps for arm in plan.arms} == {7}
 
 
-def test_a_users_set_can_change_the_study_itself(tmp_path):
+def test_set_can_change_the_study(tmp_path):
     plan = plan_of(tmp_path, ONE_ARM, "seeds=[4]", "fit.until=0.5", "compute=flops", "arms.dapo.loss.clip_low=0.1")
     assert [run.name for run in plan.runs] == ["tiny-cpu-seed4", "dapo-seed4"]
     assert (plan.study.fit.until, plan.study.compute) == (0.5, "flops")
@@ -191,7 +191,7 @@ def test_a_users_set_can_change_the_study_itself(tmp_path):
     assert plan.arms[1].recipe.loss.name == "gspo"
 
 
-def test_the_arm_of_a_users_set_may_have_dots_in_its_name(tmp_path):
+def test_set_finds_arms_with_dots_in_their_names(tmp_path):
     text = ONE_ARM + "[arms.'lr-1.5']\noptimizer.lr = 1.5\n"
     assert plan_of(tmp_path, text, "arms.lr-1.5.optimizer.lr=1.25").arms[2].recipe.optimizer.lr == 1.25
 
@@ -212,7 +212,7 @@ def test_study_budget_replaces_the_recipes(tmp_path):
     assert [arm.recipe.budget.model_dump(exclude_none=True) for arm in arms] == [{"steps": 2}] * 3
 
 
-def test_recipes_are_looked_for_beside_the_study(tmp_path):
+def test_recipe_files_are_relative_to_the_study_file(tmp_path):
     (tmp_path / "own.toml").write_text('extends = "tiny-cpu"\nweights = "token"\n')
     constant = 'weights = { name = "constant", denominator = 2.0 }'
     base, full = plan_of(tmp_path, f'base = "own.toml"\n[arms.full]\nrecipe = "scalerl"\n{constant}\n').arms

@@ -103,7 +103,7 @@ def spend(plan: StudyPlan, folder: Path, name: str, steps: int, status: str) -> 
     "budget, steps",
     [("gpu_hours = 3.0", 30), ("flops = 7e9", 7), ("flops = 7e9\nsteps = 2", 2), ("steps = 30", 30)],
 )
-def test_cost_is_that_of_the_steps_that_are_left(tmp_path, budget, steps):
+def test_cost_counts_only_remaining_steps(tmp_path, budget, steps):
     plan, out = plan_of(tmp_path, STUDY.replace("budget.steps = 4\n", "") + f"[budget]\n{budget}\n"), tmp_path / "out"
     assert cost(plan, out, PACE).steps == 4 * steps
     spend(plan, out, "cispo-seed0", steps, "done")

@@ -101,7 +101,7 @@ def test_jobs_run_at_the_same_time_on_separate_devices(tmp_path):
     assert set(gpus) == {"4", "7"}
 
 
-def test_a_device_that_was_shared_once_marks_the_study_for_good(ended):
+def test_study_stays_marked_after_runs_shared_a_device(ended):
     run(ended, {"dapo-seed1": "fail"}, jobs=2, resume=True)
     run(ended, resume=True)
     study = read_study(ended / "out")

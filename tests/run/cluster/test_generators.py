@@ -120,7 +120,7 @@ def test_cpus_are_one_device_and_have_no_gpus(tmp_path):
 # Addresses ------------------------------------------------------------------------------------------------------------
 
 
-def test_auto_is_left_to_ray_and_what_it_says_is_one_sentence(monkeypatch):
+def test_error_of_ray_is_one_sentence(monkeypatch):
     pytest.importorskip("ray")
     check_address("auto")
     other = RuntimeError(

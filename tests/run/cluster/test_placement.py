@@ -65,7 +65,7 @@ SAMPLERS = "rollout.generators=5"
         ([(0, 0)], [SAMPLERS], ClusterError, "has no CPUs"),
     ],
 )
-def test_what_a_cluster_has_too_little_of(nodes, settings, error, message):
+def test_too_small_cluster_is_refused(nodes, settings, error, message):
     recipe = ranked(*settings)
     with ExitStack() as opened, pytest.raises(error, match=message):
         place_on(connection(*nodes), recipe.learner, recipe.rollout, opened)
@@ -111,7 +111,7 @@ def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
 # Why a rank cannot start ----------------------------------------------------------------------------------------------
 
 
-def test_reason_is_one_line_of_what_ray_says():
+def test_reason_is_one_line_of_rays_error():
     exceptions = pytest.importorskip("ray.exceptions")
     text = (
         "\x1b[36mray::LearnerRank.__init__()\x1b[39m (pid=7)\n  File x\nModuleNotFoundError: No module named 'torch'\n"

@@ -48,7 +48,7 @@ def test_chat_demonstrations_mask_the_prompt_and_end_the_turn():
     assert not first.forced.any()
 
 
-def test_conversations_mask_what_the_environment_says():
+def test_text_of_the_environment_is_masked():
     text = text_with_chat()
     problem = Problem(id="a", prompt="1+1+3=", answer="5", task="t")
     task = Task(name="t", training=(problem,), evaluation=(), grader="exact")

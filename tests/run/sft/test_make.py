@@ -228,7 +228,7 @@ def test_tags_are_one_token_each_and_survive_decoding(start: str, end: str):
     assert tokenizer("9")["input_ids"] == [tokenizer.bos_token_id, tokenizer.unk_token_id]
 
 
-def test_what_cannot_be_taught_is_refused(made: SftResult, tmp_path: Path):
+def test_impossible_sft_is_refused(made: SftResult, tmp_path: Path):
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}\n')
     plain = recipe_of("evaluation.num_prompts=1", task=f"{{name='file', path='{path}'}}")
@@ -257,7 +257,7 @@ def test_the_embedded_base_is_the_one_on_record():
 
 
 @needs_bubblewrap
-def test_the_code_base_is_as_good_as_its_record_says():
+def test_code_base_scores_as_recorded():
     """Pass rates of 20 problems at temperature 1, by our engine; the record is by transformers' `generate`."""
     torch.set_num_threads(1)
     record = json.loads((Path(TINY_CODE_BASE) / MADE_BY).read_text())
