@@ -203,7 +203,7 @@ HEADS = "does not divide the model's 32 attention heads: with learner.ranks = 12
         ("16x80", MANY, RecipeError, [HEADS]),
         (None, MANY, RecipeError, [HEADS]),
         ("8x400", (ONE,), None, ["gradient checkpointing: off (learner.gradient_checkpointing is auto)"]),
-        ("8x300", (ONE,), None, ["gradient checkpointing: on, since not all activations would fit"]),
+        ("8x300", (ONE,), None, ["gradient checkpointing: on, because not all activations would fit"]),
         ("8x300", (ONE, RECOMPUTES), None, ["scalerl fits: 2 of 8 GPUs"]),
     ],
 )

@@ -144,8 +144,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             # On a cluster even a single learner is a rank.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
         inputs = load_inputs(recipe, device=place.device)
-        check_teacher(recipe.reference, inputs.text)
         opened.callback(inputs.graders.close)
+        check_teacher(recipe.reference, inputs.text)
         prompts = training_prompts(inputs, recipe.rollout)
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
