@@ -333,14 +333,12 @@ def pairs(path: str, base: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "subsets.csv.gz"
         with gzip.open(table, "wt", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("arm", "set", "seed", "step", "flops", "reward", "num_samples"))
+            # Every column: runs that were asked the same problems are compared in pairs.
+            writer = csv.DictWriter(file, next(iter(subsets.values()))[0])
+            writer.writeheader()
             for (arm, chosen), rows in subsets.items():
                 which = f"{arm}:{'+'.join(map(str, chosen))}"
-                writer.writerows(
-                    (which, *(row[key] for key in ("set", "seed", "step", "flops", "reward", "num_samples")))
-                    for row in rows
-                )
+                writer.writerows(row | {"arm": which} for row in rows)
         fits = fits_of(str(table), "flops")
     fitted = {key: fits[f"{key[0]}:{'+'.join(map(str, key[1]))}"] for key in subsets}
     print("| arm | seeds | A: least, median, most | B: least, median, most | width of A's interval |")
