@@ -16,8 +16,9 @@ from scalerl.logs.columns import AXES, has_role, is_lower_better
 from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.formats import Log
 from scalerl.logs.frame import Frame, concatenated, grouped, listed, number
+from scalerl.logs.labels import is_right_or_wrong
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
-from scalerl.logs.plan import Plan, is_right_or_wrong
+from scalerl.logs.plan import Plan
 from scalerl.logs.points import AMOUNTS, can_be_main
 from scalerl.logs.runs import LoggedRun, runs_of
 from scalerl.logs.scale import scale_of, within

@@ -30,6 +30,7 @@ from scalerl.logs.places import (
 )
 from scalerl.logs.plan import Plan
 from scalerl.logs.projects import project_at, project_rows
+from scalerl.logs.rules import decided
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import Source
 from scalerl.logs.tidy import tidied
@@ -58,7 +59,7 @@ class Log:
         plan = Plan(
             path=self.path, kind=self.kind, frame=frame.having(file), options=options, facts=(*self.facts, *facts)
         )
-        return plan.decided().checked()
+        return decided(plan)
 
     @property
     def num_rewards(self) -> int:

@@ -87,6 +87,9 @@ class Frame:
         words = [self.words(name).tolist() for name in columns]
         return numbered(zip(*words, strict=True)) if words else np.zeros(len(self), dtype=np.intp)
 
+    def num_groups(self, columns: Iterable[str]) -> int:
+        return len({*self.groups(columns).tolist()})
+
     def take(self, which: Any) -> "Frame":
         """Return some of the rows, by mask or index."""
         return Frame({name: cells[which] for name, cells in self.columns.items()}, self.origin[which])

@@ -99,31 +99,19 @@ def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
     """A table whose columns are steps, step_100, step_200 ..., gets a row for each; its first column names the rows."""
     if len(frame.columns) <= _MIN_STEPS or {*options.columns} & {*frame.columns}:
         return None
-    (name, *columns), words = frame.columns, frame.words(next(iter(frame.columns)))
-    matches = [_STEP.fullmatch(column) for column in columns]
-    values = [float(match[1]) for match in matches if match]
-    if (
-        len(values) < len(columns)
-        or sorted({*values}) != values
-        or len({*words}) < len(frame)
-        or not frame.is_words(name)
-    ):
+    name, *columns = frame.columns
+    steps = [float(match[1]) for column in columns if (match := _STEP.fullmatch(column))]
+    is_rising = len(steps) == len(columns) and sorted({*steps}) == steps
+    if not is_rising or not frame.is_words(name) or frame.num_groups([name]) < len(frame):
         return None
+    words = frame.words(name)
     is_metric = all(map(is_measured, words)) or all(map(is_benchmark, words))
-    rows = [frame.take(np.full(len(values), at)) for at in range(len(frame))]
     owner = "metric" if is_metric else name if with_role([name], "run", "arm", "seed") else "run"
-    made = [
-        Frame(
-            {
-                owner: row.words(name),
-                "step": np.array(values),
-                VALUE: np.array([row.numbers(each)[0] for each in columns]),
-            },
-            row.origin,
-        )
-        for row in rows
+    parts = [
+        Frame({owner: words, "step": np.full(len(frame), step), VALUE: frame.numbers(column)}, frame.origin)
+        for column, step in zip(columns, steps, strict=True)
     ]
-    return concatenated(made), facts_of("one_column_per_step", columns=tuple(columns))
+    return concatenated(parts), facts_of("one_column_per_step", columns=tuple(columns))
 
 
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:

@@ -6,12 +6,14 @@ not say what is measured have one unit, as 'baseline' and 'ours'; columns of ano
 """
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
 from scalerl.logs.columns import (
     AXES,
     are_splits,
+    has_role,
     is_average,
     is_benchmark,
     is_measured,
@@ -31,8 +33,8 @@ _SEPARATOR = " - "
 # A word of a name; 'lr=1e-6' is one.
 _WORD = re.compile(r"[\w.]*+=[-+.\w]++|[^\W_]++(?:[.@][^\W_]++)*+")
 _LETTER = re.compile(r"[A-Za-z]")
-# Columns of one unit have peaks within this factor, or ranges that overlap.
-_ALIKE = 3.0
+# Columns of one unit begin within this factor of each other's peaks.
+_ALIKE = 2.0
 
 Cell = tuple[str, str]
 """The run and the metric of a column."""
@@ -144,29 +146,27 @@ def _text(name: str, words: list[re.Match[str]]) -> str:
 def _of_one_unit(frame: Frame, columns: Names) -> dict[str, Cell]:
     """Return the columns that are one metric of different runs by their values, if they are most of the columns."""
     axis = next(iter(with_role(frame.columns, "step", "coarse", *AXES, "elapsed")), "")
-    is_long = len({*frame.words(axis)}) < len(frame) or any(_has_words(frame, name) for name in frame.columns)
+    is_long = len({*frame.words(axis)}) < len(frame) or any(
+        frame.num_groups([name]) > 1 for name in word_columns(frame)
+    )
     if not axis or is_long or any(map(_is_reward, columns)):
         return {}
-    values = {name: frame.numbers(name)[frame.known(name)] for name in columns}
     plain = [name for name in columns if "=" in name or (_LETTER.search(name) and not _says_what(name))]
     sets = [name for name in columns if is_benchmark(name)]
-    units = [sets] if len(sets) > 1 else _units(plain, values)
-    best = max(units, key=lambda unit: (len(unit), -max(values[name].max() for name in unit)), default=[])
+    values = {name: frame.numbers(name)[frame.known(name)] for name in plain}
+    units = [sets] if len(sets) > 1 else _units(values)
+    best = max(units, key=lambda unit: (len(unit), -columns.index(unit[0])), default=[])
     metrics = [name for name in columns if name not in (*plain, *sets) and is_statistic(name)]
-    others = [name for name in columns if name not in (*plain, *sets, *metrics)]
-    runs = {*best, *(name for name in others if best and all(_goes_with(frame, name, run) for run in best))}
+    others = {*columns} - {*plain, *sets, *metrics}
+    runs = {*best, *(name for name in others if best and _goes_with(frame, name, best[0]))}
     are_most = 2 * len(runs) >= len(columns) and max(len(metrics), 1) < len(runs)
     return {name: (name, VALUE) for name in columns if name in runs} if are_most else {}
 
 
-def _has_words(frame: Frame, name: str) -> bool:
-    """Return whether a column has several words: then it may tell rows apart, and the table is long."""
-    return (
-        frame.is_words(name)
-        and not frame.known(name).any()
-        and len({*frame.words(name)}) > 1
-        and not with_role([name], "wall_clock", "date", "elapsed")
-    )
+def word_columns(frame: Frame) -> list[str]:
+    """Return the columns of words that may name something: neither numbers nor times."""
+    names = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
+    return [name for name in names if not has_role(name, "step", "wall_clock", "date", "elapsed")]
 
 
 def _says_what(name: str) -> bool:
@@ -180,24 +180,22 @@ def _is_reward(name: str) -> bool:
     return reward_rank(name) is not None and is_statistic(name)
 
 
-def _units(names: Names, values: dict[str, Floats]) -> list[list[str]]:
-    """Return the columns of each unit: those that are linked by columns between them."""
+def _units(values: Mapping[str, Floats]) -> list[list[str]]:
+    """Return the columns of each unit: rates, or else whole numbers or others with a chain of ranges of one size."""
     units: list[list[str]] = []
-    for name in names:
-        is_linked = [any(_is_alike(values[name], values[other]) for other in unit) for unit in units]
-        joined = [other for unit, linked in zip(units, is_linked, strict=True) if linked for other in unit]
-        units = [unit for unit, linked in zip(units, is_linked, strict=True) if not linked] + [[*joined, name]]
+    kind, reach = None, 0.0
+    for own, low, peak, name in sorted(
+        (_kind(each), each.min(), np.abs(each).max(), name) for name, each in values.items()
+    ):
+        units += [[]] if own != kind or (own != "rate" and low > reach) else []
+        units[-1].append(name)
+        kind, reach = own, max(_ALIKE * peak, reach if own == kind else 0.0)
     return units
 
 
-def _is_alike(one: Floats, other: Floats) -> bool:
-    """Return whether two columns may have one unit: both are rates, or have peaks or ranges of one size."""
-    peaks = [float(np.abs(values).max()) for values in (one, other)]
-    is_rate = [values.min() >= -1 and values.max() <= 1 for values in (one, other)]
-    are_whole = [bool((values % 1 == 0).all()) for values in (one, other)]
-    overlaps = one.min() <= other.max() and other.min() <= one.max()
-    is_size = all(is_rate) or (not any(is_rate) and (overlaps or max(peaks) <= _ALIKE * min(peaks)))
-    return is_size and (all(is_rate) or are_whole[0] == are_whole[1])
+def _kind(values: Floats) -> str:
+    is_rate = values.min() >= -1 and values.max() <= 1
+    return "rate" if is_rate else "count" if (values % 1 == 0).all() else "amount"
 
 
 def _goes_with(frame: Frame, name: str, run: str) -> bool:
@@ -205,8 +203,8 @@ def _goes_with(frame: Frame, name: str, run: str) -> bool:
     known = frame.known(name) & frame.known(run)
     if 2 * known.sum() <= min(frame.known(name).sum(), frame.known(run).sum()):
         return False
-    pair = [frame.numbers(column)[known] for column in (name, run)]
-    half = len(pair[0]) // 2
+    one, other = pair = [frame.numbers(column)[known] for column in (name, run)]
+    half = len(one) // 2
     moves = [values[half:].mean() - values[:half].mean() if half else 0.0 for values in pair]
     peaks = [float(np.abs(values).max()) for values in pair]
-    return moves[0] * moves[1] > 0 and max(peaks) <= _ALIKE * min(peaks) and _is_alike(*pair)
+    return moves[0] * moves[1] > 0 and max(peaks) <= _ALIKE * min(peaks) and _kind(one) == _kind(other)
