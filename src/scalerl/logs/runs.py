@@ -149,7 +149,8 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     Our own folders, logs without a column of steps and logs that name their attempts are left as they are.
     """
     frame, steps = run.frame, run.steps
-    logged = np.flatnonzero(frame.known(run.plan["y"]) & np.isfinite(steps) & run.plan.options.selected(frame))
+    is_kept = run.plan.options.selected(frame, besides=ATTEMPT)
+    logged = np.flatnonzero(frame.known(run.plan["y"]) & np.isfinite(steps) & is_kept)
     if not len(logged) or run.plan.is_ours or not has_role(run.plan["step"], "step", "coarse") or ATTEMPT in frame:
         return [run]
     split = attempts(steps[logged])

@@ -51,9 +51,10 @@ class Selection:
         named += [(self.holdout[0], "--holdout")] if self.holdout else []
         return {column: option for column, option in named if column}
 
-    def selected(self, frame: Frame) -> Mask:
-        """Return the rows that the filters keep."""
-        kept, dropped = ([matching(frame, each) for each in part] for part in (self.where, self.where_not))
+    def selected(self, frame: Frame, besides: str = "") -> Mask:
+        """Return the rows that the filters keep, those of one column set aside."""
+        conditions = ([each for each in part if each[0] != besides] for part in (self.where, self.where_not))
+        kept, dropped = ([matching(frame, each) for each in part] for part in conditions)
         return np.logical_and.reduce([np.ones(len(frame), dtype=bool), *kept, *np.logical_not(dropped)])
 
 
