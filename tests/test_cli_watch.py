@@ -81,7 +81,7 @@ def _is_alive(pid: int) -> bool:
     "program, why", [("/no/such/python", "No such file or directory"), ("/bin/true", "scalerl watch says why")]
 )
 def test_run_goes_on_without_its_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str):
-    monkeypatch.setattr(beside.sys, "executable", program)
+    monkeypatch.setattr(sys, "executable", program)
     lines: list[str] = []
     with board_beside(tmp_path, lines.append):
         wait_until(lambda: lines)

@@ -10,40 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calls import ends_unless, fails, fitted, is_loaded, meet
 
-from scalerl.curves import Fit, fit
 from scalerl.errors import WorkerDied
 from scalerl.report import workers as module
 from scalerl.report.workers import Workers, worth
-
-
-def fitted(seed: int) -> Fit:
-    noise = np.random.default_rng(seed)
-    compute = np.linspace(0.3, 4.0, 40)
-    return fit(compute, 0.3 + 0.3 / (1 + compute**-2.0) + 0.005 * noise.normal(size=40), start=0.3)
-
-
-def is_loaded(name: str) -> bool:
-    return name in sys.modules
-
-
-def ends_unless(here: int) -> int:
-    """Ends the process it runs in, but for one."""
-    if os.getpid() != here:
-        os._exit(1)
-    return here
-
-
-def fails(text: str) -> None:
-    raise ValueError(text)
-
-
-def meet(folder: str, num: int) -> int:
-    """Return once so many workers are in this call."""
-    Path(folder, str(os.getpid())).touch()
-    while len(os.listdir(folder)) < num:
-        time.sleep(0.01)
-    return os.getpid()
 
 
 def is_alive(pid: int) -> bool:

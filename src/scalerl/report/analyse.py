@@ -53,7 +53,7 @@ def analyse_forecast(
     """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
     result, done = _analysed(command, series, options, HALF), []
     for curve in result.curves:
-        default_at = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
+        default_at = () if reach or command == "fit" else curve.computes_ahead
         if curve.usable:
             curve = replace(
                 curve, at=tuple(reward_at(curve.fit, at or default_at)), reach=tuple(compute_for(curve.fit, reach))

@@ -95,6 +95,11 @@ class CurveResult:
         return decimals(self.fit)
 
     @property
+    def computes_ahead(self) -> tuple[float, ...]:
+        """The computes for which a forecast is made unasked: 2 and 4 times the data."""
+        return 2 * self.fit.scale, 4 * self.fit.scale
+
+    @property
     def at_end(self) -> At | None:
         """The forecast for the end of a budget; None where it is not known, or reached."""
         return self.at[-1] if self.at else None

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import LifoQueue
@@ -123,13 +123,21 @@ class Workers:
 
 
 def _start(most_bytes: int) -> subprocess.Popen[bytes]:
-    # In a session of its own: Ctrl-C is for the parent, who ends its workers.
+    return start_module("scalerl.report.workers", str(most_bytes), environment=ENVIRONMENT)
+
+
+def start_module(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start this interpreter on a module that it would import itself, with pipes to its input and output.
+
+    It has a session of its own: Ctrl-C is for the parent, who ends it.
+    """
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "scalerl.report.workers", str(most_bytes)],
+        [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | (environment or {}) | path,
         start_new_session=True,
     )
 

@@ -1,29 +1,19 @@
 """Start a board next to a run, in a separate process that the run neither waits for nor depends on."""
 
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from scalerl.report.workers import start_module
+
 
 @contextmanager
-def board_beside(path: Path, announce: Callable[[str], None]) -> Iterator[subprocess.Popen[str] | None]:
+def board_beside(path: Path, announce: Callable[[str], None]) -> Iterator[subprocess.Popen[bytes] | None]:
     """Run a board during the block. A failure of the board does not affect the block."""
-    command = [sys.executable, "-P", "-m", "scalerl", "watch", str(path), "--wait", "--no-open", "--beside"]
     try:
-        # In a session of its own: Ctrl-C is for the run.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        process = start_module("scalerl", "watch", str(path), "--wait", "--no-open", "--beside")
     except OSError as fault:
         announce(f"The board did not start: {fault.strerror or fault}")
         yield None
@@ -34,7 +24,7 @@ def board_beside(path: Path, announce: Callable[[str], None]) -> Iterator[subpro
     where = process.stdout
 
     def say_where() -> None:
-        announce(where.readline().strip() or "The board did not start: scalerl watch says why")
+        announce(where.readline().decode().strip() or "The board did not start: scalerl watch says why")
 
     reader = threading.Thread(target=say_where, daemon=True)
     reader.start()

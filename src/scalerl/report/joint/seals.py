@@ -20,7 +20,6 @@ from scalerl.report.results import CurveResult
 from scalerl.store import write_json
 
 Kind = Literal["scored", "nothing_new"]
-DEFAULT_AT = (2.0, 4.0)  # times the data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ def write_seal(
         sealed_curve(
             curve.name,
             curve.fit,
-            list(at) or [times * curve.fit.scale for times in DEFAULT_AT],
+            list(at or curve.computes_ahead),
             curve.series.compute,
             curve.series.reward,
         )
