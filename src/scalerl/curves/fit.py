@@ -114,7 +114,7 @@ class Fit:
             case "midpoint":
                 return self.scale * np.exp(draws.log_midpoint)
             case "start":
-                return self.drawn.clipped(draws.level)
+                return self.drawn.clip(draws.level)
             case "shortfall":
                 return draws.gain
         raise ValueError(f"{self.form} has no parameter {param!r}; it has {', '.join(self.own_form.params)}")
@@ -148,7 +148,7 @@ class Fit:
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
         """Return the interval of one new evaluation: curve, drift, misfit, noise and spread between runs."""
-        values = self.drawn.new(np.asarray(compute, dtype=float))
+        values = self.drawn.new_evaluations(np.asarray(compute, dtype=float))
         low, high = np.quantile(values, tails(self.level if level is None else level), axis=0)
         return low, high
 

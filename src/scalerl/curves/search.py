@@ -6,7 +6,7 @@ import numpy as np
 
 from scalerl.curves.forms import Array
 from scalerl.curves.normal import normal_quantile
-from scalerl.curves.weigh import Cells, Prepared, Weighed, drawn_by_mass, rough_mass, weigh, weigh_exactly
+from scalerl.curves.weigh import Cells, Prepared, Weighed, pick_by_mass, rough_mass, weigh, weigh_exactly
 
 WIDE = 1.2
 """Standard deviation of the first shapes, in units of the prior's."""
@@ -135,7 +135,7 @@ def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple
     weight = tempered(cloud.log_mass, EFFECTIVE)
     off = cloud.normal - weight @ cloud.normal
     factor = WIDTH * np.linalg.cholesky((weight[:, None] * off).T @ off + 1e-10 * np.eye(dims))
-    centres = cloud.normal[drawn_by_mass(weight, (np.arange(NUM_CENTRES) + rng.uniform()) / NUM_CENTRES)]
+    centres = cloud.normal[pick_by_mass(weight, (np.arange(NUM_CENTRES) + rng.uniform()) / NUM_CENTRES)]
     is_wide = even[:, dims] < ALWAYS_WIDE
     centre = ((even[:, dims] - ALWAYS_WIDE) / (1.0 - ALWAYS_WIDE) * NUM_CENTRES).astype(int)
     drawn = np.where(is_wide[:, None], WIDE * normal, centres[centre] + normal @ factor.T)

@@ -59,6 +59,11 @@ class Wander:
     log_weight: Array
     """Logarithm of the prior probability of each size, plus that of the normal density's constant."""
 
+    @property
+    def is_misfit(self) -> bool:
+        """Whether it is a misfit; the kernels before are drifts."""
+        return self.kernel == len(priors.DRIFT_LENGTHS)
+
 
 def make_wanders(blocks: Blocks, shared_shape: Array | None) -> list[Wander]:
     """Return all covariances to try.

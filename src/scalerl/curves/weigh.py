@@ -25,7 +25,8 @@ class Prepared:
     problem: Problem
     wanders: list[Wander]
     shared_shape: Array | None
-    """Log exponent, midpoint and skew along which runs differ; None with one run."""
+    """Log exponent, midpoint and skew of the rise to which the differences between runs are proportional; None with one
+    run."""
     columns: Array
     """The level, the rewards and each fall (last axis), times the inverse covariance. The product of a rise with one of
     them is their scalar product under that covariance. The level is projected out of rewards and falls."""
@@ -33,17 +34,17 @@ class Prepared:
     spread: Array | None
     """Spread between runs, as a share of the observed range: one of `RUN_SPREADS` or 0; None with one run."""
     level_precision: Array
-    """Posterior precision of the level, given gain and drop ..."""
+    """Posterior precision of the level, given gain and drop."""
     level: Array
-    """... and its mean without gain and drop."""
+    """Posterior mean of the level without gain and drop."""
     squares: Array
     """Sum of squares of the rewards after removing the level."""
     fall_on_level: Array
     """Decrease of the level's mean per unit of drop, for each course."""
     fall_precision: Array
-    """Posterior precision of the drop under each course, given the gain ..."""
+    """Posterior precision of the drop under each course, given the gain."""
     fall: Array
-    """... and its product with the drop's mean without a gain."""
+    """`fall_precision` times the drop's mean without a gain."""
 
 
 def prepare(problem: Problem, shared_shape: Array | None = None) -> Prepared:
@@ -91,15 +92,15 @@ class Cells:
     """Indices of the remaining courses (and, above, covariances)."""
     log_weight: Array
     precision: Array
-    """Precision of the gain, without its prior ..."""
+    """Precision of the gain, without its prior."""
     pull: Array
-    """... and its product with the least-squares gain."""
+    """`precision` times the least-squares gain."""
     squares: Array
     """Sum of squares of the rewards after removing level and drop."""
     on_level: Array
-    """Decrease of the level's mean per unit of gain (without courses) ..."""
+    """Decrease of the level's mean per unit of gain (without courses)."""
     on_fall: Array
-    """... and decrease of the drop's mean per unit of gain."""
+    """Decrease of the drop's mean per unit of gain."""
 
     def take(self, covariance: np.ndarray, shape: np.ndarray, course: np.ndarray) -> "Cells":
         """Return the selected cells of each axis."""
@@ -201,9 +202,9 @@ class Weighed:
     drop_precision: Array
     gain: Array
     gain_precision: Array
-    """Precision of the gain, given the drop ..."""
-    trade: Array
-    """... and the decrease of the gain per unit of drop."""
+    """Precision of the gain, given the drop."""
+    gain_per_drop: Array
+    """Decrease of the gain's mean per unit of drop."""
     shape: Array
     covariance: np.ndarray
     course: np.ndarray
@@ -245,7 +246,7 @@ def weigh_exactly(
         drop_precision=fall_precision * precision / gain_precision,
         gain=gain,
         gain_precision=gain_precision,
-        trade=fall_precision * mine.on_fall / gain_precision,
+        gain_per_drop=fall_precision * mine.on_fall / gain_precision,
         shape=shapes[:, places[1]],
         covariance=mine.covariance,
         course=mine.course,
@@ -263,7 +264,7 @@ def draw_cells(
     log_cell = rough + log_share[:, None]
     top = float(log_cell.max())
     mass = np.exp(log_cell - top).ravel()
-    which = drawn_by_mass(mass, (np.arange(NUM_WEIGHED) + rng.uniform()) / NUM_WEIGHED)
+    which = pick_by_mass(mass, (np.arange(NUM_WEIGHED) + rng.uniform()) / NUM_WEIGHED)
     covariance, shape, course = np.unravel_index(which, log_cell.shape)
     log_count = top + np.log(mass.sum() / NUM_WEIGHED) - rough[covariance, shape, course]
     return (covariance, shape, course), log_count
@@ -283,7 +284,7 @@ def log_limits(prepared: Prepared, weighed: Weighed) -> Iterator[Array]:
     is_drop[:, has_fall] = log_normal_cdf((drop / drop_sd)[:, has_fall])
     yield is_drop
     likely_drop = np.where(has_fall, np.where(drop > 0.0, drop, 0.4 * drop_sd), 0.0)
-    gain = weighed.gain - weighed.trade * (likely_drop - drop)
+    gain = weighed.gain - weighed.gain_per_drop * (likely_drop - drop)
     yield log_normal_between(-gain / gain_sd, (room - gain) / gain_sd)
     likely_gain = np.where(gain > 0.0, np.minimum(gain, room), 0.4 * gain_sd)
     if prepared.spread is not None:
@@ -295,7 +296,7 @@ def log_limits(prepared: Prepared, weighed: Weighed) -> Iterator[Array]:
         yield log_normal_cdf(level / error * np.sqrt(prepared.level_precision[covariance]) + 1.0)
 
 
-def drawn_by_mass(mass: Array, shares: Array) -> np.ndarray:
+def pick_by_mass(mass: Array, shares: Array) -> np.ndarray:
     """Return the indices at which the cumulative mass reaches these shares."""
     total = np.cumsum(mass)
     return np.minimum(np.searchsorted(total, shares * total[-1]), len(total) - 1)
