@@ -52,6 +52,16 @@ def test_fits_of_known_points_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(fits) == 2
 
 
+@pytest.mark.parametrize("counts", [3, "3", None, {"0": 3}])
+def test_right_answers_that_are_not_a_list_are_left_out(tmp_path: Path, counts: Any):
+    run = GrowingRun(tmp_path / "run")
+    run.train(20)
+    rows = [json.loads(line) for line in (run.folder / "evals.jsonl").read_text().splitlines()]
+    (run.folder / "evals.jsonl").write_text("".join(json.dumps({**row, "num_correct": counts}) + "\n" for row in rows))
+    seen = look(Source(path=run.folder, root=Root(tmp_path), kind="run", name="run"))
+    assert (seen.row["step"], len(seen.lines)) == ("step 20", 1)
+
+
 def test_only_what_was_added_to_a_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = GrowingRun(tmp_path / "run")
     run.train(50)

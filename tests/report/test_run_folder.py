@@ -109,14 +109,33 @@ def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
     assert opened(write_run(tmp_path / "b")).repeated == {}
 
 
+@pytest.mark.parametrize(
+    "status, is_cut",
+    [
+        ({"status": "done"}, False),
+        ({"status": "running"}, False),
+        ({"status": "stopped", "reason": "asked to stop"}, True),
+        ({"status": "failed", "reason": "out of memory"}, True),
+        (None, False),
+    ],
+)
+def test_only_a_run_that_is_known_to_have_ended_early_is_said_to(
+    tmp_path: Path, status: dict[str, str] | None, is_cut: bool
+):
+    folder = write_run(tmp_path / "a", status=status)
+    if status is None:
+        (folder / "status.json").unlink()
+    assert ("not_finished" in {each.kind for each in run_says([opened(folder)])}) == is_cut
+
+
 def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
     runs = []
     for name, device in (("a", "cpu"), ("b", "NVIDIA H200")):
         folder = write_run(tmp_path / name)
         (folder / "env.json").write_text(json.dumps({"device": device}))
         runs.append(opened(folder))
-    assert [run.hours for run in runs] == ["CPU-hours", "GPU-hours"]
-    assert hours_name(run.hours for run in runs) == "GPU-hours"
+    assert [run.hours_name for run in runs] == ["CPU-hours", "GPU-hours"]
+    assert hours_name(run.hours_name for run in runs) == "GPU-hours"
     # The logs of others do not say what they ran on.
     assert hours_name([]) == "GPU-hours"
 

@@ -149,7 +149,7 @@ def _main_axis(
     uneven, is_shared = uneven_pace(folders), source.plan.get("shared_device")
     if axis in (None, "gpu_hours") and has("flops") and (is_shared or uneven > UNEVEN):
         kind = "shared_device" if is_shared else "uneven_pace"
-        return "flops", [say(kind, hours=hours_name(run.hours for run in folders), size=uneven)]
+        return "flops", [say(kind, hours=hours_name(run.hours_name for run in folders), size=uneven)]
     return (axis if axis and has(axis) else None), []
 
 

@@ -46,14 +46,13 @@ def health(result: Result) -> Blocks:
 def run_says(runs: Sequence[Run]) -> Iterator[Say]:
     """Yield what a reader must know: runs cut short, work done twice, time that stood still, other environments."""
     for run in runs:
-        # An unreadable status.json is among the faults already.
-        if run.is_cut and store.STATUS not in run.damage:
+        if run.is_cut:
             yield say("not_finished", Level.WARNING, run=run.name, status=status_text(run))
         if again := run.repeated:
             share = again["flops"] / run.cost["flops"] if run.cost.get("flops") else 0.0
-            yield say("repeated", run=run.name, hours=run.hours, share=share, **again)
+            yield say("repeated", run=run.name, hours=run.hours_name, share=share, **again)
         if stalled_s := run.seconds.get("stalled"):
-            yield say("stood_still", run=run.name, hours=run.hours, seconds=stalled_s)
+            yield say("stood_still", run=run.name, hours=run.hours_name, seconds=stalled_s)
     if differing := tuple(key for key, values in environments(runs).items() if len(values) > 1):
         yield say("different_environments", Level.WARNING, keys=differing)
 
@@ -67,7 +66,7 @@ def lines_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Lines]:
 
     Of a single run the other columns that it logged are shown too, as details.
     """
-    counted = "row" if runs and all(run.counted == "row" for run in runs) else "step"
+    counted = "row" if runs and all(run.step_word == "row" for run in runs) else "step"
     charts: dict[str, list[Any]] = {}
     for run in runs:
         columns = with_pace(run.columns)
@@ -99,7 +98,7 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
 def cost(result: Result) -> Blocks:
     """Show what runs have spent, in compute, time and money."""
     runs = result.folders
-    hours = hours_name(run.hours for run in runs)
+    hours = hours_name(run.hours_name for run in runs)
     price = result.options.price if hours == "GPU-hours" else None  # an hour of a CPU has another price
     rows = [
         ({"steps": f"{run.num_steps:,}", "status_text": status_text(run)}, _spent(run.cost, run.seconds, price), run)

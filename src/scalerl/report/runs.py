@@ -31,10 +31,10 @@ ARM = "arm"
 WAITING = "waiting"
 """Status of a run that has not started."""
 PER_RUN = ("description", "seed")  # settings in which runs of one arm may differ
-COST = ("gpu_hours", "flops", "tokens")
+COST = ("gpu_hours", "flops", "tokens")  # columns that say what a run has spent
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
 """What the wall time of a run is spent on."""
-_MOST_PROMPTS = 5000  # an evaluation with more counts of right answers is read without them
+_MAX_PROBLEMS = 5000  # an evaluation on more problems is read without its right answers per problem
 
 
 @dataclass(kw_only=True)
@@ -86,7 +86,7 @@ class Run:
         return {key.replace("/", "."): value for key, value in flatten(self.recipe).items()}
 
     @property
-    def hours(self) -> str:
+    def hours_name(self) -> str:
         """The name of its device hours: CPU-hours or GPU-hours."""
         return store.hours_name(self.environment.get("device"))
 
@@ -101,14 +101,14 @@ class Run:
         return str(self.written_status.get("reason", ""))
 
     @property
-    def counted(self) -> str:
-        """What `step` counts, for people: `step`, or `row` for a log without a column of steps."""
+    def step_word(self) -> str:
+        """What `step` counts, in words: `step`, or `row` for a log without a column of steps."""
         return "row" if self.log is not None and step_column(self.log) is None else "step"
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended before it was done."""
-        return self.status not in ("done", "running", WAITING)
+        """Whether it ended before it was done. Without a status, nobody knows."""
+        return self.status in ("stopped", "failed")
 
     @property
     def num_steps(self) -> int:
@@ -134,18 +134,20 @@ class Run:
         return {key: float(values[-1]) for key, values in self.columns.items() if len(values)}
 
     def faults(self) -> Iterator[Say]:
-        """Yield what cannot be read or is missing."""
+        """Yield what is wrong: damaged and missing files, and the problem if there is no curve."""
         if self.status == WAITING:
             return
         yield from self.damage.values()
         if self.is_folder:
-            evaluated, trained = (self.evals[-1][1]["step"] if self.evals else 0), self._last_row.get("step", 0)
-            lost = "evaluations_lost" if self.status == "done" and 0 < evaluated < trained else ""
-            for kind in filter(None, (
-                "no_recipe" if not self.recipe and store.RECIPE not in self.damage else "",
-                "no_metrics" if evaluated and not trained else lost,
-            )):  # fmt: skip
-                yield say(kind, Level.WARNING, folder=self.source.path, evaluated=evaluated, trained=trained)
+            folder = self.source.path
+            if not self.recipe and store.RECIPE not in self.damage:
+                yield say("no_recipe", Level.WARNING, folder=folder)
+            evaluated = self.evals[-1][1]["step"] if self.evals else 0
+            trained = self._last_row.get("step", 0)
+            if evaluated and not trained:
+                yield say("no_metrics", Level.WARNING, folder=folder)
+            elif self.status == "done" and 0 < evaluated < trained:
+                yield say("evaluations_lost", Level.WARNING, folder=folder, evaluated=evaluated, trained=trained)
         if self.problem:
             yield say("fault", Level.WARNING, problem=self.problem)
 
@@ -160,7 +162,7 @@ class Run:
     # Its evaluations
 
     def table(self, *, with_arm: bool = False) -> Log:
-        """Return the log, or the evaluations of a run folder, with its arm if there are others."""
+        """Return the log, or the evaluations of a run folder; with several arms, its rows name theirs (`with_arm`)."""
         if self.log is not None:
             return self.log
         labels = {ARM: self.arm if with_arm else None, "device": self.environment.get("device"), "seed": self.seed}
@@ -168,36 +170,37 @@ class Run:
         rows = [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
         return dataclasses.replace(log_of_rows(self.source.path, rows), facts=tuple(self.facts))
 
-    def _counted(self) -> dict[str, list[store.Row]]:
+    def _evals_with_counts(self) -> dict[str, list[store.Row]]:
         """Return the evaluations that have counts of right answers per problem, by set."""
         rows = [row for _, row in self.evals if "num_correct" in row]
         return {str(own[0].get("set", "")): own for own in grouped(rows, lambda row: str(row.get("set", "")))}
 
     def passes(self) -> dict[str, tuple[list[float], dict[int, list[float]]]]:
         """Return steps and pass@k by k, of each set that was sampled more than once."""
-        found = {name: pass_curves(rows) for name, rows in self._counted().items()}
+        found = {name: pass_curves(rows) for name, rows in self._evals_with_counts().items()}
         return {name: (steps, curves) for name, (steps, curves) in found.items() if curves}
 
     def end_compute(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
         settings, last = self.settings, self._last_row
-        share = store.share_spent({name: number(settings.get(f"budget.{name}")) for name in store.BUDGET_COLUMNS}, last)
+        budget = {name: number(settings.get(f"budget.{name}")) for name in store.BUDGET_COLUMNS}
+        share = store.share_spent(budget, last)
         return last[axis] / share if share > 0 and last.get(axis, 0.0) > 0 else None
 
     # Its health
 
     @property
     def max_lag(self) -> float | None:
-        """The largest lag that the recipe allows for a group, infinite where it bounds the mean; None if unknown."""
+        """The largest lag that the recipe allows for a group; infinite if it limits the mean, None if unknown."""
         allowed = number(self.settings.get("pipeline.max_lag"))
-        if not allowed >= 0:
+        if math.isnan(allowed) or allowed < 0:
             return None
         return allowed if self.settings.get("pipeline.waits_for", "groups") == "groups" else math.inf
 
     @cached_property
     def alarms(self) -> list[Alarm]:
         """Alarms from its metrics and evaluations, including those that are over, but not those of curves."""
-        raised = alarms(self.columns, max_lag=self.max_lag, evals=self._counted())
+        raised = alarms(self.columns, max_lag=self.max_lag, evals=self._evals_with_counts())
         # What can help is looked up only where there is something to help against: it loads all settings.
         return with_remedies(raised, self._remedies()) if raised else []
 
@@ -214,41 +217,44 @@ class Run:
 # Reading
 
 
-Rows = store.RunReader[NumberColumns]
+Reader = store.RunReader[NumberColumns]
 
 
-def new_rows(source: Source) -> Rows:
+def new_reader(source: Source) -> Reader:
     """Return a reader of a run folder, which has not read anything yet."""
     files = {name: Lines(source.path / name, source.root) for name in (store.METRICS, store.EVALS)}
     return store.RunReader(files, NumberColumns)
 
 
-def num_values(rows: Rows) -> int:
+def num_values(reader: Reader) -> int:
     """Return how many numbers a reader keeps."""
-    return rows.metrics.num_rows * len(rows.metrics) + sum(len(row.get("num_correct") or ()) for _, row in rows.evals)
+    counts = [row.get("num_correct") for _, row in reader.evals]
+    num_counts = sum(len(each) for each in counts if isinstance(each, list))
+    return reader.metrics.num_rows * len(reader.metrics) + num_counts
 
 
-def _checked(row: store.Row) -> store.Row:
-    """Return an evaluation; leave out its right answers per problem unless they are counts, and not too many."""
+def _without_bad_counts(row: store.Row) -> store.Row:
+    """Return an evaluation, without `num_correct` if that is not a list of at most _MAX_PROBLEMS counts."""
     counts = row.get("num_correct")
-    is_valid = isinstance(counts, list) and len(counts) <= _MOST_PROMPTS and all(number(each) >= 0 for each in counts)
+    is_valid = isinstance(counts, list) and len(counts) <= _MAX_PROBLEMS and all(number(each) >= 0 for each in counts)
     return row if is_valid else {key: value for key, value in row.items() if key != "num_correct"}
 
 
-def read_folder(source: Source, rows: Rows | None = None) -> Run:
-    """Read a run folder; with the `rows` of an earlier time, only what was added."""
-    rows, folder = rows or new_rows(source), source.path
+def read_folder(source: Source, reader: Reader | None = None) -> Run:
+    """Read a run folder; given the reader of an earlier call, read only what was added since."""
+    reader = reader or new_reader(source)
+    folder = source.path
     objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
     (recipe, _), (status, _), (environment, _) = objects.values()
-    rows.read()
+    reader.read()
     damage = {name: say("fault", Level.WARNING, problem=fault) for name, (_, fault) in objects.items() if fault}
-    for name, lines in rows.skipped.items():
+    for name, lines in reader.skipped.items():
         if lines:
             kind = "line_left_out" if len(lines) == 1 else "lines_left_out"
             damage[name] = say(kind, Level.WARNING, file=folder / name, first=lines[0], num=len(lines) - 1)
-    logged = rows.metrics.arrays()
-    kept = np.array(rows.counting_metrics(), dtype=np.intp)
-    evals = [(line, _checked(row)) for line, row in rows.counting_evals()]
+    logged = reader.metrics.arrays()
+    kept = np.array(reader.counting_metrics(), dtype=np.intp)
+    evals = [(line, _without_bad_counts(row)) for line, row in reader.counting_evals()]
     problem = f"the run folder {folder} has no rows in {store.EVALS} yet: wait for its first evaluation."
     try:
         store.check_format(folder)
@@ -267,10 +273,10 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
     )
 
 
-def read_source(source: Source, rows: Rows | None = None) -> Run:
+def read_source(source: Source, reader: Reader | None = None) -> Run:
     """Read a run folder, or another trainer's log; a log that cannot be read becomes a run with a `problem`."""
     if source.kind == "run":
-        return read_folder(source, rows)
+        return read_folder(source, reader)
     try:
         log = read_log(source.path)
     except InputError as fault:

@@ -21,7 +21,7 @@ from scalerl.report.document import Document, Json, Level, Say, picked, say, say
 from scalerl.report.options import FitOptions
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
-from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
+from scalerl.report.runs import WAITING, Reader, Run, new_reader, num_values, read_source
 from scalerl.report.samples import lines_of
 from scalerl.report.sections import document
 from scalerl.report.words import Lookup, filled
@@ -39,7 +39,7 @@ RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES,
 TOGETHER = ("answer", "curves", "pairs", "axes", "log", "settings")
 """Sections of everything together."""
 _DEPTH, _MOST_FILES = 3, 4000
-_ROWS: dict[Path, Rows] = {}
+_READERS: dict[Path, Reader] = {}
 
 File = tuple[str, int, int]
 """Path, size and time of the last change in nanoseconds."""
@@ -137,11 +137,11 @@ def _read(source: Source) -> Run:
     if source.kind == "log":
         refusal = _refusal(source)
         return read_source(source) if refusal is None else Run(source=source, problem=refusal.text)
-    rows = _ROWS.pop(source.path, None) or new_rows(source)
-    run = read_source(source, rows)
-    _ROWS[source.path] = rows
-    while sum(map(num_values, _ROWS.values())) > MOST_VALUES:
-        del _ROWS[next(iter(_ROWS))]
+    reader = _READERS.pop(source.path, None) or new_reader(source)
+    run = read_source(source, reader)
+    _READERS[source.path] = reader
+    while sum(map(num_values, _READERS.values())) > MOST_VALUES:
+        del _READERS[next(iter(_READERS))]
     if run.problem and not run.evals:
         run.problem = say("not_started" if run.status == WAITING else "no_evaluation").text
     return run
@@ -184,7 +184,7 @@ def _look(result: Result, problems: Sequence[Say]) -> Look:
     row |= {
         **picked(("study", "arm", "seed"), source),
         **picked(("status", "reason", "format"), run),
-        "step": f"{run.counted} {steps[-1]:,.0f}" if len(steps) else "",
+        "step": f"{run.step_word} {steps[-1]:,.0f}" if len(steps) else "",
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
         "num_alarms": sum(map(is_alarm, says(shown))),
     }
