@@ -29,6 +29,13 @@ LINES = {
         {"step": 3, "reward": 0.5, "loss": 0.1},
     ),
     "{'reward': tensor(0.5), 'kl': Array(0.1, dtype=float32)}": ({}, {"reward": 0.5, "kl": 0.1}),
+    "Average return of 64 episodes: 0.7": ({}, {"Average return": 0.7}),
+    "step 3 | mean reward over the last 100 rollouts = 0.7": ({"step": 3}, {"mean reward": 0.7}),
+    "Accuracy (500 problems): 0.61, kl (n=64): 0.1": ({}, {"Accuracy": 0.61, "kl": 0.1}),
+    "Eval accuracy at step 120: 0.61": ({"step": 120}, {"Eval accuracy": 0.61}),
+    "mean return after 120 episodes: 0.61": ({"episodes": 120}, {"mean return": 0.61}),
+    "step 3 [('reward', 0.7), ('kl', np.float64(0.1))]": ({"step": 3}, {"reward": 0.7, "kl": 0.1}),
+    "[(0, 'reward'), (1, 'kl')]": ({}, {}),
     "At 10:00:01 on 2026-01-01 nothing happened.": ({}, {}),
 }
 

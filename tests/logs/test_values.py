@@ -88,3 +88,21 @@ def test_compute_that_is_not_understood_is_not_counted_silently(tmp_path: Path) 
     [series] = read(write(tmp_path / "b.csv", ("note,reward", rows)))
     assert "compute_unread" not in kinds(series)
     assert "no column" in fault(tmp_path / "a.csv", x="size")
+
+
+def test_a_constant_is_not_the_reward_beside_one_that_varies(tmp_path: Path) -> None:
+    text = ""
+    for at, reward in enumerate(REWARDS, start=1):
+        text += f" {10 * at}/120 [===>....] - 8ms/step - reward: 1.0000\n" * 5
+        text += f"{10 * at}/120: episode: {at}, duration: 0.4s, episode_reward: {100 * reward:.1f}, loss: 0.1\n"
+    [series] = read(write(tmp_path / "keras.log", text))
+    assert (series.y_label, len(series.reward)) == ("episode_reward", 12)
+
+
+@pytest.mark.parametrize("head", ["@timestamp,@message", "Date;Host;Line", "time\tcontent"])
+def test_lines_in_the_cells_of_a_table(tmp_path: Path, head: str) -> None:
+    mark = next(each for each in ",;\t" if each in head)
+    before = mark.join(["2026-01-01 10:00:00"] + ["node-7"] * (head.count(mark) - 1))
+    rows = "".join(f'{before}{mark}"step {at} | reward: {reward}, loss: 0.1"\n' for at, reward in enumerate(REWARDS, 1))
+    [series] = read(write(tmp_path / "export.csv", f"{head}\n{rows}"))
+    assert (series.x_label, series.reward.tolist(), series.compute[-1]) == ("step", REWARDS, 12)

@@ -175,9 +175,13 @@ def _records(lines: list[Line]) -> Iterator[Record]:
 def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
     """Return the records as rows, with run and step, and where the step comes from."""
     names = Counter(name for record in records for name in record.values if not is_evaluation(name))
+    said: dict[str, set[float]] = {}
+    for record in records:
+        for name, value in record.values.items():
+            said.setdefault(name, set()).add(value)
     main = max(
         (name for name in names if not COUNTING.fullmatch(name)),
-        key=lambda name: (reward_rank(name) is not None, names[name]),
+        key=lambda name: (reward_rank(name) is not None, len(said[name]) >= _MIN_ALIKE, names[name]),
         default="",
     )
     # Only records of training are asked: those with the reward, or else the value, that most of them have.

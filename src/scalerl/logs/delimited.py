@@ -34,7 +34,7 @@ Line = tuple[int, list[str]]
 
 def csv_rows(source: Source) -> Placed | None:
     """Return the rows of a table; None if the text is not one. InputError says what is wrong with one."""
-    is_named = source.path.suffix.lower() in _SUFFIXES
+    is_named = source.path.suffix.lower() in _SUFFIXES and not source.is_inside
     ruled = _ruled(source) or ([] if is_named else _aligned(source))
     delimiter, lines = ("|", ruled) if ruled else _lines(source, is_named)
     if not lines or not (ruled or is_named or _is_table([cells for _, cells in lines[:_MAX_SAMPLE]], delimiter)):

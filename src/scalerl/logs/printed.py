@@ -34,6 +34,21 @@ _WRAPPED = re.compile(rf"((?<=[:=,(\[])\s?){CALL}")
 _IN_JSON = {"'": '"', "None": "null", "True": "true", "False": "false", "nan": "NaN"}
 _PYTHON = re.compile(r"'|\b(?:None|True|False|nan)\b")
 _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
+# A remark between a name and its value: average return (64 episodes): 0.7, mean reward over the last 64 episodes: 0.7.
+_REMARK = re.compile(
+    r"\s?(?:\((?=[^()]{0,60}[A-Za-z])[^()]{1,60}\)"
+    r"|(?<=\w )(?:of|over|on|across|from|in|for|per)\s(?:the\s)?(?:last\s)?\d[\d,]{0,12}\s[A-Za-z]{1,20}s)"
+    r"(?=\s?[:=]\s?[-+]?\.?\d)",
+    re.IGNORECASE,
+)
+# A counter between a name and its value: reward at step 100: 0.7, return after 100 episodes = 0.7.
+_AT = re.compile(
+    r"(?<![\w./@-])(?P<name>[A-Za-z][\w./@-]{0,60}(?:\s[A-Za-z][\w./@-]{0,60}){0,2}?)\s(?:at|after)\s"
+    r"(?:(?P<counter>[A-Za-z]{2,10})\s(?P<count>\d{1,12})|(?P<num>\d{1,12})\s(?P<counted>[A-Za-z]{2,10}))(?=\s?[:=]\s?[-+]?\.?\d)",
+    re.IGNORECASE,
+)
+# A printed list of pairs: [('reward', 0.7), ('kl', 0.1)].
+_PAIR = re.compile(r"[(\[]\s?['\"]([A-Za-z][^'\"()]{0,100})['\"]\s?,\s?([-+]?\.?\d[-+.\w]{0,40})\s?[)\]]")
 # 50%|###   | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]: after a bar only 'name=value' is a value.
 _BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
 _ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
@@ -156,7 +171,8 @@ def _said(text: str, is_cut: bool) -> Line:
 
 def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
-    text = _WRAPPED.sub(r"\1\2", text)
+    text = _PAIR.sub(r" \1=\2", _WRAPPED.sub(r"\1\2", text))
+    text = _AT.sub(_counter_first, _REMARK.sub("", text))
     counters, values = Counters(), Values()
     if folder := _FOLDER.search(text):
         counters["checkpoint"] = int(folder[1])
@@ -183,6 +199,12 @@ def _entries(text: str, is_cut: bool = False) -> Line:
         elif entry["mark"] or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
             values.setdefault(" ".join(words)[:MAX_WORD], value)
     return Line(text, counters, values)
+
+
+def _counter_first(match: re.Match[str]) -> str:
+    """Return 'step 100 reward' for 'reward at step 100', where that is a counter."""
+    counter, count = match["counter"] or match["counted"], match["count"] or match["num"]
+    return f"{counter} {count} {match['name']}" if _COUNTER.fullmatch(counter) else match[0]
 
 
 def _counter(word: str) -> str:

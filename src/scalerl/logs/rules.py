@@ -153,7 +153,8 @@ def like_a_reward(plan: Plan) -> Choice | None:
     best, *rest = sorted(
         ranks,
         key=lambda name: (
-            *(not num_steps[name], is_rare(name), is_constant(name), repeats[name] > most_repeats, ranks[name]),
+            *(not num_steps[name], num_steps[name] < _ENOUGH_STEPS, is_constant(name), is_rare(name)),
+            *(repeats[name] > most_repeats, ranks[name]),
         ),
     )
     kind, part, _ = ranks[best]

@@ -80,7 +80,17 @@ class Source:
     @cached_property
     def text(self) -> str:
         """The content as text, or what was printed in a notebook or a container; InputError for what is no text."""
-        return printed_inside(text := _decoded(self.path, self.data)) or text
+        return self._text[0]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the text was printed inside the file, whose name does not say what it is then."""
+        return self._text[1]
+
+    @cached_property
+    def _text(self) -> tuple[str, bool]:
+        inside = printed_inside(text := _decoded(self.path, self.data))
+        return inside or text, bool(inside)
 
 
 def bounded_bytes(path: Path) -> bytes:

@@ -1,8 +1,11 @@
 """Console output inside other files, as text: the cells of a Jupyter notebook, and the lines of a container.
 
-Docker, Kubernetes and clouds write each line that was printed as an object, such as {"log": "step 3 ...", "time": ...}.
+Docker, Kubernetes and clouds write each line that was printed as an object, such as {"log": "step 3 ...", "time": ...},
+or as a cell of a table.
 """
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -15,6 +18,13 @@ _IS_NOTEBOOK = re.compile(r"\s*\{")
 _LINE_NAMES = ("log", "message", "msg", "textPayload", "line", "text", "MESSAGE", "@message")
 _SAMPLE = 10_000
 _MAX_DEPTH = 6
+_MAX_HEAD = 1_000
+# A name in the head of a table; a line that was printed holds numbers.
+_NAME = re.compile(r"[@_]{0,2}[A-Za-z][A-Za-z_@./ -]{0,60}")
+# A value with its name, anywhere in a cell.
+_SAID = re.compile(r"(?<![\w./@-])([A-Za-z_][\w./@-]{0,80}+)['\"]?\s{0,3}[:=]?\s{0,3}['\"]?[-+]?\.?\d")
+_MAX_LINE = 2_000
+_MAX_SAMPLE = 200_000
 _KEY = re.compile(r'"([^"\\]{1,200})"\s*+:')
 # None of these may look for the same end from many beginnings: a notebook is a text of strangers.
 _ROW = re.compile(r"<tr\b[^<>]*+>((?:[^<]++|<(?!/?tr\b))*+)</tr>", re.IGNORECASE)
@@ -24,7 +34,34 @@ _MARKUP = re.compile(r"<[^<>]*+>")
 
 def printed_inside(text: str) -> str:
     """Return what was printed, if the text is a notebook or the log of a container; "" for any other text."""
-    return _printed_by_cells(text) or _printed_in_container(text)
+    return _printed_by_cells(text) or _printed_in_container(text) or _printed_in_table(text)
+
+
+def _printed_in_table(text: str) -> str:
+    """Return the cells of the column of a table that holds printed lines, if no other column is a reward."""
+    head = text.lstrip().partition("\n")[0][:_MAX_HEAD].rstrip()
+    mark = max(",;\t", key=head.count)
+    names = [name.strip('" ') for name in head.split(mark)]
+    if len({*names}) < max(len(names), 2) or not all(map(_NAME.fullmatch, names)) or any(map(reward_rank, names)):
+        return ""
+    if not _says(text, _MAX_SAMPLE):
+        return ""
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=mark) if any(row)][1:]
+    except csv.Error:
+        return ""
+    if not rows or any(len(row) != len(names) for row in rows[:-1]):
+        return ""
+    columns = [[row[at] for row in rows if len(row) == len(names)] for at in range(len(names))]
+    said = {name: (sum(map(_says, cells)), cells) for name, cells in zip(names, columns, strict=True)}
+    name, (num, cells) = max(said.items(), key=lambda item: item[1][0])
+    is_named = name.lower() in {*map(str.lower, _LINE_NAMES)}
+    return "".join(f"{cell.rstrip()}\n" for cell in cells) if num > (1 if is_named else len(rows) / 2) else ""
+
+
+def _says(text: str, most: int = _MAX_LINE) -> bool:
+    """Return whether a text names a reward with its value in its first characters."""
+    return any(map(reward_rank, _SAID.findall(text[:most]))) if " " in text or "=" in text else False
 
 
 def _printed_in_container(text: str) -> str:
