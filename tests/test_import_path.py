@@ -103,7 +103,7 @@ def test_variables_for_a_server_are_announced(capsys, monkeypatch):
     """A stranger's recipe may name any variable, and any server."""
     monkeypatch.setenv("JUDGE_KEY", "abcdefgh12345")
     for _ in range(2):
-        settings = from_environment({"api_key": "env:JUDGE_KEY", "url": "http://evil/v1\n"})
+        settings = from_environment({"api_key": "env:JUDGE_KEY", "url": "http://evil/v1\n"}, "it")
         assert settings["api_key"] == "abcdefgh12345"
     notice = r"this command reads a variable that settings name: JUDGE_KEY for http://evil/v1\n"
     assert capsys.readouterr().err.splitlines() == [notice]

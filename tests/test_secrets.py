@@ -76,7 +76,7 @@ def test_messages_are_redacted(monkeypatch: pytest.MonkeyPatch, text: str, name:
     key = "0123-4567-89ab-cdef"  # not known by how it begins
     text = text.replace(KEY, key)
     monkeypatch.setenv(name, key)
-    assert from_environment({"judge": "env:NAMED_BY_A_SETTING"} if name.startswith("NAMED") else {}) is not None
+    assert from_environment({"judge": "env:NAMED_BY_A_SETTING"} if name.startswith("NAMED") else {}, "it") is not None
     assert key not in redact(text)
     assert "hf_abc" not in redact(text)
     assert HIDDEN in redact(text)
@@ -133,7 +133,7 @@ def test_grader_reads_its_key_from_the_environment(tmp_path: Path, monkeypatch: 
     from scalerl.run.run import TrainingRun
 
     settings = [*TINY, 'task.graders.judge.api_key="env:JUDGE_KEY"', "task.graders.judge.refuses=true"]
-    with pytest.raises(GraderError, match="the environment variable JUDGE_KEY, which is not set"):
+    with pytest.raises(RecipeError, match="the environment variable JUDGE_KEY, which is not set"):
         TrainingRun(load_recipe("tiny-cpu", settings), tmp_path / "run")
     monkeypatch.setenv("JUDGE_KEY", KEY)
     run = TrainingRun(load_recipe("tiny-cpu", settings), tmp_path / "run")

@@ -216,7 +216,7 @@ def test_a_server_gives_what_the_same_model_here_gives(teacher_folder: Path, mon
 def test_a_server_without_log_probs_ends_the_run():
     with serving(answers=False) as server, pytest.raises(LearnerError, match="returned no log-probs of the prompt"):
         make_learner(*DISTIL, at(server)).step(random_batch(4, clean=True))
-    with pytest.raises(RecipeError, match="no environment variable 'NOWHERE'"):
+    with pytest.raises(RecipeError, match="the environment variable NOWHERE, which is not set"):
         make_learner(*DISTIL, 'kl.reference={name="server", url="http://h", model="m", api_key="env:NOWHERE"}')
 
 

@@ -62,13 +62,13 @@ class Checked:
 
 SCALERL = {
     "loss.name": "caps the ratio of a token at 5 and keeps its gradient (CISPO), where a clipped token loses it",
-    "loss.cap": "has an absolute cap of 5, and 4 to 8 did alike",
+    "loss.cap": "has an absolute cap of 5; caps from 4 to 8 gave similar results",
     "correction.name": "has no correction of the generator's log-probs but the cap of its loss",
     "entropy.name": "has no entropy term",
     "weights.name": "averages over the tokens of each prompt, then over prompts",
     "advantage.normalisation.name": "divides advantages by the batch's standard deviation",
     "model.fp32_head": "computes the head in FP32 at generator and learner: one side alone can be worse than none",
-    "filter.zero_variance": "drops groups whose rewards are all equal, which else stay in the loss's denominator",
+    "filter.zero_variance": "drops groups whose rewards are all equal; otherwise, they stay in the loss's denominator",
     "filter.refill": "trains on what is left of a batch, where a refill samples more, which costs compute",
     "curriculum.name": "leaves out problems that are solved nearly always (no-positive-resampling)",
     "length.name": "interrupts thinking and lets the model answer, where others cut it off",

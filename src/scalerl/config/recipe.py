@@ -174,13 +174,13 @@ RULES: tuple[Rule[Recipe], ...] = (
          "no token lies between them"),
     Rule("curriculum.hard curriculum.easy",
          lambda r: isinstance(r.curriculum, parts.PoolsSettings) and r.curriculum.hard >= r.curriculum.easy,
-         "a problem would be both"),
+         "a problem could be easy and hard at once"),
     Rule("filter.refill filter.zero_variance",
          lambda r: r.filter.refill and not r.filter.zero_variance,
          "no group would be dropped, so set filter.refill = 0 or filter.zero_variance = true"),
     Rule("length.thinking_min length.thinking_max",
          lambda r: isinstance(r.length, parts.InterruptionSettings) and r.length.thinking_min > r.length.thinking_max,
-         "the place is drawn between the two"),
+         "the position is drawn between the two, so the first must not be above the second"),
     Rule("length.cache length.max_length",
          lambda r: isinstance(r.length, parts.PenaltySettings) and r.length.cache > r.length.max_length,
          "even an empty answer would be penalised"),
@@ -213,7 +213,7 @@ RULES: tuple[Rule[Recipe], ...] = (
          'a critic is not divided among ranks, so set learner.sharding = "replicate"'),
     Rule("pipeline.completions_per_group advantage.credit.name",
          lambda r: r.pipeline.completions_per_group == 1 and not r.has_critic,
-         'there is nothing to compare an answer with: set at least 2, or advantage.credit = "gae"'),
+         'an answer is compared with others of its group: set at least 2, or advantage.credit = "gae"'),
     Rule("pipeline.completions_per_group filter.zero_variance",
          lambda r: r.pipeline.completions_per_group == 1 and r.has_critic and r.filter.zero_variance,
          "one answer has no variance, so every group would be dropped: set filter.zero_variance = false"),
@@ -224,7 +224,7 @@ RULES: tuple[Rule[Recipe], ...] = (
     Rule("kl.reference.hint",
          lambda r: isinstance(r.kl.reference, parts.SelfReferenceSettings)
          and r.kl.reference.hint and "{prompt}" not in r.kl.reference.hint,
-         "it must hold {{prompt}}, where the problem goes"),
+         "it must contain {{prompt}}, which is replaced by the problem"),
     Rule("kl.reference.name rollout.temperature",
          lambda r: isinstance(r.kl.reference, parts.ServerReferenceSettings) and r.rollout.temperature != 1,
          "a server's log-probs are those at temperature 1, so set rollout.temperature = 1"),
@@ -249,11 +249,11 @@ RULES: tuple[Rule[Recipe], ...] = (
          "experts of a divided pass or of several turns are not recorded, so set model.router_replay = false"),
     Rule("cluster.address rollout.generators",
          lambda r: r.cluster.address and not r.rollout.generators,
-         "nothing would sample there, so set rollout.generators, or leave cluster.address out"),
+         "the cluster would sample nothing, so set rollout.generators, or leave cluster.address out"),
     Rule("rollout.max_generators rollout.generators cluster.address",
          lambda r: r.rollout.max_generators is not None
          and not (r.cluster.address and r.rollout.max_generators >= r.rollout.generators),
-         "more than the first generators join on a Ray cluster only, so set cluster.address, and at least "
+         "further generators can join only on a Ray cluster, so set cluster.address, and at least "
          "rollout.generators"),
     Rule("rollout.gpus_per_generator rollout.engine rollout.vllm.tensor_parallel",
          lambda r: r.rollout.generator_gpus not in (
@@ -287,7 +287,7 @@ RULES: tuple[Rule[Recipe], ...] = (
          "a correct completion must be worth more"),
     Rule("grading.cpu_limit_s grading.timeout_s",
          lambda r: r.grading.cpu_limit_s > r.grading.timeout_s,
-         "the answer would be given up before, so raise grading.timeout_s or lower grading.cpu_limit_s"),
+         "the time limit would end the answer first, so raise grading.timeout_s or lower grading.cpu_limit_s"),
     Rule("budget.steps budget.gpu_hours budget.flops",
          lambda r: all(limit is None for _, limit in r.budget),
          "a run needs an end, so give at least one of them"),
@@ -307,13 +307,13 @@ TASK_RULES: tuple[Rule[parts.TaskSettings], ...] = (
          "every weight is 0, so nothing would be trained on"),
     Rule("graders",
          lambda task: not all(map(_is_plain, task.graders)),
-         "a column is named after each, so use letters, digits, _ and - only"),
+         "each names a column, so use only letters, digits, _ and -"),
     Rule("environment.step_cpu_s environment.step_s",
          lambda task: task.environment.step_cpu_s > task.environment.step_s,
-         "the step would be given up before, so raise environment.step_s or lower environment.step_cpu_s"),
+         "the time limit would end the step first, so raise environment.step_s or lower environment.step_cpu_s"),
     Rule("environment.reward_range",
          lambda task: task.environment.reward_range[0] >= task.environment.reward_range[1],
-         "what is worth 1 must be above what is worth 0"),
+         "the reward for value 1 must be above the reward for value 0"),
 )
 OF_TASKS = ("advantage", "entropy", "imitation", "kl.coefficient", "filter.zero_variance", "filter.drop_truncated")
 """Settings, or tables of settings, that may differ between tasks."""
@@ -323,7 +323,7 @@ ALGORITHM_RULE = Rule[parts.MixedTaskSettings](
     lambda task: not all(f"{key}.".startswith(_TABLES_OF_TASKS) for key, _ in leaves(task.algorithm)),
     f"only {', '.join(OF_TASKS)} can be different for a task",
 )
-NAME_RULE = Rule[parts.TaskSettings]("name", lambda task: not task.name, "say which task it is")
+NAME_RULE = Rule[parts.TaskSettings]("name", lambda task: not task.name, "set the name of the task")
 SAMPLING_RULE = Rule[parts.EvalSampling](
     "temperature samples_per_prompt",
     lambda sampling: sampling.temperature == 0 and sampling.samples_per_prompt > 1,
@@ -347,9 +347,9 @@ def conflicts(r: Recipe) -> Iterator[Conflict]:
 def _broken(rules: Sequence[Rule[Part]], part: Part, table: str = "") -> Iterator[Conflict]:
     for rule in rules:
         if rule.is_broken(part):
-            values = {dotted(table, key): functools.reduce(getattr, key.split("."), part) for key in rule.keys.split()}
-            said = ", ".join(f"{key} {_with_verb(value)}" for key, value in values.items())
-            yield tuple(values), f"{said}: {rule.remedy.format(r=part)}"
+            values = {dotted(table, key): value_at(part, key) for key in rule.keys.split()}
+            stated = ", ".join(f"{key} {_with_verb(value)}" for key, value in values.items())
+            yield tuple(values), f"{stated}: {rule.remedy.format(r=part)}"
 
 
 def _with_verb(value: Any) -> str:
@@ -367,7 +367,7 @@ def _is_plain(name: str) -> bool:
     return re.fullmatch(r"[\w-]+", name) is not None
 
 
-def value_at(part: Settings, key: str) -> Any:
+def value_at(part: object, key: str) -> Any:
     """Return the value of a setting by dotted key."""
     return functools.reduce(getattr, key.split("."), part)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from scalerl.config.keys import leaves
+from scalerl.errors import RecipeError
 from scalerl.import_path import announce
 
 HIDDEN = "(hidden)"
@@ -86,8 +87,8 @@ def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, inner
 
 
-def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with "env:NAME" replaced by the variable's value; KeyError names a missing variable.
+def from_environment(settings: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Return the settings of `owner` with "env:NAME" replaced by the variable's value; RecipeError if there is none.
 
     A line on stderr says which variables are read and for which server, because a stranger's recipe may name any.
     """
@@ -97,6 +98,8 @@ def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith(ENVIRONMENT)
     }
     _named.update(named.values())
+    if missing := [name for name in named.values() if name not in os.environ]:
+        raise RecipeError(f"{owner} is set to read the environment variable {missing[0]}, which is not set")
     values = {key: os.environ[name] for key, name in named.items()}
     receiver = f" for {settings['url']}" if settings.get("url") else ""
     announce(*(f"{name}{receiver}" for name in named.values()), says="reads a variable that settings name")

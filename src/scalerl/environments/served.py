@@ -92,11 +92,7 @@ def served_tools(url: str, api_key: str = "") -> dict[str, ServedTool]:
     """Return the tools of a server by name; RecipeError if it offers none."""
     if not url.startswith(("http://", "https://")):
         raise RecipeError(f'environment.servers has "{url}", which is not a URL: write http://HOST:PORT')
-    try:
-        key = from_environment({"api_key": api_key, "url": url})["api_key"]
-    except KeyError as error:
-        raise RecipeError(f"environment.api_key is {api_key!r}, but there is no environment variable {error}") from None
-    server = ToolServer(url, key)
+    server = ToolServer(**from_environment({"api_key": api_key, "url": url}, "environment.api_key"))
     try:
         tools = [ServedTool(server, schema) for schema in server.ask("tools", {})["tools"]]
         named = {tool.name: tool for tool in tools if tool.parameters is not None}

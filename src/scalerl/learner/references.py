@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from scalerl.config.secrets import from_environment
-from scalerl.errors import LearnerError, RecipeError
+from scalerl.errors import LearnerError
 from scalerl.learner.batch import MicroBatch, PreparedBatch, forward_inputs
 from scalerl.learner.policy import LocalPolicy, Policy
 from scalerl.learner.share import Sizes
@@ -106,7 +106,7 @@ class ServerReference(Reference):
 
     def __init__(self, *, url: str, model: str, api_key: str, params: float, num_parallel: int) -> None:
         self._url, self._model, self._params = f"{url.rstrip('/')}/completions", model, params
-        self._api_key = _from_environment(api_key, url)
+        self._api_key = from_environment({"api_key": api_key, "url": url}, "kl.reference.api_key")["api_key"]
         self._threads = ThreadPoolExecutor(num_parallel, thread_name_prefix="teacher")
         self._asked: dict[int, list[Future[list[np.ndarray]]]] = {}
         """Requests that were sent, by the id of the micro-batch."""
@@ -162,15 +162,6 @@ def _hinted(completion: Completion) -> Completion:
 
 def _num_logits(prepared: PreparedBatch) -> int:
     return int(prepared.facts["batch/trained_tokens"])
-
-
-def _from_environment(api_key: str, url: str) -> str:
-    try:
-        return from_environment({"api_key": api_key, "url": url})["api_key"]
-    except KeyError as error:
-        raise RecipeError(
-            f"kl.reference.api_key is {api_key!r}, but there is no environment variable {error}"
-        ) from None
 
 
 def start(trained: Trained) -> Reference:

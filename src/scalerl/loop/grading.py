@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from scalerl.config.parts import GraderSettings, GradingSettings, RewardSettings
+from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.config.secrets import from_environment, redact, secrets_in
 from scalerl.errors import GraderError, GradingStalled
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
@@ -96,19 +96,14 @@ def graders_of(task: Task) -> tuple[WeightedGrader, ...]:
         return (WeightedGrader(column=task.grader, spec=GraderSpec(name=task.grader, settings=tags)),)
     return tuple(
         WeightedGrader(
-            column=column, spec=GraderSpec(name=used.name, settings=tags | _own_settings(used)), weight=used.weight
+            column=column,
+            spec=GraderSpec(
+                name=used.name, settings=tags | from_environment(used.model_extra or {}, f'the grader "{used.name}"')
+            ),
+            weight=used.weight,
         )
         for column, used in task.graders.items()
     )
-
-
-def _own_settings(grader: GraderSettings) -> dict[str, Any]:
-    try:
-        return from_environment(grader.model_extra or {})
-    except KeyError as error:
-        raise GraderError(
-            f'the grader "{grader.name}" is set to read the environment variable {error.args[0]}, which is not set'
-        ) from None
 
 
 def opened_thinking(prompt: str, task: Task) -> str:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from scalerl.errors import TaskError
+from scalerl.import_path import one_line
 from scalerl.tasks.rows import Row, RowSource, numbered, read_all, shown
 from scalerl.tasks.task import Demonstration, Task, without
 from scalerl.types import Problem, derive_seed
@@ -92,7 +93,7 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int |
         raise
     # A module that is meant to be run as a script may call sys.exit.
     except (Exception, SystemExit) as error:
-        raise TaskError(f'"{name}" raised {type(error).__name__}: {" ".join(str(error).split())}') from error
+        raise TaskError(f'"{name}" raised {one_line(error)}') from error
     if isinstance(values, Task):
         return values
     if num_arguments:
