@@ -173,3 +173,18 @@ def test_warnings_reach_the_terminal(tmp_path: Path):
     answer: Any = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path)])
     assert answer.exit_code == 0
     assert "out of memory" in answer.stderr
+
+
+@pytest.mark.parametrize("device, has_price", [("cpu", False), ("NVIDIA H200", True)])
+def test_hours_of_cpus_have_no_price(tmp_path: Path, device: str, has_price: bool):
+    folder = write_run(tmp_path / "run", num=12)
+    (folder / "env.json").write_text(json.dumps({"device": device}))
+    made = document(report(folder, options=FitOptions(price=2.0)))
+    (cost,) = [block for each in made for block in each.blocks if isinstance(block, Grid) and block.key == "cost"]
+    assert ("cost" in cost.heads) is has_price
+
+
+def test_title_names_few_runs_and_counts_many(tmp_path: Path):
+    runs = [write_run(tmp_path / f"r{n}", ceiling=0.5 + 0.02 * n, num=8) for n in range(4)]
+    assert report(*runs[:2]).title == "r0 and r1"
+    assert report(*runs).title == "4 runs"

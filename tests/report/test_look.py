@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from boards import GrowingRun
+from run_folders import write_run
 from simulate import sigmoid
 
 from scalerl.report import analyse, document, inside
@@ -97,3 +98,12 @@ def test_overview_has_cells_for_each_curve_of_a_log(tmp_path: Path):
     seen = look(write(tmp_path / "runs.jsonl", 2, 25))
     assert [(line["curve"], line["step"]) for line in seen.lines] == [("r0", "step 24"), ("r1", "step 24")]
     assert all(line["ceiling"] and line["do"] for line in seen.lines)
+
+
+def test_overview_names_the_sets_of_a_run_and_what_cannot_be_read(tmp_path: Path):
+    folder = write_run(tmp_path / "run", num=12, sets=("main", "hard"))
+    seen = look(Source(path=folder, root=Root(folder), kind="run", name="run", arm="run"))
+    assert [line["curve"] for line in seen.lines] == ["main", "hard"]
+    (tmp_path / "words.log").write_text("no step, no reward")
+    (line,) = look(Source(path=tmp_path / "words.log", root=Root(tmp_path), kind="log", name="words")).lines
+    assert "words.log" in line["do"]

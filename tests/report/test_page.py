@@ -1,11 +1,12 @@
 """The page and the board: HTML from Python, with no script on the page, and no words or numbers in the board's."""
 
 import re
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 
-from scalerl.report.document import Grid, say, sections
+from scalerl.report.document import Grid, Level, Lines, say, sections
 from scalerl.report.markup import Markup, joined, tag
 from scalerl.report.page import html, page
 
@@ -32,6 +33,21 @@ def test_links_and_colours_are_those_of_the_rows():
         ("c0", "#1", "x"), ("c1", "#2", "y"),
     ]  # fmt: skip
     assert re.findall(r'<td class="(\w*)" data-head="(\w)"', made)[:2] == [("", "a"), ("n", "b")]
+
+
+def test_section_of_details_is_folded_behind_its_title():
+    detail = say("no_curve_yet", Level.DETAIL)
+    mixed, folded = (html(sections(("s", "Title", blocks))) for blocks in ([say("explain"), detail], [detail]))
+    assert "<h2>Title</h2>" in mixed.partition("<details")[0]
+    assert "<summary>Details</summary>" in mixed
+    assert "<summary><h2>Title</h2></summary>" in folded
+
+
+def test_lines_of_one_run_have_a_legend():
+    chart = Lines(key="k", title="t", lines=(("one", 0, [1, 2], [0.1, None]), ("two", 1, [1, 2], [0.2, 0.3])))
+    plain, named = (html(sections(("s", "", [replace(chart, has_legend=wanted)]))) for wanted in (False, True))
+    assert 'class="chips"' not in plain
+    assert re.findall(r'class="dot"></span>(\w+)', named) == ["one", "two"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.name)
