@@ -106,3 +106,30 @@ def test_lines_in_the_cells_of_a_table(tmp_path: Path, head: str) -> None:
     rows = "".join(f'{before}{mark}"step {at} | reward: {reward}, loss: 0.1"\n' for at, reward in enumerate(REWARDS, 1))
     [series] = read(write(tmp_path / "export.csv", f"{head}\n{rows}"))
     assert (series.x_label, series.reward.tolist(), series.compute[-1]) == ("step", REWARDS, 12)
+
+
+@pytest.mark.parametrize(
+    ("part", "whole"),
+    [
+        ("eval/math/acc", "eval/all/acc"),
+        ("eval_accuracy_hard_set", "eval_accuracy_overall"),
+        ("val/reward_seed0", "val/reward_mean"),
+        ("rewards/format_reward", "rewards/total_reward"),
+        ("test/code/score", "test/avg/score"),
+        ("eval/toxicity_score", "eval/rm_score"),
+    ],
+)
+def test_whole_comes_before_its_parts(tmp_path: Path, part: str, whole: str) -> None:
+    rows = [(at, reward / 2, reward) for at, reward in enumerate(REWARDS, 1)]
+    [series] = read(write(tmp_path / "a.csv", (f"step,{part},{whole}", rows)))
+    assert series.y_label == whole
+
+
+def test_what_several_processes_print_counts_once(tmp_path: Path) -> None:
+    text = "".join(
+        f"[rank{rank}] step {at} | reward: {reward} | time: {100 + rank}\n"
+        for at, reward in enumerate(REWARDS, 1)
+        for rank in range(4)
+    )
+    [series] = read(write(tmp_path / "ranks.log", text))
+    assert (series.reward.tolist(), series.axes["hours"][-1]) == (REWARDS, pytest.approx(1200 / 3600))

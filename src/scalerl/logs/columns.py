@@ -135,6 +135,7 @@ _WHOLE = _words("total|overall|sum")
 _AVERAGE = _words("avg|average|mean|macro|all|overall")
 _SPREAD = _words(r"std|stdev|stderr|sem|sd|se|var|variance|min|max|median|mean|avg|average|ci|low|high|lower|upper")
 _LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
+_LOWER += r"|toxic\w*|harmful\w*|violations?|hallucinat\w*"
 _LOWER_IS_BETTER = _words(_LOWER)
 _NEVER = _words(
     rf"{_LOWER}|"
@@ -151,6 +152,9 @@ _BENCHMARK = re.compile(
 )
 _TRAINING_WORD = re.compile(r"train\w*", re.IGNORECASE)
 _EVALUATION_WORD = re.compile(r"(?:eval|val|valid|test)\w*", re.IGNORECASE)
+
+# The words of a name that are compared with those of other names.
+_MAX_WORDS = 12
 
 RewardKind = Literal["evaluation", "rate", "training"]
 REWARD_KINDS: tuple[RewardKind, ...] = ("evaluation", "rate", "training")
@@ -286,3 +290,35 @@ def reward_rank(column: str) -> Rank | None:
     if _PLAIN_RATE.fullmatch(name):
         return 1, 0, 0
     return (2, 0, _TRAINING.index(name)) if name in _TRAINING else (2, 1 + part, int(not _WHOLE.search(name)))
+
+
+def parts_of_wholes(columns: Iterable[str]) -> set[str]:
+    """Return the columns of which another one is the whole: eval/math/acc beside eval/all/acc.
+
+    A whole has a word for it where a part has the name of what it is a part of.
+    """
+    names = {column: tuple(plain(column).split("_")[:_MAX_WORDS]) for column in columns}
+    spans = {column: [(at, end) for at in range(len(words)) for end in range(at + 1, len(words) + 1)]
+             for column, words in names.items()}  # fmt: skip
+    wholes = {
+        (words[:at], words[end:])
+        for column, words in names.items()
+        for at, end in spans[column]
+        if end - at == 1 < len(words) and _is_whole(words[at])
+    }
+    return {
+        column
+        for column, words in names.items()
+        for at, end in spans[column]
+        if (words[:at], words[end:]) in wholes and not _says_more(words[at:end])
+    }
+
+
+def _is_whole(word: str) -> bool:
+    return _AVERAGE.search(word) is not None or _WHOLE.search(word) is not None
+
+
+def _says_more(words: tuple[str, ...]) -> bool:
+    """Return whether words name a whole, an evaluation or a rate themselves."""
+    name = "_".join(words)
+    return any(map(_is_whole, words)) or _EVALUATION.search(name) is not None or any(_closeness(name))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import ROLES, is_evaluation, plain, reward_rank
-from scalerl.logs.frame import Placed, Row, members, numbered
+from scalerl.logs.frame import Placed, Row, grouped, members, numbered
 from scalerl.logs.lines import printed_lines
 from scalerl.logs.printed import COUNTING, VERL, Counters, Line, Values, read_line
 from scalerl.logs.source import MAX_WORD, Source
@@ -34,6 +34,8 @@ _MANY_RISES = 0.8
 _ODD = 10
 # Records with one value: with fewer, and none that is named as a reward, the text is no log.
 _MIN_ALIKE = 3
+# The share of steps at which several records say the same, if several processes print them.
+_MANY_ALIKE = 0.9
 _ORDER = (*ROLES["step"], *ROLES["coarse"])
 
 
@@ -55,7 +57,7 @@ def console_rows(source: Source) -> Placed | None:
     if is_log and (len(records) > 1 or records[0].first.is_dict):
         rows, origin = _rows(records, lines)
         source.note("lines_taken", num=len(records), num_lines=printed[-1].at, origin=origin)
-        return [(f"line {record.first.at}", row) for record, row in zip(records, rows, strict=True)]
+        return [(f"line {record.first.at}", row) for record, row in zip(records, rows, strict=True) if row]
     longest = max((len(word) for line in printed for word in line.text.split()), default=0)
     if longest > MAX_WORD:
         raise InputError(
@@ -200,7 +202,17 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
             steps = [following.get(count, count + 1) for count in steps]
         origin = "that of the progress bar" if step[0] == "/" else f"the {step} that is printed with it"
     rows = [_row(*each) for each in zip(records, steps, runs, strict=True)]
-    return _without_parts(rows, [record.first.shape for record in records], main), origin
+    return _once_each(_without_parts(rows, [record.first.shape for record in records], main), main), origin
+
+
+def _once_each(rows: list[Row], main: str) -> list[Row]:
+    """Leave out what is printed again and again at a step, as each of several processes does; their rows are empty."""
+    same = grouped(range(len(rows)), lambda at: (rows[at].get("run"), rows[at]["step"], frozenset(rows[at])))
+    same = [each for each in same if main in rows[each[0]]]
+    num_alike = sum(len({rows[at][main] for at in each}) == 1 < len(each) for each in same)
+    is_repeated = num_alike >= _MIN_ALIKE and num_alike >= _MANY_ALIKE * len(same)
+    again = {at for each in same if is_repeated for at in each[1:] if rows[at][main] == rows[each[0]][main]}
+    return [{} if at in again else row for at, row in enumerate(rows)]
 
 
 def _without_parts(rows: list[Row], shapes: list[str], main: str) -> list[Row]:

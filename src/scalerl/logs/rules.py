@@ -17,6 +17,7 @@ from scalerl.logs.columns import (
     is_lower_better,
     is_measured,
     is_part,
+    parts_of_wholes,
     reward_rank,
     with_role,
 )
@@ -150,11 +151,16 @@ def like_a_reward(plan: Plan) -> Choice | None:
     def is_constant(name: str) -> bool:
         return num_steps[name] >= _ENOUGH_STEPS and len({*frame.numbers(name)[frame.known(name)]}) == 1
 
+    parts = parts_of_wholes(name for name in ranks if num_steps[name] >= _ENOUGH_STEPS)
+
+    def is_part_of_whole(name: str) -> bool:
+        return name in parts and ranks[name][:2] != (len(REWARD_KINDS) - 1, 0)
+
     best, *rest = sorted(
         ranks,
         key=lambda name: (
             *(not num_steps[name], num_steps[name] < _ENOUGH_STEPS, is_constant(name), is_rare(name)),
-            *(repeats[name] > most_repeats, ranks[name]),
+            *(repeats[name] > most_repeats, ranks[name][0], is_part_of_whole(name), ranks[name]),
         ),
     )
     kind, part, _ = ranks[best]
