@@ -71,7 +71,8 @@ class Frame:
         cells = self.columns.get(column, nothing)
         if not self.is_words(column):
             return cells
-        values = np.array([number(cell) for cell in cells])
+        by_word = {word: number(word) for word in {*cells.tolist()}}
+        values = np.array([by_word[word] for word in cells.tolist()], dtype=np.float64)
         return values if 2 * np.isfinite(values).sum() > (cells != "").sum() else nothing
 
     def words(self, column: str) -> Words:

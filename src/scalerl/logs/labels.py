@@ -22,6 +22,8 @@ _MAX_RUNS = 200
 # A column of words without a role may name so many runs; with more, it names problems or samples.
 _MAX_UNNAMED = 64
 _MAX_SETTINGS = 20
+# More runs than these, in all labels together, are no runs.
+_MAX_GROUPS = 1000
 # A table of results has at least so many.
 _MIN_RUNS = 3
 # Rewards jump as far with one label fewer if they do within this factor.
@@ -52,7 +54,8 @@ def labels_that_explain(plan: Plan) -> Choice | None:
 
     before, after = disorder(base), disorder([*base, *chosen])
     kept = [name for name in chosen if has_role(name, "run", "seed") and _overlap(frame.groups([name]), progress)]
-    chosen = chosen if after.explains(before) else kept
+    is_plain = frame.num_groups([*base, *chosen]) <= min(_MAX_GROUPS, len(frame) / 2)
+    chosen = chosen if is_plain and after.explains(before) else kept
     for name in tuple(chosen):
         fewer = [other for other in chosen if other != name]
         is_split = name in kept and frame.num_groups([*base, *fewer]) < frame.num_groups([*base, *chosen])

@@ -54,7 +54,7 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[F
         return None
     runs, metrics = (tuple(dict.fromkeys(part)) for part in zip(*cells.values(), strict=True))
     owner = "benchmark" if all(map(is_benchmark, runs)) else "run" if any(map(without_seed, runs)) else "seed"
-    base, frames = frame.without({*cells} | spreads), list[Frame]()
+    base, frames = frame.without({*columns, *spreads} - {*options.columns}), list[Frame]()
     for run in runs:
         own = {metric: frame.numbers(name) for name, (each, metric) in cells.items() if each == run}
         is_known = np.isfinite([*own.values()]).any(axis=0)
