@@ -141,6 +141,17 @@ def test_by_pools_files_into_runs_of_a_curve(tmp_path: Path) -> None:
     assert names(read(*paths, by=("arm",), where=(("file", "two"),))) == ["a", "b"]
 
 
+def test_values_of_one_column_are_alternatives(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.csv", ("arm,gpu_hours,reward", ARMS)) for name in ("one", "two")]
+    by: Any = {"by": ("arm", "file")}
+    assert names(read(*paths, **by, where=(("arm", "a"), ("arm", "b")))) == ["a/one", "b/one", "a/two", "b/two"]
+    assert names(read(*paths, **by, where=(("arm", "a"), ("arm", "b"), ("file", "two")))) == ["a", "b"]
+    assert names(read(*paths, **by, where=(("arm", "a"), ("arm", "b")), where_not=(("arm", "b"),))) == [
+        "a/one",
+        "a/two",
+    ]
+
+
 def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     header, of_seed = "arm,seed,gpu_hours,reward", lambda seed: [("a", seed, n, 0.2 + 0.1 * n) for n in (1, 2)]
     paths = [write(tmp_path / f"{name}.csv", (header, of_seed(0))) for name in ("one", "two")]

@@ -47,7 +47,9 @@ class Common:
     explain: bool = flag("--explain", "Say why, and what was read from the log.")
     seed: str | None = rare("COLUMN", "Column whose values are runs of one recipe. Unset: recognised.")
     where: list[str] | None = rare(
-        "COL=VALUE|COL!=VALUE", "Keep only rows with (or without) this value; may be repeated.", check=opt.conditions
+        "COL=VALUE|COL!=VALUE",
+        "Keep only rows with (or without) this value; may be repeated: values of one column are alternatives.",
+        check=opt.conditions,
     )
     labels: list[str] | None = rare("NAME", "Name to show for a curve or file; give one for each, in order.", "--label")
     y_scale: str = rare(

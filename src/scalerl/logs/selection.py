@@ -28,7 +28,7 @@ class Selection:
     by: tuple[str, ...] = ()
     seed: str | None = None
     where: tuple[Condition, ...] = ()
-    """What a row must have."""
+    """What a row must have: of each column one of the values that are named."""
     where_not: tuple[Condition, ...] = ()
     """What a row must not have."""
     start: float | Literal["first", "fit"] | None = None
@@ -52,10 +52,14 @@ class Selection:
         return {column: option for column, option in named if column}
 
     def selected(self, frame: Frame, besides: str = "") -> Mask:
-        """Return the rows that the filters keep, those of one column set aside."""
-        conditions = ([each for each in part if each[0] != besides] for part in (self.where, self.where_not))
-        kept, dropped = ([matching(frame, each) for each in part] for part in conditions)
-        return np.logical_and.reduce([np.ones(len(frame), dtype=bool), *kept, *np.logical_not(dropped)])
+        """Return the rows that the filters keep, without those on `besides`. Values of one column are alternatives."""
+        kept = np.ones(len(frame), dtype=bool)
+        for column in dict.fromkeys(column for column, _ in self.where if column != besides):
+            kept &= np.logical_or.reduce([matching(frame, each) for each in self.where if each[0] == column])
+        for condition in self.where_not:
+            if condition[0] != besides:
+                kept &= ~matching(frame, condition)
+        return kept
 
 
 def matching(frame: Frame, condition: Condition) -> Mask:
