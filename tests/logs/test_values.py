@@ -133,3 +133,14 @@ def test_what_several_processes_print_counts_once(tmp_path: Path) -> None:
     )
     [series] = read(write(tmp_path / "ranks.log", text))
     assert (series.reward.tolist(), series.axes["hours"][-1]) == (REWARDS, pytest.approx(1200 / 3600))
+
+
+@pytest.mark.parametrize("mark", [" ", "\t", ",", " | "])
+@pytest.mark.parametrize("above", ["# ", "#", "# made by plot.py\n# ", "The second run, of May, on 8 GPUs:\n"])
+def test_head_behind_a_hash_or_under_prose(tmp_path: Path, above: str, mark: str) -> None:
+    if mark == " " and above.startswith("The"):
+        return
+    rows = "".join(f"{at}{mark}{reward}\n" for at, reward in enumerate(REWARDS, 1))
+    for name in ("a.csv", "a.txt"):
+        [series] = read(write(tmp_path / name, f"{above}step{mark}reward\n{rows}"))
+        assert (series.x_label, series.y_label, series.reward.tolist()) == ("step", "reward", REWARDS)

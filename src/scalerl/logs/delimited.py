@@ -27,6 +27,10 @@ _RULE = re.compile(r"(?=[^\n]*-)(?=[^\n]*[|+])[-\s|+:=]*")
 # 'loss: 0.1' is no name of a column, but a value that was printed.
 _PRINTED = re.compile(r"[:=\uff1a]\s*+[-+]?\d")
 _MIN_RULED = 3
+_MARKS = ",;\t|"
+_CELLS = re.compile(r"\s*+[,;|]\s*+|\s++")
+# Lines of prose above a table.
+_MAX_PROSE = 10
 
 Line = tuple[int, list[str]]
 """Line number and cells."""
@@ -89,7 +93,11 @@ def _ruled(source: Source) -> list[Line]:
 
 def _aligned(source: Source) -> list[Line]:
     """Return a table of numbers between other lines, with blanks between its columns; [] if there is none."""
-    lines = [(at, line.split()) for at, line in enumerate(source.text.splitlines(), start=1) if line.strip(" -=\t")]
+    lines = [
+        (at, line.lstrip("#").split())
+        for at, line in enumerate(source.text.splitlines(), start=1)
+        if line.strip(" -=\t")
+    ]
     for at, (header, (_, cells)) in enumerate(itertools.pairwise(lines)):
         names = header[1]
         if len(names) == len(cells) > 1 and not any(map(_is_number, names)) and any(map(reward_rank, names)):
@@ -128,7 +136,8 @@ def _bare(cell: str) -> str:
 def _lines(source: Source, is_named: bool) -> tuple[str, list[Line]]:
     """Return the delimiter, and the lines that hold something, from the header on."""
     raw = source.text.splitlines(keepends=True)
-    first = next((at for at, line in enumerate(raw) if not _PREAMBLE.match(line)), 0)
+    first = _head(raw)
+    raw[first] = raw[first].lstrip("# ") if raw[first].startswith("#") else raw[first]
     header, lines = raw[first][:_MAX_FIELD], list[Line]()
     delimiter = max(",;\t|", key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
     delimiter = " " if delimiter not in header and " " in header.strip() else delimiter
@@ -142,6 +151,22 @@ def _lines(source: Source, is_named: bool) -> tuple[str, list[Line]]:
     # Titles above the header, as spreadsheets have them.
     titles = itertools.takewhile(lambda line: len(line[1]) > 2 and sum(map(bool, map(str.strip, line[1]))) == 1, lines)
     return delimiter, lines[len([*titles]) :]
+
+
+def _head(raw: list[str]) -> int:
+    """Return where the header stands: in the first line, behind '#' above the first row, or under lines of prose."""
+    first = next((at for at, line in enumerate(raw) if not _PREAMBLE.match(line)), 0)
+    if first and raw[first - 1].startswith("#"):
+        above, row = (_CELLS.split(line.strip("#").strip()) for line in raw[first - 1 : first + 1])
+        if len(above) == len(row) > 1 and all(map(_is_number, row)) and not any(map(_is_number, above)):
+            return first - 1
+    for at in range(first, min(first + _MAX_PROSE, len(raw) - 2)):
+        for mark in _MARKS:
+            names, *rows = ([cell.strip() for cell in line[:_MAX_FIELD].split(mark)] for line in raw[at : at + 3])
+            is_head = len(names) > 1 and any(map(reward_rank, names)) and not any(map(_is_number, names))
+            if is_head and all(len(row) == len(names) and any(map(_is_number, row)) for row in rows):
+                return at
+    return first
 
 
 def _is_table(rows: list[list[str]], delimiter: str) -> bool:
