@@ -26,7 +26,10 @@ def keep_compiled_code() -> None:
 
     Its default is a folder in /tmp with a known name: another user could create it first and put code into it.
     """
-    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # Imports of torch set the variable to the default.
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) != default_cache_dir():
         return
     folder = cache_folder() / "compiled"
     try:
