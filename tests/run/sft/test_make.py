@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from importlib.resources import files
@@ -151,6 +152,23 @@ def test_stopped_and_killed_run_resumes_to_the_same_weights(made: SftResult, tmp
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
     with pytest.raises(RunFolderError, match="nothing to resume"):
         sft(recipe, tmp_path / "other", shape=SMALL, resume=True)
+
+
+def test_run_is_not_resumed_from_another_base(made: SftResult, tmp_path: Path):
+    other = shutil.copytree(made.folder, tmp_path / "other")
+    recipe, out = recipe_of(num_demonstrations=200, steps=4), tmp_path / "model"
+    assert sft(recipe, out, model=str(made.folder), observer=Watcher(stop_after=1)) is None
+    with pytest.raises(RunFolderError, match="was started with other model"):
+        sft(recipe, out, model=str(other), resume=True)
+    result = made_by(recipe, out, model=str(made.folder), resume=True)
+    assert json.loads((result.folder / MADE_BY).read_text())["model"] == str(made.folder)
+
+
+def test_run_is_not_resumed_with_another_shape(tmp_path: Path):
+    recipe, out = recipe_of(num_demonstrations=200, steps=4), tmp_path / "model"
+    assert sft(recipe, out, shape=SMALL, observer=Watcher(stop_after=1)) is None
+    with pytest.raises(RunFolderError, match="was started with other shape"):
+        sft(recipe, out, shape=dataclasses.replace(SMALL, intermediate=96), resume=True)
 
 
 def test_diverged_run_ends_at_its_next_measurement(tmp_path: Path):

@@ -122,53 +122,64 @@ def sft(
     demonstrations by their weights. Return None if the observer asked to stop; `resume` then continues from the
     checkpoint.
     """
-    shape, observer = shape or TinyShape(), observer or RunObserver()
+    shape = shape or TinyShape()
+    observer = observer or RunObserver()
     base = model or recipe.sft.model or recipe.model.path
     if not base:
         raise RecipeError("model.path is not set, so there is nothing to start from: set it, or sft.model")
-    folder, new = out.with_name(f"{out.name}.checkpoints"), base == NEW_MODEL
-    _check_folders(out, folder, resume=resume)
+    new = base == NEW_MODEL
+    checkpoint_folder = out.with_name(f"{out.name}.checkpoints")
+    _check_folders(out, checkpoint_folder, resume=resume)
     if not new:
+        # Settings that the recipe leaves open follow from the config of the model.
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
     lr = recipe.sft.lr or (NEW_LR if new else LR)
-    trained, text, examples = load_inputs(recipe, base, shape, observer.drawing)
+    network, text, examples = load_inputs(recipe, base, shape, observer.drawing)
     batches = plan_batches(examples, recipe.sft, seed=recipe.seed, new=new)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     keep_compiled_code()
-    learner = sft_learner(trained, recipe, lr=lr, num_steps=len(batches), device=device)
-    settings = recipe.sft.model_dump(mode="json")
-    identity = {"settings": settings, "seed": recipe.seed, "demonstrations": examples.content_hash}
-    with closing(learner):
-        trained_to = _train(learner, examples, batches, folder, identity, lr=lr, observer=observer)
-        if trained_to is None:
-            return None
-        if recipe.learner.sharding == "none":
-            learner.settle()
-        else:
-            take_weights(learner, trained)
-    plan, curve = trained_to
-    num_parameters = sum(parameter.numel() for parameter in trained.parameters())
-    result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=curve)
-    made_by = {
-        "made_by": "scalerl sft",
-        "settings": settings,
+    learner = sft_learner(network, recipe, lr=lr, num_steps=len(batches), device=device)
+    inputs = {
+        "settings": recipe.sft.model_dump(mode="json"),
         "model": base,
         **({"shape": asdict(shape)} if new else {}),
         "seed": recipe.seed,
+    }
+    must_match = {**inputs, "demonstrations": examples.content_hash}
+    with closing(learner):
+        outcome = _train(learner, examples, batches, checkpoint_folder, must_match, lr=lr, observer=observer)
+        if outcome is None:
+            return None
+        # The network has the trained weights after this.
+        if recipe.learner.sharding == "none":
+            learner.settle()
+        else:
+            take_weights(learner, network)
+    plan, curve = outcome
+    num_parameters = sum(parameter.numel() for parameter in network.parameters())
+    result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=curve)
+    made_by = {
+        "made_by": "scalerl sft",
+        **inputs,
         "plan": asdict(plan),
         "num_parameters": num_parameters,
         "vocabulary_size": len(text.tokenizer),
         "gain_last_fifth": round(result.gain_last_fifth, 5),
-        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in curve],
+        "curve": [_rounded(point) for point in curve],
         "environment": environment(device),
         **(record or {}),
     }
     with new_folder(out, failures=(SafetensorError,)) as unfinished:
-        trained.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
+        network.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
         text.tokenizer.save_pretrained(unfinished)
         (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(checkpoint_folder, ignore_errors=True)
     return result
+
+
+def _rounded(point: SftProgress) -> dict[str, float | None]:
+    """Return a point of the loss curve as made_by.json has it."""
+    return {key: None if value is None else round(value, 5) for key, value in asdict(point).items()}
 
 
 def _train(
@@ -176,16 +187,19 @@ def _train(
     examples: Examples,
     batches: Sequence[Sequence[int]],
     folder: Path,
-    identity: Mapping[str, Any],
+    must_match: Mapping[str, Any],
     *,
     lr: float,
     observer: RunObserver,
 ) -> tuple[SftPlan, tuple[SftProgress, ...]] | None:
-    """Train with checkpoints in `folder`; return the plan and the loss curve, or None if the observer asked to stop."""
+    """Train with checkpoints in `folder`; return the plan and the loss curve, or None if the observer asked to stop.
+
+    A checkpoint is continued only if its values of `must_match` are these.
+    """
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
-        restored = _restore(learner, folder, identity)
+        restored = _restore(learner, folder, must_match)
         plan = SftPlan(
             num_steps=len(batches),
             num_demonstrations=len(examples.training),
@@ -204,9 +218,9 @@ def _train(
             CheckpointSettings(every=every, keep=1),
             step=lambda: learner.version,
             content=lambda: Checkpoint(
-                step=learner.version, tensors=learner.state_dict(), meta={**identity, **losses.state()}
+                step=learner.version, tensors=learner.state_dict(), meta={**must_match, **losses.state()}
             ),
-            saved=learner.version if restored else -1,
+            saved=learner.version if restored else -1,  # -1: no step has been saved
         )
 
         def steps() -> Iterator[Mapping[str, float]]:
@@ -224,17 +238,19 @@ def _train(
 
 
 def load_inputs(
-    recipe: Recipe, base: str, shape: TinyShape, drawing: Callable[[int], None]
+    recipe: Recipe, base: str, shape: TinyShape, on_drawing: Callable[[int], None]
 ) -> tuple["PreTrainedModel", Text, Examples]:
-    """Load or build the model, draw demonstrations and encode them; `drawing` is called with their number."""
-    settings, new = recipe.sft, base == NEW_MODEL
+    """Load or build the model, draw demonstrations and encode them; `on_drawing` is called with their number."""
+    settings = recipe.sft
+    new = base == NEW_MODEL
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
-    answer, trust = shared_answer(tasks), recipe.model.trust_remote_code
+    answer = shared_answer(tasks)
+    trust = recipe.model.trust_remote_code
     # The model first: a wrong path then shows at once, before demonstrations are drawn.
     with hide_hub_warnings():
-        given = None if new else load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
+        loaded = None if new else load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
     wanted = settings.num_demonstrations or (NEW_NUM_DEMONSTRATIONS if new else NUM_DEMONSTRATIONS)
-    drawing(wanted)
+    on_drawing(wanted)
     weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
     shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
     drawn, removed = _cleaned(
@@ -243,8 +259,9 @@ def load_inputs(
         recipe,
         new=new,
     )
+    # A new model, and rows that are added to a vocabulary, begin with random weights.
     torch.manual_seed(derive_seed("sft weights", recipe.seed))
-    model, text = _with_vocabulary(given, drawn, answer, settings, shape)
+    model, text = _with_vocabulary(loaded, drawn, answer, settings, shape)
     max_tokens = min(settings.max_tokens or math.inf, getattr(model.config, "max_position_embeddings", math.inf))
     encoded = [
         encode(
@@ -268,7 +285,7 @@ def load_inputs(
 
 
 def _with_vocabulary(
-    given: LoadedModel | None,
+    loaded: LoadedModel | None,
     drawn: Mapping[str, Sequence[Demonstration]],
     answer: AnswerFormat,
     settings: SftSettings,
@@ -278,15 +295,15 @@ def _with_vocabulary(
     demonstrations = [item for items in drawn.values() for item in items]
     texts = [text for item in demonstrations for text in (item.problem.prompt, *item.earlier, item.completion)]
     tokenizer = cast(
-        "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if given is None else given.tokenizer
+        "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if loaded is None else loaded.tokenizer
     )
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     if settings.new_tokens != "none":
         tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
         added = missing_tokens(tokenizer, texts, words=settings.new_tokens == "words", tags=tags)
-        add_tokens(tokenizer, added, given and given.model, tags=tags)
-    stop_tokens = (cast(int, tokenizer.eos_token_id),) if given is None else given.stop_tokens
-    model = build_model(tokenizer, shape) if given is None else given.model
+        add_tokens(tokenizer, added, None if loaded is None else loaded.model, tags=tags)
+    stop_tokens = (cast(int, tokenizer.eos_token_id),) if loaded is None else loaded.stop_tokens
+    model = build_model(tokenizer, shape) if loaded is None else loaded.model
     return model, Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
 
 
@@ -294,27 +311,29 @@ def _cleaned(
     drawn: Mapping[str, Sequence[Demonstration]], tasks: Mapping[str, Task], recipe: Recipe, *, new: bool
 ) -> tuple[Mapping[str, Sequence[Demonstration]], tuple[Removed, ...]]:
     """Return the demonstrations without contaminated and trivial ones, and a list of what was removed."""
-    settings, steps = recipe.sft, list[Removed]()
+    settings = recipe.sft
+    removals: list[Removed] = []
     if settings.ngram_words:
         others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
         problems = {name: task.evaluation for name, task in {**tasks, **others}.items()}
         drawn, removed = decontaminate(drawn, problems, settings.ngram_words)
-        steps.append(removed)
-    if settings.trivial_samples and not new:
+        removals.append(removed)
+    if settings.trivial_samples and not new:  # a new model solves nothing
         solved = solved_problems(recipe, tasks, drawn, settings.trivial_samples)
         drawn, removed = without_trivial(drawn, solved, settings.trivial_samples)
-        steps.append(removed)
+        removals.append(removed)
     for name, items in drawn.items():
         if len(items) < 2:
-            words = ", ".join(f"{each.num} {each.kind}" for each in steps if each.num)
+            words = ", ".join(f"{each.num} {each.kind}" for each in removals if each.num)
             raise TaskError(
                 f"{len(items)} demonstrations of {name} are left, and two are needed ({words}): change sft.ngram_words "
                 f"or sft.trivial_samples, or give more"
             )
-    return drawn, tuple(step for step in steps if step.num)
+    return drawn, tuple(each for each in removals if each.num)
 
 
 def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
+    """Raise RunFolderError if the model would overwrite something, or if `resume` and the checkpoints disagree."""
     check_place(out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise RunFolderError(f"{out} exists and is not empty: give another folder for the model")
@@ -328,15 +347,15 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
         raise RunFolderError(f"there is nothing to resume: {checkpoint_folder} has no checkpoint")
 
 
-def _restore(learner: Any, folder: Path, identity: Mapping[str, Any]) -> Mapping[str, Any]:
+def _restore(learner: Any, folder: Path, must_match: Mapping[str, Any]) -> Mapping[str, Any]:
     """Load the newest checkpoint into the learner and return its meta data; empty if there is no checkpoint.
 
-    `identity` has the values that must not have changed since the checkpoint was written.
+    Raise RunFolderError if a value of `must_match` has changed since the checkpoint was written.
     """
     checkpoint = latest(folder)
     if checkpoint is None:
         return {}
-    for name, value in identity.items():
+    for name, value in must_match.items():
         if checkpoint.meta.get(name) != value:
             raise RunFolderError(f"{folder} was started with other {name}: resume with the same, or remove that folder")
     learner.load_state_dict(checkpoint.read_tensors)
@@ -356,17 +375,22 @@ class _HeldoutLosses(Hook):
         observer: RunObserver,
     ) -> None:
         """`restored` is the state of the run that is resumed; empty for a new run."""
-        self._learner, self._heldout, self._every, self._observer = learner, heldout, every, observer
+        self._learner = learner
+        self._heldout = heldout
+        self._every = every
+        self._observer = observer
         self.curve = [SftProgress(**point) for point in restored.get("curve", ())]
         self._losses: list[float] = list(restored.get("losses", ()))
         """Losses of the steps since the last point of the curve."""
-        self._started = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
+        # As if the earlier attempts had just been running.
+        self._started_at = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
 
     def after_step(self, done: Mapping[str, float] | None, end: RunEnd | None) -> None:
         step = self._learner.version
         if done is not None:
             # A step with a non-finite loss was skipped and reports none.
-            self._losses += [done["loss/value"]] if "loss/value" in done else []
+            if "loss/value" in done:
+                self._losses.append(done["loss/value"])
             self._observer.stepped({"step": step})
         is_due = step % self._every == 0 or (end is not None and end.kind == "budget")
         if is_due and (not self.curve or self.curve[-1].step < step):
@@ -383,7 +407,8 @@ class _HeldoutLosses(Hook):
                 f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start again with a "
                 f"lower sft.lr"
             )
-        train_loss, self._losses = fmean(self._losses) if self._losses else None, []
-        elapsed_s = time.monotonic() - self._started
+        train_loss = fmean(self._losses) if self._losses else None
+        self._losses = []
+        elapsed_s = time.monotonic() - self._started_at
         self.curve.append(SftProgress(step=step, train_loss=train_loss, heldout_loss=heldout_loss, elapsed_s=elapsed_s))
         self._observer.measured(self.curve[-1])
