@@ -4,22 +4,23 @@ A run is one file and one value of each label. Runs that continue each other are
 into attempts, and runs whose names differ in a seed share a curve.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from scalerl.logs.attempts import attempts, chains
+from scalerl.logs.attempts import Attempts, attempts, chains
 from scalerl.logs.columns import has_role
 from scalerl.logs.facts import Fact, fact, facts_of
-from scalerl.logs.frame import Floats, Frame, concatenated, grouped, members, objects
+from scalerl.logs.frame import Floats, Frame, Rows, concatenated, grouped, members, objects
 from scalerl.logs.names import ATTEMPT, FILE, without_seed
 from scalerl.logs.plan import Plan
 from scalerl.logs.points import points_of
 
-# Where the step does not rise at more of the values, several runs may have printed them.
-_MAX_BACK = 0.2
+# If the step fails to rise at more than this share of a console's rows, several runs may have printed into it.
+_MAX_SHARE_NOT_RISING = 0.2
+_SUPERSEDED = -1  # instead of the number of an attempt
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,8 @@ class LoggedRun:
 
     @cached_property
     def points(self) -> Frame:
-        """The rows that the options keep, by role; amounts of compute are counted over all rows."""
+        """The rows that the options keep, with a column for each role."""
+        # Compute adds up over all rows, so rows are dropped afterwards.
         points = points_of(self.plan, self.frame, "/".join(self.repeat.values()))
         return points.take(self.plan.options.selected(self.frame))
 
@@ -62,23 +64,27 @@ class LoggedRun:
 def runs_of(plans: list[Plan]) -> list[LoggedRun]:
     """Return the runs of these logs that have rows left after the filters."""
     runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
-    are_related = len(runs) > 1 and not any(plan.options.by or plan.options.seed for plan in plans)
-    runs = _with_parts_joined(runs) if are_related else runs
+    # --by and --seed say how runs relate, so that nothing needs to be found out.
+    may_relate = len(runs) > 1 and not any(plan.options.by or plan.options.seed for plan in plans)
+    if may_relate:
+        runs = _with_parts_joined(runs)
     runs = [attempt for run in runs for attempt in _attempts(run)]
-    runs = _with_seeds_pooled(runs) if are_related else runs
+    if may_relate:
+        runs = _with_seeds_pooled(runs)
     return [run for run in runs if len(run.points)]
 
 
-def _split(plan: Plan, is_one_of_many: bool) -> list[LoggedRun]:
+def _split(plan: Plan, has_other_logs: bool) -> list[LoggedRun]:
     """Return the runs of a log; leave out those that never logged the reward, unless none did."""
     label, options = plan.roles["label"], plan.options
-    repeat = [FILE, *label.others] if is_one_of_many and not options.seed else label.others
-    columns = dict.fromkeys([FILE, *label.columns, *repeat, *(options.holdout or ())[:1]])
+    repeats = [FILE, *label.others] if has_other_logs and not options.seed else label.others
+    columns = dict.fromkeys([FILE, *label.columns, *repeats, *(options.holdout or ())[:1]])
     runs: list[LoggedRun] = []
     for rows in members(plan.frame.groups(columns)):
         frame = plan.frame.take(rows)
-        key, names = ({name: str(frame.words(name)[0]) for name in each} for each in (label.columns, repeat))
-        runs.append(LoggedRun(plan, key, names, frame, plan.facts))
+        key = {name: str(frame.words(name)[0]) for name in label.columns}
+        repeat = {name: str(frame.words(name)[0]) for name in repeats}
+        runs.append(LoggedRun(plan, key, repeat, frame, plan.facts))
     logged = [run for run in runs if (run.frame.words(plan["y"]) != "").any()]
     silent = tuple(
         "/".join(word for column, word in {**run.key, **run.repeat}.items() if column != FILE)
@@ -92,20 +98,20 @@ def _split(plan: Plan, is_one_of_many: bool) -> list[LoggedRun]:
 
 
 def _with_parts_joined(runs: list[LoggedRun]) -> list[LoggedRun]:
-    """Join runs of one kind that continue each other, and leave out those that another one begins with.
+    """Join runs of one kind that continue each other, and leave out those that another one contains.
 
-    Runs are of one kind if their files lie in one folder, or have one name in folders of one folder, and if format,
+    Runs are of one kind if their files lie in one folder, or have the same name in sibling folders, and if format,
     columns and labels are the same, except for the names of the runs.
     """
     names = [path.name for path in {run.plan.path for run in runs}]
 
     def kind(run: LoggedRun) -> tuple[object, ...]:
-        # With several files of this name, the folder above the file's.
-        folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
+        has_namesakes = names.count(run.plan.path.name) > 1
+        folder = run.plan.path.absolute().parents[1 if has_namesakes else 0]
         labels = {name: word for name, word in {**run.repeat, **run.key}.items() if not _is_name(name)}
         return folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels.items()
 
-    return [run for family in grouped(runs, kind) for run in _chained(_without_contained(family))]
+    return [run for family in grouped(runs, kind) for run in _with_chains_joined(_without_contained(family))]
 
 
 def _is_name(column: str) -> bool:
@@ -114,23 +120,27 @@ def _is_name(column: str) -> bool:
 
 
 def _without_contained(runs: list[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs without those whose points are all among the points of another file's run."""
-    points = {run: {*zip(*map(run.measured.numbers, ("step", "y")), strict=True)} for run in runs}
-    whole = {part: [run for run in runs if run.file != part.file and set() < points[part] < points[run]]
-             for part in runs}  # fmt: skip
-    parts = {run: tuple(part.file for part in runs if run in whole[part]) for run in runs}
-    return [run.noting(*facts_of("contained", files=parts[run], file=run.file)) for run in runs if not whole[run]]
+    """Return the runs without those whose points are only a part of the points of another file's run."""
+    points = {run: set(zip(run.measured.numbers("step"), run.measured.numbers("y"), strict=True)) for run in runs}
+    containers = {
+        part: [run for run in runs if run.file != part.file and points[part] and points[part] < points[run]]
+        for part in runs
+    }
+    contained = {run: tuple(part.file for part in runs if run in containers[part]) for run in runs}
+    return [
+        run.noting(*facts_of("contained", files=contained[run], file=run.file)) for run in runs if not containers[run]
+    ]
 
 
-def _chained(runs: list[LoggedRun]) -> list[LoggedRun]:
+def _with_chains_joined(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs; those that continue each other are joined to one."""
     steps = [run.measured.numbers("step") for run in runs]
     spans = [(each.min(initial=np.inf), each.max(initial=-np.inf)) for each in steps]
-    return [_whole([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
+    return [_join([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
 
 
-def _whole(parts: list[LoggedRun]) -> LoggedRun:
-    """Return a run from its parts, in the order of their steps."""
+def _join(parts: list[LoggedRun]) -> LoggedRun:
+    """Return one run from its parts, which are in the order of their steps."""
     first, *rest = parts
     if not rest:
         return first
@@ -146,7 +156,8 @@ def _whole(parts: list[LoggedRun]) -> LoggedRun:
 def _attempts(run: LoggedRun) -> list[LoggedRun]:
     """Return the attempts of a run that began anew, without the rows that a later resume superseded.
 
-    Our own folders, logs without a column of steps and logs that name their attempts are left as they are.
+    Logs without a column of steps and logs that name their attempts are left as they are, and so are our own folders,
+    whose reader has dropped what a resume superseded.
     """
     frame, steps = run.frame, run.steps
     is_kept = run.plan.options.selected(frame, besides=ATTEMPT)
@@ -154,18 +165,10 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     if not len(logged) or run.plan.is_ours or not has_role(run.plan["step"], "step", "coarse") or ATTEMPT in frame:
         return [run]
     split = attempts(steps[logged])
-    num_back = int((np.diff(steps[logged]) <= 0).sum()) if run.plan.kind == "console" and not split.resumed else 0
-    if split.number.max() == 0 and num_back > _MAX_BACK * len(logged):
-        run = run.noting(fact("steps_come_back", num=num_back, num_rows=len(logged), place=run.file))
-    run = run.noting(*facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file))
-    for at in split.resumed[:1]:  # the first resume stands for all of them in what is noted
-        before, after = steps[logged[at - 1 : at + 1]].tolist()
-        counts = {"times": len(split.resumed), "num": int(split.gone.sum())}
-        place = f"{frame.origin[logged[at]]} of {run.file}"
-        run = run.noting(fact("superseded", from_step=before, to_step=after, place=place, **counts))
+    run = run.noting(*_facts_of_attempts(run, split, logged))
     # A row without a reward belongs to the attempt of the reward before it.
     number = split.number[np.maximum(np.searchsorted(logged, np.arange(len(frame)), side="right") - 1, 0)]
-    number[logged[split.gone]] = -1
+    number[logged[split.gone]] = _SUPERSEDED
     parts = [frame.take(number == each) for each in np.unique(split.number[~split.short])]
     if len(parts) == 1:
         return [replace(run, frame=parts[0])]
@@ -173,38 +176,56 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     return [_attempt(run, str(at), part) for at, part in enumerate(parts, start=1)]
 
 
+def _facts_of_attempts(run: LoggedRun, split: Attempts, logged: Rows) -> Iterator[Fact]:
+    """Yield facts on the steps of a run's logged rows: steps in no order, short attempts and resumed ones."""
+    steps = run.steps[logged]
+    if run.plan.kind == "console" and not split.resumed and split.number.max() == 0:
+        num_back = int((np.diff(steps) <= 0).sum())
+        if num_back > _MAX_SHARE_NOT_RISING * len(logged):
+            yield fact("steps_come_back", num=num_back, num_rows=len(logged), place=run.file)
+    yield from facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file)
+    if split.resumed:
+        # The first resume is described, and the number of all.
+        first = split.resumed[0]
+        before, after = steps[first - 1 : first + 1].tolist()
+        counts = {"times": len(split.resumed), "num": int(split.gone.sum())}
+        place = f"{run.frame.origin[logged[first]]} of {run.file}"
+        yield fact("superseded", from_step=before, to_step=after, place=place, **counts)
+
+
 def _attempt(run: LoggedRun, number: str, frame: Frame) -> LoggedRun:
     """Return one attempt: a curve of its own, or a run of its curve if --seed asks for that."""
-    frame, label = frame.having({ATTEMPT: objects([number] * len(frame))}), {ATTEMPT: number}
-    is_repeat = run.plan.options.seed == ATTEMPT
-    return replace(run, frame=frame, **({"repeat": label} if is_repeat else {"key": {**run.key, **label}}))
+    frame = frame.having({ATTEMPT: objects([number] * len(frame))})
+    if run.plan.options.seed == ATTEMPT:
+        return replace(run, frame=frame, repeat={**run.repeat, ATTEMPT: number})
+    return replace(run, frame=frame, key={**run.key, ATTEMPT: number})
 
 
 # Seeds
 
 
 def _with_seeds_pooled(runs: list[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs; make those whose files or names differ only in the seed runs of one curve.
+    """Turn runs whose files or names differ only in a seed into runs of one curve.
 
     Runs with different rewards stay apart, as do those whose name without the seed is the name of another run.
     """
     taken = {word for run in runs for word in run.key.values()}
 
     def without(run: LoggedRun) -> dict[str, str]:
-        return {name: without_seed(word) if name == _naming(run) else word for name, word in run.key.items()}
+        return {name: without_seed(word) if name == _naming_column(run) else word for name, word in run.key.items()}
 
     families = grouped(runs, lambda run: (run.plan["y"], *without(run).items()))
     return [run for family in families for run in _pooled(family, without(family[0]), taken)]
 
 
-def _naming(run: LoggedRun) -> str:
+def _naming_column(run: LoggedRun) -> str:
     """Return the column that names a run: its label of runs if it has one, otherwise the file."""
     return [FILE, *(name for name in run.key if has_role(name, "run"))][-1]
 
 
 def _pooled(family: list[LoggedRun], key: Mapping[str, str], taken: set[str]) -> list[LoggedRun]:
     """Return a family as runs of the curve `key`, unless it is a single run or the name of the curve is taken."""
-    column = _naming(family[0])
+    column = _naming_column(family[0])
     if len(family) == 1 or column not in key or key[column] in taken:
         return family
     pooling = fact("seeds_by_name", column=column, names=tuple(run.key[column] for run in family))
