@@ -126,7 +126,7 @@ def test_error_of_ray_is_one_sentence(monkeypatch):
     other = RuntimeError(
         "Version mismatch: The cluster was started with:\n    Ray: 2.51.1\nThis process:\n    Ray: 2.60\n"
     )
-    monkeypatch.setattr(connect_module, "_attempt", lambda address: other)
+    monkeypatch.setattr(connect_module, "_join", lambda address: other)
     with pytest.raises(ClusterError, match=r"^Ray at auto cannot be used: Version .* Ray: 2.51.1 This .* Ray: 2.60$"):
         connect("auto")
 
@@ -175,7 +175,7 @@ def test_other_server_is_given_up_in_time(monkeypatch):
     """Something listens and never answers as Ray does."""
     pytest.importorskip("ray")
     monkeypatch.setattr(connect_module, "ANSWER_S", 2.0)
-    monkeypatch.setattr(connect_module, "_attempt", lambda address: threading.Event().wait(600))
+    monkeypatch.setattr(connect_module, "_join", lambda address: threading.Event().wait(600))
     with socket.create_server(("127.0.0.1", 0)) as server:
         begun = time.monotonic()
         with pytest.raises(ClusterError, match="does not answer as a Ray cluster within 2 s"):

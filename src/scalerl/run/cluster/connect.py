@@ -58,17 +58,11 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
     process at the next call.
     """
     check_address(address)
-    # Set before ray is imported: no usage reports, and no check for a newer version.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray would give ranks and generators a lower priority than all other processes of the machine.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    if address == LOCAL:
-        # No other node can join, as on macOS and Windows: the ports are open to this machine alone.
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    # Before ray is imported.
+    _set_variables(address)
     import ray
 
-    # If ray was imported before, it has not read these variables.
+    # If ray was imported earlier, it read the variable then.
     constants: Any = importlib.import_module("ray._private.ray_constants")
     constants.ENABLE_RAY_CLUSTER = address != LOCAL
     if ray.is_initialized():
@@ -76,13 +70,14 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
     with ExitStack() as opened:
         if address == LOCAL:
             opened.enter_context(_token_of_this_run())
+        # Ray reads its settings and its token once per process: make it read those of this connection.
         raylet: Any = importlib.import_module("ray._raylet")
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
         if address == LOCAL:
-            error = _attempt(opened.enter_context(_local_ray(on_lost)))
+            error = _join(opened.enter_context(_local_ray(on_lost)))
         else:
-            error = _within(ANSWER_S, address)
+            error = _join_within(ANSWER_S, address)
         if error is not None:
             raise ClusterError(_sentence(address, error))
         opened.callback(ray.shutdown)
@@ -91,11 +86,24 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
         return Connection(address=address, nodes=nodes, close=opened.pop_all().close)
 
 
+def _set_variables(address: str) -> None:
+    """Set the environment variables that Ray reads when it is imported."""
+    # No usage reports, and no check for a newer version.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray would hide the GPUs from actors that reserve none.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray would give ranks and generators a lower priority than all other processes of the machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    if address == LOCAL:
+        # No other node can join, as on macOS and Windows: the ports are open to this machine alone.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+
+
 @contextmanager
 def _token_of_this_run() -> Iterator[None]:
     """Require a new token at Ray's ports; this process and its children have it in their environment.
 
-    Only its own user can see the environment of a process. Ray would write the token to a file in the user's home
+    Only the user who owns a process can see its environment. Ray would write the token to a file in the user's home
     folder that other users may read.
     """
     variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -111,7 +119,10 @@ def _token_of_this_run() -> Iterator[None]:
 
 
 class LocalRay:
-    """Ray on this machine alone; it fails when one of Ray's servers, which are its children, ends."""
+    """Ray on this machine alone, in a child process; it fails when one of Ray's servers, its own children, ends.
+
+    It has the methods of an object in another process (remote/serve.py).
+    """
 
     def __init__(self) -> None:
         import ray
@@ -120,13 +131,13 @@ class LocalRay:
         ray.init(LOCAL, _temp_dir=tempfile.gettempdir(), **quiet)
 
     def facts(self) -> str:
-        """Return Ray's address on this machine."""
+        """Return Ray's address on this machine; called once, when Ray has started."""
         import ray
 
         return ray.get_runtime_context().gcs_address
 
     def advance(self, send: object) -> None:
-        """Wait until a server ends."""
+        """Wait until a server ends; called again and again."""
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         raise ClusterError("has lost a server: it was killed, ran out of memory or crashed")
 
@@ -134,10 +145,12 @@ class LocalRay:
 @contextmanager
 def _local_ray(on_lost: Callable[[str], None]) -> Iterator[str]:
     """Run a LocalRay and yield its address; call `on_lost` if it dies meanwhile."""
-    link, is_closing = ChildLink(LocalRay, has_log=True), threading.Event()
+    link = ChildLink(LocalRay, has_log=True)
+    is_closing = threading.Event()
 
     def next_message() -> Any:
         """Return its next message that is not a sign of life; raise its error, or Lost."""
+        # Nothing is dropped by returning the first: only the address is sent, and later an error.
         while True:
             for kind, value in link.read():
                 if kind == "error":
@@ -146,13 +159,14 @@ def _local_ray(on_lost: Callable[[str], None]) -> Iterator[str]:
                     return value
 
     def watch() -> None:
+        """Call `on_lost` when Ray dies, unless it is being closed."""
         try:
             next_message()
         except (ClusterError, Lost) as error:
             if is_closing.is_set():
                 return
             if isinstance(error, Lost):
-                # After another error, its process cleans up when this one has ended.
+                # A child that reported an error ends Ray's servers itself, when this process has ended.
                 link.kill()
             on_lost(f"Ray on this machine {error}; --resume continues from the last checkpoint")
 
@@ -198,10 +212,12 @@ def _check_token_is_private() -> None:
 def _others_can_read(path: Path) -> bool:
     """Return whether the permissions of a file and of its parent folders let other users read it."""
     real = path.resolve()
-    mode, folders = real.stat().st_mode, [folder.stat().st_mode for folder in real.parents]
-    # A user outside the group of a folder enters it with the permissions of others.
-    of_group = mode & stat.S_IRGRP and all(each & (stat.S_IXGRP | stat.S_IXOTH) for each in folders)
-    return bool(of_group or (mode & stat.S_IROTH and all(each & stat.S_IXOTH for each in folders)))
+    mode = real.stat().st_mode
+    folders = [folder.stat().st_mode for folder in real.parents]
+    # A user in the file's group who is not in a folder's group enters that folder with the permissions of others.
+    group_can_enter = all(each & (stat.S_IXGRP | stat.S_IXOTH) for each in folders)
+    others_can_enter = all(each & stat.S_IXOTH for each in folders)
+    return bool((mode & stat.S_IRGRP and group_can_enter) or (mode & stat.S_IROTH and others_can_enter))
 
 
 def _check_answers(address: str) -> None:
@@ -210,12 +226,14 @@ def _check_answers(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S / 2).close()
     except (OSError, OverflowError) as error:
-        timed_out = isinstance(error, TimeoutError)
-        reason = "the connection timed out" if timed_out else (getattr(error, "strerror", None) or str(error)).lower()
+        if isinstance(error, TimeoutError):
+            reason = "the connection timed out"
+        else:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise ClusterError(f"cluster.address {address} does not answer: {reason}") from None
 
 
-def _attempt(address: str) -> BaseException | None:
+def _join(address: str) -> BaseException | None:
     """Join Ray; return the error if that fails."""
     import ray
 
@@ -226,15 +244,15 @@ def _attempt(address: str) -> BaseException | None:
     return None
 
 
-def _within(limit_s: float, address: str) -> BaseException | None:
+def _join_within(limit_s: float, address: str) -> BaseException | None:
     """Join a cluster in another thread, because Ray may wait for minutes; return the error if that fails."""
     results: list[BaseException | None] = []
-    thread = threading.Thread(target=lambda: results.append(_attempt(address)), name="ray-init", daemon=True)
+    thread = threading.Thread(target=lambda: results.append(_join(address)), name="ray-init", daemon=True)
     thread.start()
     thread.join(limit_s)
     return results[0] if results else TimeoutError(f"it does not answer as a Ray cluster within {limit_s:g} s")
 
 
 def _sentence(address: str, error: BaseException) -> str:
-    """Return one line that says why Ray cannot be used; if versions differ, Ray's own error names both."""
+    """Return one line that says why Ray cannot be used: Ray's own error, which names both versions if they differ."""
     return f"Ray at {address} cannot be used: {' '.join(str(error).split()) or type(error).__name__}"
