@@ -210,7 +210,7 @@ def test_rank_that_cannot_start_leaves_no_other(monkeypatch):
 @pytest.mark.slow
 def test_ranks_on_busy_cores_give_signs_of_life(monkeypatch):
     """Eight processes a core that never wait, and a limit of 5 s whether or not a rank is stopped."""
-    monkeypatch.setattr(peer, "RUNNING_S", 0.0)
+    monkeypatch.setattr(peer, "MAX_SILENCE_RUNNING_S", 0.0)
     with forked_ranks(monkeypatch, "learner.silent_s=5") as (learner, _), ExitStack() as opened:
         for _ in range(8 * (os.cpu_count() or 1)):
             busy = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))

@@ -150,7 +150,7 @@ def test_call_that_holds_the_lock_of_python_has_more_time(start, monkeypatch):
     answer(peer)
     peer.send(hold_lock, 2)
     assert answer(peer) == ("done", None)
-    monkeypatch.setattr(peer_module, "RUNNING_S", 1.0)
+    monkeypatch.setattr(peer_module, "MAX_SILENCE_RUNNING_S", 1.0)
     peer.send(hold_lock, 60)
     with pytest.raises(Lost, match="has given no sign of life for 1 s: it hangs"):
         answer(peer)

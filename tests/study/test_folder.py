@@ -7,7 +7,7 @@ from small_study import NAMES, STUDY, open_only, plan_of, run
 
 from scalerl.errors import BusyError, RunFolderError, StoreError, StudyError
 from scalerl.study import folder as study_folder
-from scalerl.study.folder import opened, read_study
+from scalerl.study.folder import open_study, read_study
 
 
 def test_study_folder_has_the_plan_and_all_recipes(tmp_path):
@@ -43,7 +43,7 @@ def test_used_folder_is_refused(tmp_path):
 def test_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     refused = pytest.raises(RunFolderError, match=r"file/out cannot be created: .*file is a file, not a folder; choose")
-    with refused, opened(plan_of(tmp_path), tmp_path / "file/out", jobs=1, shares_device=False, resume=False):
+    with refused, open_study(plan_of(tmp_path), tmp_path / "file/out", jobs=1, shares_device=False, resume=False):
         pass
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".lock").symlink_to(tmp_path / "gone" / "lock")
@@ -120,9 +120,9 @@ def test_two_studies_do_not_run_in_one_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(study_folder, "_LOCK_WAIT_S", 0.2)
     plan, out = plan_of(tmp_path), tmp_path / "out"
     with (
-        opened(plan, out, jobs=1, shares_device=False, resume=False),
+        open_study(plan, out, jobs=1, shares_device=False, resume=False),
         pytest.raises(BusyError, match=r"a study is already running in .*out"),
-        opened(plan, out, jobs=1, shares_device=False, resume=True),
+        open_study(plan, out, jobs=1, shares_device=False, resume=True),
     ):
         pass
     open_only(tmp_path, resume=True)

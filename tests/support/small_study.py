@@ -8,7 +8,7 @@ from typing import Any
 
 from scalerl import store
 from scalerl.study.controller import Controller
-from scalerl.study.folder import opened
+from scalerl.study.folder import open_study
 from scalerl.study.plan import StudyPlan, make_plan
 from scalerl.study.progress import RunStatus
 from scalerl.study.runner import Runner
@@ -65,7 +65,7 @@ def run_plan(
 ) -> tuple[Runner, Log]:
     """Run a plan by a command; a controlled one by its policy."""
     log, jobs, axis = Log(), settings.get("jobs", 1), settings.pop("axis", "gpu_hours")
-    with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
+    with open_study(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
         controller = Controller(plan, out, log.decisions.append) if is_controlled else None
         runner = Runner(
             plan, out, command=command, lock=lock, observer=log, axis=axis, controller=controller, **settings
@@ -75,7 +75,7 @@ def run_plan(
 
 
 def open_only(tmp_path: Path, *, text: str = STUDY, resume: bool = False) -> None:
-    with opened(plan_of(tmp_path, text), tmp_path / "out", jobs=1, shares_device=False, resume=resume):
+    with open_study(plan_of(tmp_path, text), tmp_path / "out", jobs=1, shares_device=False, resume=resume):
         pass
 
 

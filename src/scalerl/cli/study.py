@@ -176,11 +176,11 @@ class StudyCommand:
 def _run(command: StudyCommand, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     """Run the unfinished runs of a study; return the outcome for --json and the exit code."""
     from scalerl.report.run_sections import choice_json, last_choice
-    from scalerl.study.folder import opened, policy_record
+    from scalerl.study.folder import open_study, policy_record
 
     plan, out = command.plan, command.out
     command.check_arms_start()
-    with opened(plan, out, jobs=command.jobs, shares_device=command.shares_device, resume=command.resume) as lock:
+    with open_study(plan, out, jobs=command.jobs, shares_device=command.shares_device, resume=command.resume) as lock:
         if plan.adds_base:
             command.say(
                 f"The base, {plan.base.name}, is added as an arm, because no arm of the study file is the base."
@@ -316,7 +316,7 @@ def summary(plan: "StudyPlan", out: Path, statuses: "Sequence[RunStatus]", repor
 def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
     """Print the plan of a study and its remaining cost; return both for --json, and the exit code."""
     from scalerl.errors import StudyError
-    from scalerl.study.folder import record
+    from scalerl.study.folder import plan_record
     from scalerl.study.plan import check_runnable, show_changes
     from scalerl.study.probe import Cost, cost, probe, runs_left
 
@@ -331,7 +331,7 @@ def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
     units = {"steps": "steps", "gpu_hours": command.hours_name, "flops": "FLOPs"}
     budget = ", ".join(f"{value:,g} {units[key]}" for key, value in plan.base.recipe.budget if value is not None)
     say(f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {budget}")
-    content = record(plan, jobs=command.jobs, shared_device=command.shares_device)
+    content = plan_record(plan, jobs=command.jobs, shared_device=command.shares_device)
     content |= {"num_done": num_runs - num_left, "cost": asdict(Cost()), "problems": []}
     try:
         check_runnable(plan)

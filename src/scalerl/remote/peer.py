@@ -13,20 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-RUNNING_S = 60.0
-"""Longest silence of a process that is not stopped, according to the system: a call may hold Python's lock."""
-STARTING_S = 600.0
+MAX_SILENCE_RUNNING_S = 60.0
+"""Longest silence of a process that the system says runs: a call that holds Python's lock delays its signs of life."""
+MAX_SILENCE_STARTING_S = 600.0
 """Longest silence until an object is ready, unless it is stopped: imports may hold Python's lock for a long time."""
 CLOSE_S = 5.0
 """Time limit for an object to end after it is asked to."""
 _DOUBT_S = 1.0
-"""Time for which silence must last after it is noticed, in case the driver itself was stopped."""
+"""Time for which silence must last after it is noticed: if the driver itself was stopped, it first has to listen."""
 
 Kind = Literal["died", "silent", "stuck", "start"]
 
 
 class Lost(Exception):
-    """An object is lost with its process; the message is the end of a sentence about the process."""
+    """An object is lost with its process; the message is the end of a sentence about the process.
+
+    For example, Lost("died", "exited with code 1", " on node 3").
+    """
 
     def __init__(self, kind: Kind, reason: str, where: str = "") -> None:
         """`where` is the place of the object, as a clause after its name."""
@@ -94,8 +97,10 @@ class Peer:
 
     def __init__(self, link: Link, *, limits: Limits, news: threading.Event) -> None:
         """`news` is set when a message arrives."""
-        self.link, self.is_ready, self.busy_s = link, False, 0.0
-        """`busy_s` is the time that the object's current call had taken at its last sign of life."""
+        self.link = link
+        self.is_ready = False
+        self.busy_s = 0.0
+        """The time that the object's current call had taken at its last sign of life."""
         self._limits, self._news = limits, news
         self._messages: deque[tuple[str, Any]] = deque()
         self._is_over = False
@@ -120,7 +125,7 @@ class Peer:
         """Raise the object's error, or Lost; leave other messages for `receive`."""
         if not self._messages:
             self._check_life()
-        elif self._messages[-1][0] == "error":
+        elif self._messages[-1][0] == "error":  # nothing comes after an error
             raise self._messages[-1][1]
 
     def kill(self) -> None:
@@ -129,6 +134,7 @@ class Peer:
         self.link.kill()
 
     def _listen(self) -> None:
+        """Collect messages until the process is lost or killed; runs in a thread of its own."""
         try:
             while not self._is_over:
                 for kind, value in self.link.read():
@@ -144,7 +150,7 @@ class Peer:
             loss = error if isinstance(error, Lost) else Lost("died", f"sent an unreadable message: {error!r}")
             loss.where = self.link.where
             self._messages.append(("error", loss))
-            if not self._is_over:
+            if not self._is_over:  # `kill` has not been called
                 self.link.kill()
         self._news.set()
 
@@ -169,12 +175,19 @@ class Peer:
             raise Lost(kind, f"has given no sign of life for {limit_s:g} s{state}", self.link.where)
 
     def _longest_silence(self) -> tuple[float, str]:
-        stopped, limit_s = self.link.pid and is_stopped(self.link.pid), self._limits.silent_s
+        """Return how long the process may be silent now, and the end of a sentence that says so.
+
+        That is short if it is stopped or the system says nothing, longer while it starts or if the system says it runs.
+        """
+        limit_s = self._limits.silent_s
+        stopped = None if self.link.pid is None else is_stopped(self.link.pid)
         if stopped:
             return limit_s, ": it was stopped (SIGSTOP)"
         if not self.is_ready:
-            return max(limit_s, STARTING_S), ", and is not ready yet"
-        return (limit_s, "") if stopped is None else (max(limit_s, RUNNING_S), ": it hangs")
+            return max(limit_s, MAX_SILENCE_STARTING_S), ", and is not ready yet"
+        if stopped is None:
+            return limit_s, ""
+        return max(limit_s, MAX_SILENCE_RUNNING_S), ": it hangs"
 
 
 def send_all(peers: Sequence[Peer], name: Any, *arguments: Any) -> None:
@@ -187,7 +200,8 @@ def send_all(peers: Sequence[Peer], name: Any, *arguments: Any) -> None:
 def close_all(peers: Sequence[Peer]) -> None:
     """Ask all peers to end, wait a moment, and kill those that have not ended."""
     send_all(peers, "close")
-    waiting, deadline = list(peers), time.monotonic() + CLOSE_S
+    waiting = list(peers)
+    deadline = time.monotonic() + CLOSE_S
     while waiting and time.monotonic() < deadline:
         waiting = [peer for peer in waiting if not _has_closed(peer)]
         time.sleep(0.01 if waiting else 0.0)
@@ -196,17 +210,18 @@ def close_all(peers: Sequence[Peer]) -> None:
 
 
 def _has_closed(peer: Peer) -> bool:
+    """Return whether a peer has ended, or never will."""
     try:
         while (message := peer.receive()) is not None:
             if message[0] == "closed":
                 return True
-    except Exception:
+    except Exception:  # its own error, or Lost: it does not answer
         return True
     return False
 
 
 def is_stopped(pid: int) -> bool | None:
-    """Return whether a process on this machine is stopped (SIGSTOP); None if the system has no /proc."""
+    """Return whether a process on this machine is stopped (SIGSTOP); None if it is gone or the system has no /proc."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scalerl import store
 from scalerl.report.metrics import number
-from scalerl.study.folder import first_set, last_row, run_folder
+from scalerl.study.folder import evals_of_first_set, last_row, run_folder
 from scalerl.study.plan import PlannedRun, StudyPlan
 from scalerl.study.policy import EPSILON, POLICIES, ArmProgress, Stage
 from scalerl.study.progress import RunStatus
@@ -83,7 +83,7 @@ def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgres
     compute, reward, run, num_samples, starts = [], [], [], [], []
     for place, status in enumerate(statuses):
         budget = dict(status.run.recipe.budget)
-        for row in first_set(run_folder(folder, status.run)):
+        for row in evals_of_first_set(run_folder(folder, status.run)):
             spent, samples = store.share_spent(budget, row), number(row.get("num_samples"))
             if spent == 0:
                 starts.append(float(row["reward"]))

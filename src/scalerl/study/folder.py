@@ -22,7 +22,7 @@ from scalerl.report.metrics import number
 from scalerl.study.plan import PlannedRun, StudyPlan, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
-# The runs of a study that was just killed may take this long to end.
+# The runs of a study that was just killed hold its lock until they end, which may take this long.
 _LOCK_WAIT_S = 5.0
 _TAIL_BYTES = 1 << 16  # enough for the last row of metrics.jsonl
 
@@ -39,7 +39,7 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
     return folder / _LOGS / f"{run.name}.log"
 
 
-def _readable(read: Callable[[Path], Any], folder: Path) -> Any:
+def _read_or_none(read: Callable[[Path], Any], folder: Path) -> Any:
     """Return read(folder); None if the file is missing or cannot be read."""
     try:
         return read(folder)
@@ -49,7 +49,7 @@ def _readable(read: Callable[[Path], Any], folder: Path) -> Any:
 
 def run_status(folder: Path) -> Mapping[str, Any]:
     """Return the run's status.json; empty if there is none."""
-    return _readable(store.read_status, folder) or {}
+    return _read_or_none(store.read_status, folder) or {}
 
 
 def last_row(folder: Path) -> store.Row:
@@ -65,9 +65,9 @@ def last_row(folder: Path) -> store.Row:
     return {}
 
 
-def first_set(folder: Path) -> list[store.Row]:
-    """Return the rows of the first evaluation set that have a reward."""
-    rows = _readable(store.read_evals, folder) or []
+def evals_of_first_set(folder: Path) -> list[store.Row]:
+    """Return the evaluations of the first evaluation set, without those that have no reward."""
+    rows = _read_or_none(store.read_evals, folder) or []
     return [row for row in rows if row.get("set") == rows[0].get("set") and not isnan(number(row.get("reward")))]
 
 
@@ -76,15 +76,19 @@ def is_done(folder: Path, run: PlannedRun) -> bool:
     place = run_folder(folder, run)
     if run_status(place).get("status") != "done":
         return False
-    spent = (_readable(store.read_recipe, place) or {}).get("budget") or {}
-    return not any(
-        spent.get(key) is not None and limit is not None and limit > spent[key] for key, limit in run.recipe.budget
+    earlier = (_read_or_none(store.read_recipe, place) or {}).get("budget") or {}
+    may_spend_more = any(
+        earlier.get(key) is not None and limit is not None and limit > earlier[key] for key, limit in run.recipe.budget
     )
+    return not may_spend_more
 
 
 @contextmanager
-def opened(plan: StudyPlan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
-    """Create or reopen the folder of a study, write the plan and hold the lock; yield the descriptor of the lock."""
+def open_study(plan: StudyPlan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
+    """Create or reopen the folder of a study, write the plan and hold the lock.
+
+    Yield the descriptor of the lock, for runs to inherit: the lock is held until the last of them has ended.
+    """
     check_folder(folder, resume)
     with write_errors(folder):
         for name in (_RUNS, _RECIPES, _LOGS):
@@ -92,29 +96,30 @@ def opened(plan: StudyPlan, folder: Path, *, jobs: int, shares_device: bool, res
         (folder / _LOCK).touch()
     busy = BusyError(f"a study is already running in {folder}: wait for it, stop it, or choose another --out")
     with locked(folder / _LOCK, busy, wait_s=_LOCK_WAIT_S) as lock:
-        before = read_study(folder) if resume else None
-        if before is not None:
-            _check_same(before, plan, folder)
+        earlier_plan = read_study(folder) if resume else None
+        if earlier_plan is not None:
+            _check_same(earlier_plan, plan, folder)
         for run in plan.runs:
             store.write_json(recipe_file(folder, run), run.recipe.model_dump(mode="json"))
         # The folder keeps rows measured while runs shared a device, so it stays marked.
-        shared = shares_device or bool(before and before.get("shared_device"))
-        store.write_json(folder / store.STUDY, record(plan, jobs=jobs, shared_device=shared))
+        shared = shares_device or bool(earlier_plan and earlier_plan.get("shared_device"))
+        store.write_json(folder / store.STUDY, plan_record(plan, jobs=jobs, shared_device=shared))
         yield lock
 
 
 def read_study(folder: Path) -> dict[str, Any] | None:
     """Return the plan that was written; None if there is none."""
     try:
-        plan_row = store.read_study(folder)
-        is_plan = plan_row is None or all("arm" in row and "folder" in row for row in plan_row["runs"])
+        written = store.read_study(folder)
+        is_plan = written is None or all("arm" in row and "folder" in row for row in written["runs"])
     except (OSError, ValueError, TypeError, LookupError):
-        is_plan, plan_row = False, None
+        is_plan = False
+        written = None
     if not is_plan:
         raise StudyError(
             f"{folder / store.STUDY} is not a readable plan of a study: restore it, or choose another --out"
         )
-    return plan_row
+    return written
 
 
 def fair_axis(folder: Path, compute: Axis) -> Axis:
@@ -123,7 +128,7 @@ def fair_axis(folder: Path, compute: Axis) -> Axis:
     return "flops" if shared and compute == "gpu_hours" else compute
 
 
-def record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
+def plan_record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
     """Return the content of study.json; paths are relative to its folder."""
     study = plan.study
     return {
@@ -183,22 +188,25 @@ def _is_bare(folder: Path) -> bool:
 def _check_same(before: Mapping[str, Any], plan: StudyPlan, folder: Path) -> None:
     """Raise StudyError if a resumed study changes its plan, other than by adding arms or seeds or raising budgets."""
     runs = {run.name: run for run in plan.runs}
-    problems: dict[str, None] = {}
+    arms = {arm.name for arm in plan.arms}
+    problems: dict[str, None] = {}  # in order, each once
     for row in before["runs"]:
         name = Path(row["folder"]).name
         file = folder / _RECIPES / f"{name}.json"
         if name not in runs:
-            gone = "the arm " + row["arm"] if row["arm"] not in {arm.name for arm in plan.arms} else f"the run {name}"
-            problems[f"{gone} of {folder / store.STUDY} is no longer in the study"] = None
+            what = f"the run {name}" if row["arm"] in arms else f"the arm {row['arm']}"
+            problems[f"{what} of {folder / store.STUDY} is no longer in the study"] = None
         elif file.is_file():
             for key, (was, now) in changes_of(_written(file), runs[name].recipe).items():
                 if not (key.startswith("budget.") and was is not None and now is not None and now > was):
                     problems[f"{key} of the arm {row['arm']} was {show(was)} and is {show(now)} now"] = None
-            began = folder / row["folder"]
-            if (began / store.RECIPE).is_file() and run_status(began).get("status") != "done":
-                _written(began / store.RECIPE)
+            place = folder / row["folder"]
+            if (place / store.RECIPE).is_file() and run_status(place).get("status") != "done":
+                # The run will be continued, so its own recipe must be readable.
+                _written(place / store.RECIPE)
     if before.get("policy") != policy_record(plan):
-        was, now = before.get("policy") or {"name": "uniform"}, policy_record(plan) or {"name": "uniform"}
+        uniform = {"name": "uniform"}
+        was, now = before.get("policy") or uniform, policy_record(plan) or uniform
         problems[f"budget.policy was {show(was)} and is {show(now)} now: a policy cannot change after the start"] = None
     if problems:
         raise StudyError(

@@ -11,7 +11,7 @@ from scalerl.curves import Decision, Value
 from scalerl.logs import Selection
 from scalerl.logs.axes import Axis
 from scalerl.report.outlook import outlooks_of
-from scalerl.study.folder import first_set, last_row
+from scalerl.study.folder import evals_of_first_set, last_row
 from scalerl.study.plan import PlannedRun
 
 State = Literal["waiting", "running", "paused", "done", "failed", "stopped"]
@@ -61,7 +61,7 @@ def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
     size = evals.stat().st_size if evals.is_file() else 0
     if size == before.evals_size:
         return replace(before, step=step)
-    rows = first_set(folder)
+    rows = evals_of_first_set(folder)
     now = Progress(step=step, reward=rows[-1]["reward"] if rows else None, evals_size=size)
     first = tuple(("set", str(row["set"])) for row in rows[:1])
     for outlook in outlooks_of(folder, Selection(x=axis, where=first)).values():

@@ -229,7 +229,7 @@ def test_silent_generator_is_replaced(request):
 
 @pytest.mark.parametrize("limits", [{"start_s": 0.1}, {"silent_s": 0.05}], ids=["it reports", "it is silent"])
 def test_generator_that_never_becomes_ready_is_lost(request, monkeypatch, limits):
-    monkeypatch.setattr(peer_module, "STARTING_S", 0.1)
+    monkeypatch.setattr(peer_module, "MAX_SILENCE_STARTING_S", 0.1)
     fleet, started = silent_fleet(request, replacements=2, **limits)
     with pytest.raises(EngineError, match=r"generator 0 .* after 2 replacements"):
         fleet.wait_ready()
