@@ -26,19 +26,19 @@ class Series:
     x_label: str
     y_label: str
     run: NDArray[np.str_] | None = None
-    """The run each point belongs to, None where there is one."""
+    """The run of each point; None if all are of one run."""
     num_samples: NDArray[np.int64] | None = None
     start: float | None = None
     start_sd: float | None = 0.0
-    """Noise of `start`: 0 for one that is given, None for one read that is as noisy as any evaluation of the curve."""
+    """Noise of `start`: 0 if the user gave it; None if it was read from the log, as noisy as any evaluation."""
     holdout_compute: Floats = field(default_factory=_NO_POINTS.copy)
     holdout_reward: Floats = field(default_factory=_NO_POINTS.copy)
     evaluation: NDArray[np.str_] | None = None
     """'prompts_hash@step': equal strings mean the same prompts at the same step."""
     problem: str | None = None
-    """Why this curve cannot be fitted, None where it can."""
+    """Why this curve cannot be fitted; None if it can."""
     key: CurveKey = ()
-    """What sets it apart: columns and their values."""
+    """The columns, with their values, that set this curve apart from others."""
     evaluation_set: str | None = None
     """The evaluation set, where there are several: curves of different sets are not compared."""
     y_scale: YScale = "1"
@@ -57,7 +57,7 @@ class Series:
 
     @property
     def bounds(self) -> Bounds:
-        """The least and the largest reward there is, None for rewards without limits."""
+        """The least and the largest possible reward; None for rewards without limits."""
         return SCALES[self.y_scale]
 
     def take(self, which: Any) -> "Series":
@@ -68,18 +68,25 @@ class Series:
         return replace(self, compute=self.compute[which], reward=self.reward[which], axes=axes, **picked)
 
     def on(self, axis: str) -> "Series":
-        """Return the curve on another of its axes, without held-out points and points that it does not have there."""
+        """Return the curve on another of its axes.
+
+        Held-out points, and points whose compute on that axis is unknown or 0, are left out.
+        """
         compute = self.axes[axis]
-        order = np.lexsort((compute, np.zeros(len(compute)) if self.run is None else self.run))
+        runs = np.zeros(len(compute)) if self.run is None else self.run
+        order = np.lexsort((compute, runs))  # by run, then by compute
         moved = replace(self, compute=compute, x_label=axis, holdout_compute=_NO_POINTS, holdout_reward=_NO_POINTS)
         return moved.take(order[compute[order] > 0])
 
     @property
     def step_costs(self) -> dict[str, float]:
         """What a step takes on each other axis: hours, tokens, FLOPs or cost per step, the median over the run."""
-        steps = self.axes.get("step", _NO_POINTS)
-        spent = {axis: compute[steps > 0] / steps[steps > 0] for axis, compute in self.axes.items() if len(steps)}
-        known = {axis: each[np.isfinite(each)] for axis, each in spent.items() if axis != "step"}
+        steps = self.axes.get("step")
+        if steps is None:
+            return {}
+        others = {axis: compute for axis, compute in self.axes.items() if axis != "step"}
+        spent = {axis: compute[steps > 0] / steps[steps > 0] for axis, compute in others.items()}
+        known = {axis: each[np.isfinite(each)] for axis, each in spent.items()}
         return {axis: float(np.median(each)) for axis, each in known.items() if len(each)}
 
 
@@ -96,11 +103,11 @@ def uneven_steps(series: Iterable[Series], ratio: float = 1.2) -> dict[str, floa
 
 
 def in_shares(series: Series) -> Series:
-    """Return a curve with limits as shares of what lies between them."""
+    """Return the series with rewards rescaled so that their limits are 0 and 1; rewards without limits stay."""
     if series.bounds is None or series.y_scale == "1":
         return series
     low, high = series.bounds
     moved = {name: getattr(series, name) for name in ("reward", "holdout_reward", "start")}
     shares = {name: (values - low) / (high - low) for name, values in moved.items() if values is not None}
-    sd = series.start_sd and series.start_sd / (high - low)
+    sd = None if series.start_sd is None else series.start_sd / (high - low)
     return replace(series, y_scale="1", start_sd=sd, **shares)
