@@ -20,9 +20,9 @@ from scalerl.report.alarms import (
     AlarmKind,
     AlarmNews,
     alarms,
+    alarms_to_show,
     fall_alarms,
-    overtrained,
-    shown,
+    overtrained_alarms,
     signal_alarms,
 )
 from scalerl.report.evaluations import pass_at, pass_curves
@@ -245,7 +245,7 @@ def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
     assert (alarm.kind, alarm.subject) == (AlarmKind.OVERTRAINED, "main")
     assert min(alarm.value or 0.0, alarm.before or 0.0) > 0.1
     assert alarm.detail == "16"
-    assert overtrained(evaluations(rising, [0.9] * 12), "main") == overtrained(rows[:5], "main") == []
+    assert overtrained_alarms(evaluations(rising, [0.9] * 12), "main") == overtrained_alarms(rows[:5], "main") == []
     numbers, curves = pass_curves(rows)
     assert numbers == list(range(12))
     assert list(curves) == [1, 2, 4, 8, 16]
@@ -254,4 +254,4 @@ def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
 
 def test_list_has_lasting_alarms_first():
     data = columns(loss__kl=[0.01] * 20 + [2.0] * 5 + [0.01] * 60, rollout__truncated_frac=[0.5] * 85)
-    assert [each.ended is None for each in shown(signal_alarms(data, None))] == [True, False]
+    assert [each.ended is None for each in alarms_to_show(signal_alarms(data, None))] == [True, False]

@@ -1,11 +1,11 @@
 """Alarms of a run: what a person should look at, with when it began and ended.
 
-    SIGNALS          columns with a limit: an alarm for each stretch of steps whose rolling mean lies beyond it
-    backend_alarm    generator and learner differ although their weights are equal
-    overtrained      pass@1 rises while pass@k falls
-    fall_alarms      an evaluation fell after its peak
-    uneven_time      time per FLOP changed, so that compute is counted in FLOPs
-    AlarmNews        reduces the alarms of a run that goes on to what is new
+    SIGNALS              columns with a limit: an alarm for each stretch of steps whose rolling mean lies beyond it
+    backend_alarms       generator and learner differ although their weights are equal
+    overtrained_alarms   pass@1 rises while pass@k falls
+    fall_alarms          an evaluation fell after its peak
+    uneven_time_alarms   time per FLOP changed, so that compute is counted in FLOPs
+    AlarmNews            reduces the alarms of a run that goes on to what is new
 
 `alarms` applies all but the last, for a run that trains, a report and the board. `words.py` has the sentences.
 """
@@ -29,6 +29,8 @@ from scalerl.report.words import NO_VERDICT
 Array = NDArray[np.float64]
 Columns = Mapping[str, Array]
 Row = Mapping[str, Any]
+AlarmFields = Mapping[str, Any]
+"""Fields of an alarm, to be replaced."""
 
 ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared with its limit
 FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
@@ -38,6 +40,7 @@ SURE_RISE = 2.0  # standard errors by which training rewards must have risen
 WINDOW = 3  # evaluations that are averaged at the peak and at the end, to be compared
 FEWEST_EVALUATIONS = 8  # fewer evaluations than these are not searched for a trend
 SURE_FALL = 3.0  # standard errors of a fall; more, since the highest window is high partly by chance
+SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 FEWEST_CALLS = 0.1  # tool calls per conversation from which an agent counts as using its tools
 # Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
 BACKEND_LIMIT = 0.01
@@ -103,7 +106,7 @@ class Alarm:
         return self.say().text
 
     def say(self, **where: str) -> Say:
-        """Return the alarm in words; with the name of its `run` and the `unit` of compute also when it was."""
+        """Return the alarm in words; given its `run` and the `unit` of compute, they also say when it was."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return Say(f"alarm_{self.kind}", values | where, Level.WHY if self.ended is not None else Level.WARNING)
 
@@ -111,7 +114,7 @@ class Alarm:
 # Signals --------------------------------------------------------------------------------------------------------------
 
 
-def _same(columns: Columns, key: str) -> Array | None:
+def _column(columns: Columns, key: str) -> Array | None:
     """Return the column as it is."""
     return columns.get(key)
 
@@ -122,7 +125,7 @@ def _is_empty(columns: Columns, key: str) -> Array | None:
     return None if effective is None else np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
 
 
-def _share_of_most(columns: Columns, key: str) -> Array | None:
+def _share_of_peak(columns: Columns, key: str) -> Array | None:
     """Return the tool calls per conversation of each step, as a share of the most so far; NaN before there were any."""
     calls = columns.get(key)
     if calls is None or not len(calls):
@@ -137,28 +140,35 @@ def _largest_lag(columns: Columns, key: str) -> Array | None:
     return columns.get(key, columns.get("rollout/lag_mean"))
 
 
-def _why_empty(columns: Columns) -> Row:
+def _why_empty(columns: Columns) -> AlarmFields:
     """Say why the last empty batches had nothing to train on."""
-    correct, truncated = (
-        values[(columns["batch/effective"] == 0) & np.isfinite(values)]
-        for values in (columns.get(key, np.nan * columns["batch/effective"])
-                       for key in ("reward/correct_frac", "rollout/truncated_frac"))
-    )  # fmt: skip
+    is_empty = columns["batch/effective"] == 0
+    correct = _known(columns, "reward/correct_frac", is_empty)
+    truncated = _known(columns, "rollout/truncated_frac", is_empty)
+    # First, since completions that were cut off are wrong, or have no verdict, for this reason.
     if len(truncated) and truncated.mean() > 0.5:
         return {"cause": "truncated"}
     if not len(correct):
         return {"cause": "no_verdict"}
-    return {"cause": "all_wrong" if correct.max() == 0 else "all_right" if correct.min() == 1 else "mixed"}
+    if correct.max() == 0:
+        return {"cause": "all_wrong"}
+    return {"cause": "all_right" if correct.min() == 1 else "mixed"}
 
 
-def _why_no_verdict(columns: Columns) -> Row:
+def _known(columns: Columns, key: str, rows: NDArray[np.bool_]) -> Array:
+    """Return the known values of a column in these rows; none if it was not logged."""
+    values = columns.get(key)
+    return np.empty(0) if values is None else values[rows & np.isfinite(values)]
+
+
+def _why_no_verdict(columns: Columns) -> AlarmFields:
     """Name the most frequent reason: the column that counts most answers without a verdict."""
     counts = Counter({name: float(np.nansum(columns.get(name, 0.0))) for name in NO_VERDICT})
     name, most = counts.most_common(1)[0]
     return {"cause": name if most else None}
 
 
-def _most_solved(columns: Columns) -> Row:
+def _most_solved(columns: Columns) -> AlarmFields:
     """Name the task with the largest solved share; with a single task there is nothing to name."""
     keys = [key for key in columns if key.startswith(f"{SOLVED}/")]
     return {"subject": max(keys, key=lambda key: columns[key][-1], default="").removeprefix(f"{SOLVED}/")}
@@ -174,13 +184,12 @@ class Signal:
     alarm: AlarmKind
     below: bool = False
     """Whether the alarm is raised below the limit instead of above it."""
-    values: Callable[[Columns, str], Array | None] = _same
+    values: Callable[[Columns, str], Array | None] = _column
     """What is averaged: the column, or what is derived from it; None where it is not logged."""
-    explain: Callable[[Columns], Row] = lambda columns: {}
+    explain: Callable[[Columns], AlarmFields] = lambda columns: {}
     """Further fields of an alarm that lasts, from the columns of the last steps."""
 
 
-SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 SIGNALS: tuple[Signal, ...] = (
     # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse.
     Signal(key="rollout/truncated_frac", limit=0.10, alarm=AlarmKind.TRUNCATED),
@@ -190,7 +199,13 @@ SIGNALS: tuple[Signal, ...] = (
     # More than lag alone explains.
     Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
     # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
-    Signal(key="rollout/tool_calls_mean", limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS, values=_share_of_most),
+    Signal(
+        key="rollout/tool_calls_mean",
+        limit=0.25,
+        below=True,
+        alarm=AlarmKind.UNUSED_TOOLS,
+        values=_share_of_peak,
+    ),
     # A grader without a verdict on this many answers is at fault, not the answers.
     Signal(key="batch/no_verdict_frac", limit=0.05, alarm=AlarmKind.NO_VERDICT, explain=_why_no_verdict),
     # One in twenty may be an outlier; more is a fault.
@@ -201,7 +216,7 @@ SIGNALS: tuple[Signal, ...] = (
     # The largest lag for which the paper found no loss (PipelineRL-8), where a run does not name its own.
     Signal(key="rollout/lag_max", limit=8.0, alarm=AlarmKind.LAG, values=_largest_lag),
 )
-LIMITS = {signal.key: signal.limit for signal in SIGNALS if signal.values is _same}
+LIMITS = {signal.key: signal.limit for signal in SIGNALS if signal.values is _column}
 """Limits of the columns that are averaged as they are."""
 
 
@@ -215,11 +230,13 @@ def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
         means = rolling_means(np.empty(0) if values is None else values)
         limit = max_lag if signal.alarm == AlarmKind.LAG and max_lag is not None else signal.limit
         for first, last in _stretches((means < limit) if signal.below else (means > limit + 1e-9)):
-            lasts, stretch = last == num_steps - 1, means[first : last + 1]
+            lasts = last == num_steps - 1
+            stretch = means[first : last + 1]
+            worst = stretch.min() if signal.below else stretch.max()
             recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()} if lasts else {}
             alarm = Alarm(
                 kind=signal.alarm,
-                value=float(stretch[-1] if lasts else stretch.min() if signal.below else stretch.max()),
+                value=float(stretch[-1] if lasts else worst),
                 limit=limit,
                 began=float(steps[first]),
                 ended=None if lasts else float(steps[last]),
@@ -242,14 +259,16 @@ def alarms(
     """Return the alarms of a run, those that are over too.
 
     `curves` and `evals` are by evaluation set, `remedies` the settings of the recipe that can help against each kind.
-    `max_lag` is the lag that the recipe allows; with None, which stands for unknown, the limit of the signal counts.
+    `max_lag` is the lag that the recipe allows; None stands for unknown, so that the limit of the
+    signal counts; infinity, the default, raises no alarm of lag.
     """
-    raised = [*signal_alarms(columns, max_lag), *backend_alarm(columns)]
+    raised = [*signal_alarms(columns, max_lag), *backend_alarms(columns)]
     for name, rows in evals.items():
-        raised += overtrained(rows, name)
+        raised += overtrained_alarms(rows, name)
     for name, curve in curves.items():
-        raised += [] if curve is None else fall_alarms(name, curve, columns)
-    raised += uneven_time(curves.values())
+        if curve is not None:
+            raised += fall_alarms(name, curve, columns)
+    raised += uneven_time_alarms(curves.values())
     return with_remedies(raised, remedies)
 
 
@@ -257,14 +276,14 @@ def with_remedies(alarms: Sequence[Alarm], remedies: Mapping[str, tuple[str, ...
     return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in alarms]
 
 
-def uneven_time(curves: Iterable[CurveResult | None]) -> list[Alarm]:
-    """Return the alarm if the reader of the run's folder counts its compute in FLOPs, since its time is uneven."""
+def uneven_time_alarms(curves: Iterable[CurveResult | None]) -> list[Alarm]:
+    """Return the alarm if compute is counted in FLOPs because the time per FLOP changed."""
     facts = [fact for curve in curves if curve is not None for fact in curve.series.facts]
     shares = [fact.values["share"] for fact in facts if fact.kind == "counted_in_flops"]
     return [Alarm(kind=AlarmKind.UNEVEN_TIME, value=shares[0], limit=UNEVEN_TIME)] if shares else []
 
 
-def backend_alarm(columns: Columns) -> list[Alarm]:
+def backend_alarms(columns: Columns) -> list[Alarm]:
     """Return the alarm if generator and learner differ in steps whose tokens were sampled with the trained weights.
 
     At equal weights only their arithmetic can differ. An asynchronous run has such steps only at its start, and one is
@@ -280,7 +299,7 @@ def backend_alarm(columns: Columns) -> list[Alarm]:
     return [Alarm(kind=AlarmKind.BACKEND, value=mean, limit=BACKEND_LIMIT, ratio=largest)]
 
 
-def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
+def overtrained_alarms(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
     """Return the alarm if pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
     usable, correct, num = counted(rows)
     if len(usable) < FEWEST_EVALUATIONS or num < 2 or correct.shape[1] < 2:
@@ -289,7 +308,8 @@ def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
     k = ks_of(num)[-1]
     pass_k, pass_1 = pass_at(correct, num, k), correct / num
     last = len(usable) - WINDOW
-    peak = int(np.convolve(pass_k.mean(axis=1), np.ones(WINDOW), mode="valid")[: last - WINDOW + 1].argmax())
+    sums = np.convolve(pass_k.mean(axis=1), np.ones(WINDOW), mode="valid")
+    peak = int(sums[: last - WINDOW + 1].argmax())  # windows that end before the last one begins
     changes = []
     for values in (pass_k, pass_1):
         difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)
@@ -347,7 +367,7 @@ def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     yield from ((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
 
 
-def shown(alarms: Sequence[Alarm]) -> list[Alarm]:
+def alarms_to_show(alarms: Sequence[Alarm]) -> list[Alarm]:
     """Return the alarms that a page shows: those that last first, then the latest of the others."""
     active = [alarm for alarm in alarms if alarm.ended is None]
     past = sorted((alarm for alarm in alarms if alarm.ended is not None), key=lambda alarm: -(alarm.ended or 0))
@@ -361,7 +381,10 @@ class AlarmNews:
         self._reported: dict[tuple[AlarmKind, str], Alarm] = {}
 
     def update(self, alarms: Sequence[Alarm]) -> list[Alarm]:
-        """Return the alarms that are new, that have changed by NOTABLE since they were reported, or that are over."""
+        """Return the alarms that are new, that have changed by NOTABLE since they were reported, or that are over.
+
+        `alarms` are those that last now.
+        """
         current = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
         news = []
         for key, alarm in current.items():

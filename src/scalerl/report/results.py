@@ -26,8 +26,8 @@ from scalerl.report.numbers import decimals
 from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, unit_of
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
-WEAK = 0.5
-"""Share of later evaluations inside the interval below which a forecast should not be trusted."""
+MIN_COVERAGE = 0.5
+"""If the interval holds a smaller share of the later evaluations than this, the forecast should not be trusted."""
 PARAMS = ("ceiling", "exponent", "midpoint", "start")
 
 
@@ -52,9 +52,9 @@ class CurveResult:
     early: tuple[tuple[float, "CurveResult"], ...] = ()
     """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()
-    """Forecasts of the reward at computes ..."""
+    """Forecasts of the reward at given computes; in a report, at the end of the budget."""
     reach: tuple[Reach, ...] = ()
-    """... and of the compute for rewards."""
+    """Forecasts of the compute at which given rewards are reached."""
     price: float | None = None
     """Price of one unit of compute; None where it is not known."""
 
@@ -69,7 +69,7 @@ class CurveResult:
 
     @property
     def unit(self) -> str:
-        """What compute is counted in, for people."""
+        """The unit of compute in words, such as GPU-hours."""
         return unit_of(self.series)
 
     @property
@@ -124,9 +124,9 @@ class CurveResult:
 
     @property
     def ceiling(self) -> Value | None:
-        """The ceiling; None if there is no curve, or if it is flat or past its peak."""
-        has_none = self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK)
-        return None if has_none else param_value(self.fit, "ceiling")
+        """The ceiling; None if there is no curve, or if it is flat, too early to tell or past its peak."""
+        is_unknown = self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK)
+        return None if is_unknown else param_value(self.fit, "ceiling")
 
     @property
     def params(self) -> dict[str, Value | None]:
@@ -135,24 +135,26 @@ class CurveResult:
 
     @property
     def doubling(self) -> Value | None:
-        """Gain of twice the compute; None where nothing has risen."""
-        has_risen = self.decision is not None and self.state not in (State.FLAT, State.TOO_EARLY)
-        return self.decision.doubling if has_risen and self.decision is not None else None
+        """Gain of twice the compute; None if the curve is flat or too early to tell."""
+        if self.decision is None or self.state in (State.FLAT, State.TOO_EARLY):
+            return None
+        return self.decision.doubling
 
     @property
     def is_weak(self) -> bool:
         """Whether the interval of the run's own back-test missed most of what came later."""
         inside = None if self.backtest is None else self.backtest.coverage
-        return inside is not None and inside < WEAK
+        return inside is not None and inside < MIN_COVERAGE
 
     @property
     def checkpoint(self) -> float | None:
         """The step of the last evaluation before a fall; None without a fall, or without steps."""
         fall, steps = self.fall, self.series.axes.get("step")
-        if fall is None or (steps is None and axis_label(self.axis) != AXIS_LABELS["step"]):
+        if fall is None:
             return None
         if steps is None:
-            return fall.last_good
+            is_by_step = axis_label(self.axis) == AXIS_LABELS["step"]
+            return fall.last_good if is_by_step else None
         return float(steps[np.argmin(np.abs(self.series.compute - fall.last_good))])
 
 
@@ -177,13 +179,13 @@ class Result:
     comparisons: Mapping[str, Comparison | PaperComparison] = field(default_factory=dict)
     """The comparison of each evaluation set; none for a set whose curves were not compared."""
     by_axis: Mapping[str, tuple[AxisAnswer, ...]] = field(default_factory=dict)
-    """The answers of each evaluation set on every axis; that of the fits comes first."""
+    """The answers of each evaluation set on every axis; the axis of the fits comes first."""
     notes: tuple[Say, ...] = ()
     """Notes on the curves together."""
     source: Any = None
     """The `Source` that a report was made from; None for other commands."""
     runs: tuple[Any, ...] = ()
-    """Its runs and logs, the unreadable ones too."""
+    """The runs and logs of the source, including unreadable ones."""
 
     @property
     def sets(self) -> list[str]:
@@ -203,7 +205,7 @@ class Result:
         return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
 
     @property
-    def folders(self) -> list[Any]:
+    def own_runs(self) -> list[Any]:
         """Our own run folders among the runs."""
         return [run for run in self.runs if run.is_folder]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scalerl import store
-from scalerl.report.alarms import LIMITS, fall_alarms, shown
+from scalerl.report.alarms import LIMITS, alarms_to_show, fall_alarms
 from scalerl.report.arms import differences, environments, hours_name
 from scalerl.report.document import Blocks, Json, Level, Lines, Samples, Say, grid, picked, rounded, say, table
 from scalerl.report.metrics import CHARTS, number, thinned, with_pace
@@ -31,9 +31,9 @@ LEAST_SHARE = 0.005
 def health(result: Result) -> Blocks:
     """Show the alarms of runs, and what shows whether they are healthy."""
     runs: list[Run] = [*result.runs]
-    yield from run_says(result.folders)
+    yield from run_says(result.own_runs)
     for run in runs:
-        for alarm in shown(run.alarms):
+        for alarm in alarms_to_show(run.alarms):
             yield alarm.say(run=run.name if len(runs) > 1 else "", unit="")
     for curve in result.curves if runs else ():
         columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
@@ -97,7 +97,7 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
 
 def cost(result: Result) -> Blocks:
     """Show what runs have spent, in compute, time and money."""
-    runs = result.folders
+    runs = result.own_runs
     hours = hours_name(run.hours_name for run in runs)
     price = result.options.price if hours == "GPU-hours" else None  # an hour of a CPU has another price
     rows = [
@@ -149,7 +149,7 @@ COST_COLUMNS = {
 
 def settings(result: Result) -> Blocks:
     """Show what arms change, what a policy decided, and the environments."""
-    folders = result.folders
+    folders = result.own_runs
     arms = list(dict.fromkeys(run.arm for run in folders))
     base = result.study and result.source.plan.get("base")
     base = base if base in arms else next(iter(arms), "")
@@ -172,7 +172,7 @@ def samples(result: Result) -> Blocks:
     query = Query(num=SAMPLES_OF_A_RUN)
     rows = [
         {"run": run.name, **sample}
-        for run in result.folders
+        for run in result.own_runs
         for sample in search(run.source.path / store.SAMPLES, run.source.root, query)["samples"]
     ]
     return [Samples(rows=tuple(rows))] if rows else []
