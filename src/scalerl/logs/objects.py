@@ -167,8 +167,21 @@ def _tables_in(value: Row, path: tuple[str, ...], labels: Labels) -> Iterator[Ta
             yield from _tables(next(iter(columns.values())), (*path, *columns), labels)
     inner = {key: part for key, part in value.items() if isinstance(part, dict | list) and key not in lists}
     column = "split" if are_splits(inner) else path[-1] if path else "run"
+    # What each of several keys holds with one reward are runs, also where the name of one is that of a quantity.
+    alike = set[str].intersection(*map(_names_in, inner.values())) if len(inner) > 1 else set[str]()
+    are_runs = any(reward_rank(name) and not has_role(name, "value") for name in alike)
     for key, part in inner.items():
-        yield from _tables(part, (*path, key), labels if is_measured(key) else {**labels, column: key})
+        # The parts of a run have one name in all runs, and not that of their run.
+        inside = (*path, "part" if are_runs else key)
+        yield from _tables(part, inside, {**labels, column: key} if are_runs or not is_measured(key) else labels)
+
+
+def _names_in(value: Any, depth: int = 0) -> set[str]:
+    """Return the names in an object, those in its objects and those in the first one of its lists."""
+    row = value[0] if isinstance(value, list) and value else value
+    if not isinstance(row, dict) or depth > _MAX_DEPTH:
+        return set()
+    return {*row}.union(*(_names_in(part, depth + 1) for part in row.values()))
 
 
 def _without_split(name: str, columns: Iterable[str]) -> str:
