@@ -36,6 +36,16 @@ LINES = {
     "mean return after 120 episodes: 0.61": ({"episodes": 120}, {"mean return": 0.61}),
     "step 3 [('reward', 0.7), ('kl', np.float64(0.1))]": ({"step": 3}, {"reward": 0.7, "kl": 0.1}),
     "[(0, 'reward'), (1, 'kl')]": ({}, {}),
+    "Mean reward over 64 problems after step 20 was 0.71": ({"step": 20}, {"Mean reward": 0.71}),
+    "After step 20, the reward over 64 rollouts is 0.71.": ({"step": 20}, {"the reward": 0.71}),
+    "At step 9 accuracy on the 500 held-out tasks was 61.0%": ({"step": 9}, {"accuracy": 0.61}),
+    "Reward (averaged over 64 prompts) at iteration 9 = 0.71": ({"iteration": 9}, {"Reward": 0.71}),
+    "The answer was 12 and the price is 7": ({}, {}),
+    'ts=4 step=3 metrics={"reward": 0.5} hours=2': (
+        {},
+        {"ts": 4, "step": 3, "hours": 2, "reward": 0.5},
+    ),
+    'step=3 reward=0.5 more={"loss": 0.2}': ({}, {"step": 3, "reward": 0.5, "loss": 0.2}),
     "At 10:00:01 on 2026-01-01 nothing happened.": ({}, {}),
 }
 

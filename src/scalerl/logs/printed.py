@@ -37,8 +37,15 @@ _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
 # A remark between a name and its value: average return (64 episodes): 0.7, mean reward over the last 64 episodes: 0.7.
 _REMARK = re.compile(
     r"\s?(?:\((?=[^()]{0,60}[A-Za-z])[^()]{1,60}\)"
-    r"|(?<=\w )(?:of|over|on|across|from|in|for|per)\s(?:the\s)?(?:last\s)?\d[\d,]{0,12}\s[A-Za-z]{1,20}s)"
-    r"(?=\s?[:=]\s?[-+]?\.?\d)",
+    r"|(?<=\w )(?:of|over|on|across|from|in|for|per)\s(?:the\s)?(?:last\s)?\d[\d,]{0,12}"
+    r"\s(?:[A-Za-z-]{1,20}\s){0,2}[A-Za-z-]{1,20}s)"
+    r"(?=(?:\s(?:at|after)\s(?:[A-Za-z]{2,10}\s\d{1,12}|\d{1,12}\s[A-Za-z]{2,10}))?\s?[:=]\s?[-+]?\.?\d)",
+    re.IGNORECASE,
+)
+# A verb between what was measured and its value: the mean reward over 64 problems was 0.7.
+_IS = re.compile(
+    r"(?<![\w./@-])((?:rewards?|accuracy|acc|scores?|returns?|rate|pass@\d{1,4})\b[^:=|,;{}\n]{0,80}?)"
+    r"\s(?:is|was|are|were|equals)\s(?=[-+]?\.?\d)",
     re.IGNORECASE,
 )
 # A counter between a name and its value: reward at step 100: 0.7, return after 100 episodes = 0.7.
@@ -157,7 +164,11 @@ def _said(text: str, is_cut: bool) -> Line:
         return Line(text, {}, {})
     begin, verl = text.find("{"), VERL.search(text)
     if begin >= 0 and len(text) <= MAX_RECORD and (values := _dict_values(text[begin:])):
-        return Line(text, _entries(text[max(begin - 200, 0) : begin]).counters, values, is_dict=True)
+        before = _entries(text[max(begin - 200, 0) : begin])
+        # An object that is one of several values, as in step=3 metrics={...} hours=2, stands among them.
+        around = text[:begin] + "," + text[text.rfind("}") + 1 :] if text[begin - 1 : begin] == "=" else ""
+        beside = _entries(" | ".join(_ASSIGNED.findall(around)))
+        return Line(text, before.counters | beside.counters, {**beside.values, **values}, is_dict=True)
     if len(text) > (MAX_RECORD if verl else _MAX_PROSE) or (_TEXT_TABLE.fullmatch(text) and not _PAIRS.fullmatch(text)):
         return Line(text, {}, {})
     *before, after = _BAR.split(text)[::3]
@@ -172,7 +183,7 @@ def _said(text: str, is_cut: bool) -> Line:
 def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
     text = _PAIR.sub(r" \1=\2", _WRAPPED.sub(r"\1\2", text))
-    text = _AT.sub(_counter_first, _REMARK.sub("", text))
+    text = _AT.sub(_counter_first, _REMARK.sub("", _IS.sub(r"\1: ", text)))
     counters, values = Counters(), Values()
     if folder := _FOLDER.search(text):
         counters["checkpoint"] = int(folder[1])
