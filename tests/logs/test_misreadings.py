@@ -491,3 +491,33 @@ def test_objects_inside_lines_of_a_cloud(tmp_path: Path) -> None:
     assert points(series) == LOW
     [series] = read(write(tmp_path / "b.jsonl", lines([{"message": line, "time": "10:00"} for line in said])))
     assert points(series) == LOW
+
+
+# Runs under the keys of a document
+
+
+@pytest.mark.parametrize("keys", [("grpo", "dapo"), ("grpo", "length_penalty"), ("no_kl", "tokens"), ("base", "time")])
+@pytest.mark.parametrize("shape", ["rows", "lists", "by step", "within"])
+def test_keys_above_equal_columns_are_runs(tmp_path: Path, keys: tuple[str, str], shape: str) -> None:
+    def written(curve: list[tuple[int, float]]) -> Any:
+        rows = [{"step": step, "reward": reward, "kl": 0.01} for step, reward in curve]
+        lists = {name: [row[name] for row in rows] for name in rows[0]}
+        by_step = {str(step): {"reward": reward, "kl": 0.01} for step, reward in curve}
+        shapes = {"rows": rows, "lists": lists, "by step": by_step, "within": {"config": {"lr": 1}, "history": rows}}
+        return shapes[shape]
+
+    text = json.dumps(dict(zip(keys, map(written, (LOW, HIGH)), strict=True)))
+    curves = read(write(tmp_path / "all.json", text))
+    assert [(series.name, points(series)) for series in curves] == [(keys[0], LOW), (keys[1], HIGH)]
+
+
+def test_reward_of_each_step_that_is_always_one(tmp_path: Path) -> None:
+    text = "".join(
+        f"Interval {at} ({100 * at} steps performed)\n"
+        f"40/100 [====>......] - ETA: 3s - reward: 1.0000\r100/100 [===========] - 7s 7ms/step - reward: 1.0000\n"
+        f"5 episodes - episode_reward: {100 * reward:.3f} [20.000, 90.000] - loss: 0.4{at % 10} - mae: 20.1\n\n"
+        for at, (_, reward) in enumerate(LOW, start=1)
+    )
+    [series] = read(write(tmp_path / "train.log", text))
+    assert (series.y_label, len(series.reward)) == ("episode_reward", 40)
+    assert series.reward == pytest.approx([100 * reward for _, reward in LOW], abs=1e-3)

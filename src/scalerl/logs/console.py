@@ -78,7 +78,13 @@ class Habits:
             self._shapes[line.shape] == 1 for line in lines if line.values and (line.counters | line.counting)
         ]
         self._is_prose = 2 * sum(are_unlike) < len(are_unlike)
-        whole = [line for line in lines if line.is_whole and any(map(reward_rank, line.values))]
+        said: dict[str, set[float]] = {}
+        for line in lines:
+            for name, value in line.values.items():
+                said.setdefault(name, set()).add(value)
+        # The reward of each step of an environment, always 1, says nothing about lines without it.
+        is_constant = {name for name, each in said.items() if len(each) == 1}
+        whole = [line for line in lines if line.is_whole and any(map(reward_rank, line.values.keys() - is_constant))]
         self._are_dicts = sum(line.is_dict for line in whole) > 1
         self._are_whole = len(whole) > 1
         self._keys = Counter(frozenset(line.values) for line in lines if line.is_dict)
