@@ -215,7 +215,9 @@ def _once_each(rows: list[Row], main: str) -> list[Row]:
     """Leave out what is printed again and again at a step, as each of several processes does; their rows are empty."""
     same = grouped(range(len(rows)), lambda at: (rows[at].get("run"), rows[at]["step"], frozenset(rows[at])))
     same = [each for each in same if main in rows[each[0]]]
-    num_alike = sum(len({rows[at][main] for at in each}) == 1 < len(each) for each in same)
+    # Processes print a step at about one time; a run that is printed after another is one of its own.
+    near = [each for each in same if len(each) > 1 and 2 * (each[-1] - each[0]) < len(rows)]
+    num_alike = sum(len({rows[at][main] for at in each}) == 1 for each in near)
     is_repeated = num_alike >= _MIN_ALIKE and num_alike >= _MANY_ALIKE * len(same)
     again = {at for each in same if is_repeated for at in each[1:] if rows[at][main] == rows[each[0]][main]}
     return [{} if at in again else row for at, row in enumerate(rows)]
