@@ -61,6 +61,10 @@ LOSS = [round(0.7 - step / 100, 4) for step, _ in STEPS]
         ("step,baseline,with length penalty", ["baseline", "with length penalty"]),
         ("tokens,baseline,ours", ["baseline", "ours"]),
         ("step,reward_grpo,reward_grpo_kl", ["grpo", "grpo_kl"]),
+        ("step,val_acc (baseline),val_acc (length)", ["baseline", "length"]),
+        ("step,reward (tokens),reward (cost)", ["tokens", "cost"]),
+        ("step,acc [no penalty],acc [length penalty]", ["no penalty", "length penalty"]),
+        ("step,acc (low lr),acc (high lr)", ["low lr", "high lr"]),
     ],
 )
 def test_column_per_run(tmp_path: Path, header: str, expected: list[str]) -> None:
@@ -73,10 +77,12 @@ def test_column_per_run(tmp_path: Path, header: str, expected: list[str]) -> Non
 @pytest.mark.parametrize(
     "header",
     ["step,seed 0,seed 1", "step,seed_0,seed_1", "step,reward_seed0,reward_seed1",
-     "step,reward (seed 1),reward (seed 2)", "step,seed1/acc,seed2/acc"],
+     "step,reward (seed 1),reward (seed 2)", "step,seed1/acc,seed2/acc",
+     "step,seed0_acc,seed1_acc,acc_mean", "step,acc_seed0,acc_seed1,acc_mean,acc_std"],
 )  # fmt: skip
 def test_column_per_seed_is_one_curve(tmp_path: Path, header: str) -> None:
-    [series] = read(write(tmp_path / "wide.csv", (header, WIDE)))
+    rows = [(s, a, b, round((a + b) / 2, 4), 0.01 + s / 9999)[: header.count(",") + 1] for s, a, b in WIDE]
+    [series] = read(write(tmp_path / "wide.csv", (header, rows)))
     assert (len(runs(series)), len(series.compute)) == (2, 80)
     assert sorted(points(series)) == sorted(LOW + HIGH)
 
@@ -132,6 +138,9 @@ def test_runs_in_per_cent_beside_turns_and_lengths(tmp_path: Path) -> None:
         ("step,reward_max,reward_mean,kl", (KL,), "reward_mean"),
         ("step,train_reward,eval_reward", (), "eval_reward"),
         ("step,reward_std,reward", (), "reward"),
+        ("step,reward (length),reward (format),reward (total)", ([r for _, r in STEPS],), "reward (total)"),
+        ("step,reward (mean),reward (std),reward (max)", (LOSS,), "reward (mean)"),
+        ("step,acc (train),acc (test)", (), "acc (test)"),
         ("step,pass@8,pass@1", (), "pass@1"),
         ("step,critic/rewards/max,critic/rewards/mean,actor/entropy", (KL,), "critic/rewards/mean"),
     ],

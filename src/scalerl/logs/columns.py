@@ -256,6 +256,11 @@ def is_statistic(name: str) -> bool:
     )
 
 
+def is_kind_of_reward(word: str) -> bool:
+    """Return whether a word says which reward, or which part or mean of it, as total and format do."""
+    return any(pattern.search(word.lower()) for pattern in _SAID[1:])
+
+
 def is_training_word(word: str) -> bool:
     return _TRAINING_WORD.fullmatch(word) is not None
 

@@ -16,8 +16,10 @@ from scalerl.logs.columns import (
     has_role,
     is_average,
     is_benchmark,
+    is_kind_of_reward,
     is_measured,
     is_part,
+    is_rate,
     is_spread,
     is_statistic,
     reward_rank,
@@ -33,6 +35,7 @@ _SEPARATOR = " - "
 # A word of a name; 'lr=1e-6' is one.
 _WORD = re.compile(r"[\w.]*+=[-+.\w]++|[^\W_]++(?:[.@][^\W_]++)*+")
 _LETTER = re.compile(r"[A-Za-z]")
+_BRACKETS = re.compile(r"([^()\[\]]*[^()\[\]\s])\s*[(\[]([^()\[\]]+)[)\]]")
 # Columns of one unit begin within this factor of each other's peaks.
 _ALIKE = 2.0
 
@@ -46,7 +49,8 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[F
     measured = [name for name in frame.columns if name not in shared and _may_differ(frame, name)]
     spreads = _spreads(measured)
     columns = [name for name in measured if name not in spreads]
-    cells = _of_an_export(frame, columns) or _grid(columns) or _of_one_unit(frame, columns)
+    by_name = _of_an_export(frame, columns) or _in_brackets(columns) or _grid(columns) or _of_seeds(columns)
+    cells = by_name or _of_one_unit(frame, columns)
     if not cells:
         siblings = _grid([name for name in columns if reward_rank(name)])
         return frame, facts_of("siblings", columns=tuple(siblings))
@@ -90,6 +94,35 @@ def _of_an_export(frame: Frame, columns: Names) -> dict[str, Cell]:
 
 
 # By names
+
+
+def _in_brackets(columns: Names) -> dict[str, Cell]:
+    """Return run and metric of columns such as acc (baseline) and acc (length); none where brackets hold no runs.
+
+    There the word for a quantity names a run. A statistic does not, and neither does the part of a reward.
+    """
+    parts = {name: match for name in columns if (match := _BRACKETS.fullmatch(name.strip()))}
+    cells = {name: (match[2].strip(), match[1]) for name, match in parts.items()
+             if not all(map(is_spread, _WORD.findall(match[2])))}  # fmt: skip
+    runs = {metric: {run for run, other in cells.values() if other == metric} for _, metric in cells.values()}
+    best = next((each for metric, each in runs.items() if reward_rank(metric)), set[str]())
+    is_no_run = any(
+        are_splits([run]) or is_benchmark(run) or not _LETTER.search(run) or (without_seed(run) and _is_of(metric, run))
+        for run, metric in cells.values()
+    )
+    return {} if len(best) < 2 or is_no_run else {name: cell for name, cell in cells.items() if runs[cell[1]] == best}
+
+
+def _is_of(metric: str, run: str) -> bool:
+    """Return whether a word in the name of a run says which part of a reward it is; a rate has no parts."""
+    return not is_rate(metric) and any(map(is_kind_of_reward, _WORD.findall(run)))
+
+
+def _of_seeds(columns: Names) -> dict[str, Cell]:
+    """Return seed and metric of columns such as seed0_acc and seed1_acc, beside acc_mean and acc_std of them."""
+    apart = [name for name in columns if not any(map(is_spread, _WORD.findall(name.replace("_", " "))))]
+    cells = _grid(apart) if len(apart) < len(columns) else {}
+    return {} if any(without_seed(run) for run, _ in cells.values()) else cells
 
 
 def _grid(columns: Names) -> dict[str, Cell]:
