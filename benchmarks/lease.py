@@ -21,7 +21,6 @@ from typing import Any
 
 from scalerl import store
 from scalerl.errors import RunFolderError
-from scalerl.study.controller import axis_of
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.plan import PlannedRun, make_plan
 from scalerl.study.spec import divided, load_study
@@ -55,7 +54,7 @@ class Lease:
 
     def seal(self, run: PlannedRun) -> None:
         """Start to seal the forecasts that are due."""
-        column, limit = axis_of(run)
+        column, limit = axis_of_budget(run)
         folder = self.out / "runs" / run.name
         computes = [float(row[column]) for row in evaluations(folder)]
         for name, share in SHARES.items():
@@ -74,6 +73,12 @@ class Lease:
         with log.open("wb") as file:
             command = dying_with_parent(list(words))
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+
+
+def axis_of_budget(run: PlannedRun) -> tuple[str, float]:
+    """Return the column and the value of the first limit of a run's budget."""
+    key, limit = next((key, limit) for key, limit in run.recipe.budget if limit is not None)
+    return store.BUDGET_COLUMNS[key], float(limit)
 
 
 def evaluations(folder: Path) -> list[Any]:

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 from boards import GrowingRun, ServedBoard
 from commands import scalerl
+from sessions import has_ended
 from until import wait_until
 from webhook import webhook
 
@@ -67,14 +68,7 @@ def test_board_ends_with_a_killed_run(tmp_path: Path):
     run.kill()
     run.wait()
     run.stdout.close()
-    wait_until(lambda: not _is_alive(pid))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_until(lambda: has_ended(pid))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Processes of a session, for tests that ask what is left of it. Needs /proc."""
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,3 +23,22 @@ def is_gone(session: int, patience_s: float = 100.0) -> bool:
     while processes_of(session) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not processes_of(session)
+
+
+def running_children(parents: Iterable[int]) -> list[int]:
+    """Return the processes that run and whose parent is one of these."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z" and int(parent) in parents:
+                pids.append(int(path.parent.name))
+    return pids
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process runs no more, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from needs import needs_bubblewrap
+from sessions import has_ended, running_children
+from until import wait_until
 
 from scalerl.errors import SandboxError
 from scalerl.graders.sandbox.box import Box
@@ -241,8 +243,11 @@ def test_sandbox_that_dies_before_its_program_began_is_no_verdict(monkeypatch: p
     runner, tests = Runner(), Reference(asserts=("assert f() == 1",))
     right = "def f(): return 1"
     runner.start()
+    inside = running_children(runner.pids)
     for pid in runner.pids:
         os.kill(pid, signal.SIGKILL)
+    # A process inside ends a moment after its sandbox, and until then it could begin the program.
+    wait_until(lambda: all(map(has_ended, inside)))
     with pytest.warns(UserWarning, match="ended before its program began"):
         assert runner.run(right, tests, LIMITS).kind == "passed"
 
