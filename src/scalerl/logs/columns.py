@@ -133,7 +133,9 @@ _PART = re.compile(
 _FORMAT = _words("format|formatting")
 _WHOLE = _words("total|overall|sum")
 _AVERAGE = _words("avg|average|mean|macro|all|overall")
-_SPREAD = _words(r"std|stdev|stderr|sem|sd|se|var|variance|min|max|median|mean|avg|average|ci|low|high|lower|upper")
+_SPREAD = _words(
+    r"std|stdev|stderr|sem|sd|se|var|variance|min|max|median|mean|avg|average|ci|lo|hi|low|high|lower|upper|p\d\d"
+)
 _LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
 _LOWER += r"|toxic\w*|harmful\w*|violations?|hallucinat\w*"
 _LOWER_IS_BETTER = _words(_LOWER)

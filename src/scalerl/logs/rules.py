@@ -14,9 +14,11 @@ from scalerl.logs.columns import (
     BARE,
     REWARD_KINDS,
     has_role,
+    is_average,
     is_lower_better,
     is_measured,
     is_part,
+    is_spread,
     parts_of_wholes,
     reward_rank,
     with_role,
@@ -175,6 +177,13 @@ def _may_be(frame: Frame, column: str, is_bare: bool) -> bool:
     return not is_bare or bool(values.size and values.min() >= 0 and values.max() <= 1)
 
 
+def mean_of_interval(plan: Plan) -> Choice | None:
+    """Choose a column that is named as a mean and nothing else, if its spread or the ends of an interval are beside."""
+    names = [name for name in plan.frame.columns if plan.frame.known(name).any() and plan.kind != "console"]
+    means = [name for name in names if is_average(name)]
+    return Choice(means[:1]) if any(is_spread(name) and name not in means for name in names) and means else None
+
+
 def only_numbers(plan: Plan) -> Choice | None:
     """Choose the only column of numbers besides those named as step, compute or number of answers."""
     columns = [name for name in plan.frame.columns if plan.frame.known(name).any() and not is_measured(name)]
@@ -220,7 +229,7 @@ def answers_of_a_mean(plan: Plan) -> Choice | None:
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "step": (named_step, coarse_counter, rising_integers, counted),
-    "y": (asked_for("y"), of_the_export, like_a_reward, only_numbers),
+    "y": (asked_for("y"), of_the_export, like_a_reward, mean_of_interval, only_numbers),
     "label": (labels_that_explain,),
     "hours": (
         named("hours"),
