@@ -332,6 +332,15 @@ SWEEP = [(f"run-{at}", 10 ** -(at % 3 + 4), (at * 7 % 5 + 2) / 2, round(0.3 + at
         ("lr,batch,final_reward,wall_hours", [(x, 64, r, h) for _, x, h, r in SWEEP]),
         ("lr,group_size,final_accuracy,gpu_hours", [(x, 8, r, h) for _, x, h, r in SWEEP]),
         ("arm,seed,final_reward,hours", [("ab"[at % 2], at // 2, r, h) for at, (_, _, h, r) in enumerate(SWEEP)]),
+        ("trial,lr,final_reward", [(at, x, r) for at, (_, x, _, r) in enumerate(SWEEP)]),
+        ("run,beta,hours,reward", [(at, x, at + h / 9, r) for at, (_, x, h, r) in enumerate(SWEEP, start=1)]),
+        ("number,value,begun,ended,params_lr", [(at, r, f"2026-03-01 {at:02}:00:00", f"2026-03-01 {at:02}:50:00", x)
+                                                for at, (_, x, _, r) in enumerate(SWEEP)]),
+        ("number,value,state,params_group", [(at, r, "COMPLETE", 2 ** (at * 5 % 3)) for at, (*_, r) in enumerate(SWEEP)]),
+        ("recipe,gpu_hours,lr,final_reward,best_reward", [(name, 3 * at + 5, x, r, r + 0.1) for at, (name, (_, x, _, r))
+                                                          in enumerate(zip("abcdefghijkl", SWEEP, strict=True))]),
+        ("setup,gpu_hours,best_acc", [(name, 3 * at + 5, r) for at, (name, (*_, r))
+                                      in enumerate(zip(("ppo", "grpo", "dapo", "rloo"), SWEEP, strict=False))]),
         ("trial_id,lr,steps,mean_reward", [(n, x, 500 if h < 2 else 1000, r) for n, x, h, r in SWEEP]),
     ],
 )  # fmt: skip
@@ -347,6 +356,9 @@ def test_table_of_finished_runs_is_refused(tmp_path: Path, header: str, rows: Ro
     [
         ("checkpoint_path,step,accuracy", lambda s, r: (f"/runs/a/{s}", s, r)),
         ("commit,step,reward", lambda s, r: (f"c{97 * s % 101}", s, r)),
+        ("model,gpu_hours,reward", lambda s, r: (f"org/base-step{s}", s / 3, r)),
+        ("checkpoint_name,gpu_hours,reward", lambda s, r: (f"ckpt-{s}", s / 3, r)),
+        ("index,reward", lambda s, r: (s // 5, r)),
         ("step,final_reward,lr", lambda s, r: (s, r, 1e-6 * (40 - s // 10))),
         ("hours,final_answer_reward,phase_lr", lambda s, r: (s / 3, r, 1e-6 * (4 - s // 20))),
     ],
@@ -530,3 +542,10 @@ def test_reward_of_each_step_that_is_always_one(tmp_path: Path) -> None:
     [series] = read(write(tmp_path / "train.log", text))
     assert (series.y_label, len(series.reward)) == ("episode_reward", 40)
     assert series.reward == pytest.approx([100 * reward for _, reward in LOW], abs=1e-3)
+
+
+@pytest.mark.parametrize("ends", ["ci_low,ci_high", "lower,upper", "p05,p95"])
+def test_mean_beside_its_interval_is_the_reward(tmp_path: Path, ends: str) -> None:
+    rows = [(reward, round(reward - 0.05, 4), round(reward + 0.05, 4), 500, step) for step, reward in LOW]
+    [series] = read(write(tmp_path / "evals.csv", (f"mean,{ends},n,gpu_hours", rows)))
+    assert (series.x_label, series.y_label, points(series)) == ("gpu_hours", "mean", LOW)

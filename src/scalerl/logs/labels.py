@@ -6,10 +6,12 @@ is one of runs. A table in which every row has labels of its own is one of resul
 
 import itertools
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
 
+from scalerl.logs.amounts import seconds_since_1970
 from scalerl.logs.columns import AXES, has_role, reward_rank, with_role
 from scalerl.logs.frame import Floats, Frame, Names, Rows, listed, members
 from scalerl.logs.names import FILE
@@ -26,6 +28,7 @@ _MAX_SETTINGS = 20
 _MAX_GROUPS = 1000
 # A table of results has at least so many.
 _MIN_RUNS = 3
+_NUMBERS = re.compile(r"\d+")
 # Rewards jump as far with one label fewer if they do within this factor.
 _SAME_JUMP = 1.25
 
@@ -157,6 +160,8 @@ def finished_runs(plan: Plan) -> str:
     seeds at a step that others have too, or there are settings, values that come back, and no step at all.
     """
     frame = plan.frame.take(plan.frame.known(plan["y"]))
+    if len(frame) >= _MIN_RUNS and (label := _index_of_runs(plan, frame) or _name_of_runs(plan, frame)):
+        return label
     is_counted = any(fact.kind == "rows_counted" for fact in plan.facts)
     progress = np.full(len(frame), np.nan) if is_counted else plan.progress(frame)
     if len(frame) < _MIN_RUNS or (np.diff(progress) > 0).all():
@@ -175,6 +180,44 @@ def finished_runs(plan: Plan) -> str:
     # The answers of each step come in the order of steps.
     are_answers = len(known) and (np.diff(known) >= 0).all() and known[0] < known[-1]
     return listed(labels) if is_repeated and not are_answers and frame.num_groups(labels) == len(frame) else ""
+
+
+def _index_of_runs(plan: Plan, frame: Frame) -> str:
+    """Return a column that numbers the rows, if each is a run: it is named so, or a row has a beginning and an end.
+
+    Another index is that of runs if each row has a word and a setting that comes back to what it was.
+    """
+    numbers = {name: np.sort(plan.frame.numbers(name)) for name in frame.columns if not frame.is_words(name)}
+    numbering = [name for name, each in numbers.items() if each[0] in (0, 1) and (np.diff(each) == 1).all()]
+    clocks = [name for name in frame.columns if np.isfinite(seconds_since_1970(frame.columns[name])).all()]
+    is_named = plan["step"] in frame and plan.roles["step"].rule == "named_step"
+    for name in numbering if not is_named else ():
+        words = [other for other in word_columns(frame) if other not in (FILE, *clocks)]
+        comes_back = any(
+            np.count_nonzero(np.diff(frame.numbers(each))) >= 2 * frame.num_groups([each])
+            for each in _settings(plan, frame)
+        )
+        is_described = name == plan["step"] and any((frame.words(word) != "").all() for word in words) and comes_back
+        if has_role(name, "run") or len(clocks) > 1 or is_described:
+            return name
+    return ""
+
+
+def _name_of_runs(plan: Plan, frame: Frame) -> str:
+    """Return a column with a name of its own in each row: that of runs or arms, or the first one where no step is.
+
+    The names of checkpoints differ in a number that rises, and in nothing else.
+    """
+    has_step = plan["step"] in frame
+    named = with_role(frame.columns, "run", "arm", *(() if has_step else ("metric",)))
+    first = [name for name in frame.columns if name != FILE][: 0 if has_step else 1]
+    for name in [each for each in dict.fromkeys([*named, *first]) if each in word_columns(frame)]:
+        words = frame.words(name)
+        texts = {_NUMBERS.sub("", word) for word in words}
+        is_said = name in named or 2 * sum(not _NUMBERS.search(word) for word in words) > len(words)
+        if is_said and len(texts) > 1 and (words != "").all() and frame.num_groups([name]) == len(frame):
+            return name
+    return ""
 
 
 def _settings(plan: Plan, frame: Frame) -> Names:
