@@ -336,7 +336,7 @@ SWEEP = [(f"run-{at}", 10 ** -(at % 3 + 4), (at * 7 % 5 + 2) / 2, round(0.3 + at
         ("run,beta,hours,reward", [(at, x, at + h / 9, r) for at, (_, x, h, r) in enumerate(SWEEP, start=1)]),
         ("number,value,begun,ended,params_lr", [(at, r, f"2026-03-01 {at:02}:00:00", f"2026-03-01 {at:02}:50:00", x)
                                                 for at, (_, x, _, r) in enumerate(SWEEP)]),
-        ("number,value,state,params_group", [(at, r, "COMPLETE", 2 ** (at * 5 % 3)) for at, (*_, r) in enumerate(SWEEP)]),
+        ("number,value,state,params_group", [(at, r, "DONE", 2 ** (at * 5 % 3)) for at, (*_, r) in enumerate(SWEEP)]),
         ("recipe,gpu_hours,lr,final_reward,best_reward", [(name, 3 * at + 5, x, r, r + 0.1) for at, (name, (_, x, _, r))
                                                           in enumerate(zip("abcdefghijkl", SWEEP, strict=True))]),
         ("setup,gpu_hours,best_acc", [(name, 3 * at + 5, r) for at, (name, (*_, r))

@@ -187,7 +187,9 @@ def _index_of_runs(plan: Plan, frame: Frame) -> str:
 
     Another index is that of runs if each row has a word and a setting that comes back to what it was.
     """
-    numbers = {name: np.sort(plan.frame.numbers(name)) for name in frame.columns if not frame.is_words(name)}
+    numbers = {
+        name: np.sort(plan.frame.numbers(name)) for name in frame.columns if not has_role(name, "step", "coarse")
+    }
     numbering = [name for name, each in numbers.items() if each[0] in (0, 1) and (np.diff(each) == 1).all()]
     clocks = [name for name in frame.columns if np.isfinite(seconds_since_1970(frame.columns[name])).all()]
     is_named = plan["step"] in frame and plan.roles["step"].rule == "named_step"
