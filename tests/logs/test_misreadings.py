@@ -549,3 +549,31 @@ def test_mean_beside_its_interval_is_the_reward(tmp_path: Path, ends: str) -> No
     rows = [(reward, round(reward - 0.05, 4), round(reward + 0.05, 4), 500, step) for step, reward in LOW]
     [series] = read(write(tmp_path / "evals.csv", (f"mean,{ends},n,gpu_hours", rows)))
     assert (series.x_label, series.y_label, points(series)) == ("gpu_hours", "mean", LOW)
+
+
+# Heads of two rows
+
+
+@pytest.mark.parametrize(
+    "head, is_shared",
+    [
+        (",grpo,,dapo,\nstep,reward,kl,reward,kl", True),
+        (",grpo,grpo,dapo,dapo\nstep,reward,kl,reward,kl", True),
+        ("step,grpo,,dapo,\n,acc,loss,acc,loss", True),
+        ("recipe,grpo,,dapo,\nmetric,reward,kl,reward,kl\nstep,,,,", True),
+        ("grpo,,dapo,\nstep,reward,step,reward", False),
+    ],
+)
+def test_names_of_runs_above_their_columns(tmp_path: Path, head: str, is_shared: bool) -> None:
+    rows = [(s, a, 0.01 + s / 9000, b, 0.02 + s / 9000) if is_shared else (s, a, 2 * s, b) for s, a, b in WIDE]
+    curves = read(write(tmp_path / "two.csv", (head, rows)))
+    assert [series.reward.tolist() for series in curves] == [[r for _, r in LOW], [r for _, r in HIGH]]
+    assert [(series.name, series.compute[-1]) for series in curves] == [
+        ("grpo", LOW[-1][0]),
+        ("dapo", HIGH[-1][0] * (2 - is_shared)),
+    ]
+
+
+def test_title_above_a_head_names_no_run(tmp_path: Path) -> None:
+    [series] = read(write(tmp_path / "one.csv", ("my run,,\nstep,reward,kl", [(s, r, 0.01) for s, r in LOW])))
+    assert (series.y_label, points(series)) == ("reward", LOW)

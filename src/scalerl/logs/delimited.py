@@ -44,6 +44,10 @@ def csv_rows(source: Source) -> Placed | None:
     if not lines or not (ruled or is_named or _is_table([cells for _, cells in lines[:_MAX_SAMPLE]], delimiter)):
         return None
     (line, header), *body = lines
+    if body and (two := _two_heads(header, body[0][1])):
+        # pandas writes the name of the index alone into a third row.
+        is_index = len(body) > 1 and not _is_number(body[1][1][0]) and not any(map(str.strip, body[1][1][1:]))
+        header, body = [body[1][1][0] if is_index else two[0], *two[1:]], body[1 + is_index :]
     source.limit(len(header), MAX_COLUMNS, "columns")
     if all(map(_is_number, header)):
         raise InputError(
@@ -153,6 +157,30 @@ def _lines(source: Source, is_named: bool) -> tuple[str, list[Line]]:
     return delimiter, lines[len([*titles]) :]
 
 
+def _two_heads(above: list[str], below: list[str]) -> list[str]:
+    """Return the names of columns whose head has two rows, such as 'grpo - reward'; [] if it has one.
+
+    The first row names runs, each above several columns, and the second one their metrics, which come again.
+    """
+    if len(above) != len(below) or any(map(_is_number, [*above, *below])) or len(above) < 3:
+        return []
+    runs = list[str]()
+    for run in map(str.strip, above):
+        runs.append(run or (runs or [""])[-1])
+    metrics = [metric.strip() for metric in below]
+    pairs = [*zip(runs, metrics, strict=True)]
+    again = [
+        metric for metric in {*metrics} - {""} if len({run for run, other in pairs if other == metric and run}) > 1
+    ]
+    is_spanning = len({*runs[1:]}) < len(runs) - 1 and len({*metrics}) < len(metrics)
+    are_named = all(map(any, pairs)) and len({*pairs}) == len(pairs)
+    if not (is_spanning and are_named and any(map(reward_rank, again))):
+        return []
+    # The first column may be that of steps, which are no metric of a run.
+    return [" - ".join(pair) if all(pair) and (at or pair[1] in again) else pair[1] or pair[0]
+            for at, pair in enumerate(pairs)]  # fmt: skip
+
+
 def _head(raw: list[str]) -> int:
     """Return where the header stands: in the first line, behind '#' above the first row, or under lines of prose."""
     first = next((at for at, line in enumerate(raw) if not _PREAMBLE.match(line)), 0)
@@ -165,7 +193,7 @@ def _head(raw: list[str]) -> int:
             names, *rows = ([cell.strip() for cell in line[:_MAX_FIELD].split(mark)] for line in raw[at : at + 3])
             is_head = len(names) > 1 and any(map(reward_rank, names)) and not any(map(_is_number, names))
             if is_head and all(len(row) == len(names) and any(map(_is_number, row)) for row in rows):
-                return at
+                return at - (at > first and bool(_two_heads(raw[at - 1][:_MAX_FIELD].split(mark), names)))
     return first
 
 

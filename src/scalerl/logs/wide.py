@@ -45,7 +45,8 @@ Cell = tuple[str, str]
 
 def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[Fact, ...]] | None:
     """A table with a column for each run gets a row for each run and step; where they are benchmarks, for each set."""
-    shared = {*with_role(frame.columns, "step", "coarse", *AXES, "cost", "elapsed", "wall_clock", "seconds_per_step")}
+    common = [name for name in frame.columns if _SEPARATOR not in name]  # 'grpo - step' is of a run
+    shared = {*with_role(common, "step", "coarse", *AXES, "cost", "elapsed", "wall_clock", "seconds_per_step")}
     measured = [name for name in frame.columns if name not in shared and _may_differ(frame, name)]
     spreads = _spreads(measured)
     columns = [name for name in measured if name not in spreads]
@@ -71,7 +72,12 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[F
 def _may_differ(frame: Frame, name: str) -> bool:
     """Return whether a column has numbers that may differ between runs: no constant, and not the number of the row."""
     values = frame.numbers(name)[frame.known(name)]
-    is_index = len(values) == len(frame) > 1 and bool((np.diff(values) == 1).all()) and values[0] in (0, 1)
+    is_index = (
+        _SEPARATOR not in name
+        and len(values) == len(frame) > 1
+        and bool((np.diff(values) == 1).all())
+        and values[0] in (0, 1)
+    )
     return len({*values.tolist()}) > (len(frame) > 1) and not is_index
 
 
