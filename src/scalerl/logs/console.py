@@ -10,14 +10,14 @@ records are counted. Records that differ in one word, the name of a run, are tho
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import ROLES, is_evaluation, plain, reward_rank
 from scalerl.logs.frame import Placed, Row, grouped, members, numbered
-from scalerl.logs.lines import printed_lines
-from scalerl.logs.printed import COUNTING, VERL, Counters, Line, Values, read_line
+from scalerl.logs.lines import Printed, printed_lines
+from scalerl.logs.printed import COUNTING, VERL, Counters, Line, Values, evaluated, is_rule, read_line
 from scalerl.logs.source import MAX_WORD, Source
 
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
@@ -41,7 +41,7 @@ _ORDER = (*ROLES["step"], *ROLES["coarse"])
 
 def console_rows(source: Source) -> Placed | None:
     """Return one row per record, with its step; None if the text holds no dict and not two other records."""
-    printed = [*printed_lines(source)]
+    printed = [*_with_evaluations(printed_lines(source))]
     verl = [line for line in printed if VERL.search(line.text)]
     cut = None if source.text.rstrip("\0").endswith(("\n", "\r")) else printed[-1]
     lines: list[Line] = []
@@ -64,6 +64,20 @@ def console_rows(source: Source) -> Placed | None:
             f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit: remove it."
         )
     return None
+
+
+def _with_evaluations(printed: Iterable[Printed]) -> Iterator[Printed]:
+    """Yield the lines, the rows of tables that an evaluation prints as values with their names."""
+    header, before = "", ""
+    for line in printed:
+        is_row = line.text.lstrip()[:1] in ("|", "\u2502", "\u2503")
+        if is_rule(line.text):
+            header = header or before
+        elif not is_row:
+            header = ""
+        said = evaluated(header, line.text) if is_row and header and not is_rule(line.text) else ""
+        before = line.text if is_row else ""
+        yield line._replace(text=said) if said else line
 
 
 # Which lines are records

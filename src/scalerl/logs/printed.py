@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from scalerl.logs.columns import is_evaluation, is_rate, plain
+from scalerl.logs.columns import is_evaluation, is_rate, plain, reward_rank, with_role
 from scalerl.logs.frame import CALL, number
 from scalerl.logs.objects import loaded, metrics_of
 from scalerl.logs.source import MAX_WORD
@@ -74,6 +74,10 @@ _ENTRY = re.compile(
 )
 # A row of a table of prompts and answers; a row of metrics is a name and its value.
 _TEXT_TABLE = re.compile(r"\s*([|\u2502\u2503\u2506])(?:[^|\u2502\u2503\u2506]*+\1){3,}\s*")
+# A cell of such a table that names what was evaluated; a prompt has blanks.
+_TASK = re.compile(r"[A-Za-z][\w./@+-]{0,60}")
+_RULE = re.compile(r"(?=.*[-=])[\s|\u2502\u2503\u2506+:=-]++")
+_FRAME = re.compile(r"[|\u2502\u2503\u2506]")
 # | loss | 0.1 | reward | 0.5 |
 _PAIRS = re.compile(
     r"\s*([|\u2502\u2503])(?:\s*+[^\W\d][^|\u2502\u2503]*+\1\s*+[-+]?\d[\d.e+-]*+\s*+\1)++\s*", re.IGNORECASE
@@ -157,6 +161,32 @@ class Line:
 def read_line(text: str, at: int = 0, speaker: str = "", is_cut: bool = False) -> Line:
     """Return what a line says; where it may be cut, its last value is left out."""
     return replace(_said(text, is_cut), at=at, speaker=speaker)
+
+
+def evaluated(header: str, row: str) -> str:
+    """Return the row of a table of an evaluation as 'gsm8k/accuracy: 0.5, ...'; "" for one of another table.
+
+    Its first cell names what was evaluated, and one word more may name the metric of a column of values.
+    """
+    names, cells = ([cell.strip(" *`") for cell in _FRAME.split(line.strip())[1:-1]] for line in (header, row))
+    if (
+        len(names) != len(cells)
+        or len(cells) < 3
+        or not _TASK.fullmatch(cells[0])
+        or number(names[0]) == number(names[0])
+    ):
+        return ""
+    said = dict(zip(names, cells, strict=True))
+    metrics, values = with_role(names, "metric"), with_role(names, "value")
+    if metrics[:1] and values[:1]:
+        said = {said[metrics[0]]: said[values[0]]}
+    said = {name: value for name, value in said.items() if reward_rank(name) and number(value) == number(value)}
+    return ", ".join(f"{cells[0]}/{name.replace(' ', '_')}: {value}" for name, value in said.items())
+
+
+def is_rule(text: str) -> bool:
+    """Return whether a line only separates the rows of a table."""
+    return len(text) <= _MAX_PROSE and _RULE.fullmatch(text) is not None
 
 
 def _said(text: str, is_cut: bool) -> Line:
