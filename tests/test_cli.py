@@ -141,7 +141,7 @@ def test_compare_of_one_curve_and_a_log_without_one_says_why(tmp_path: Path):
     assert {"nothing_to_compare", "problem"} <= kinds(answer("compare", losses, alone))
 
 
-def test_compare_of_a_run_whose_hours_stand_still_answers_on_the_other_axis(tmp_path: Path):
+def test_compare_leaves_out_an_axis_that_stands_still(tmp_path: Path):
     rows = ["run,step,gpu_hours,reward"]
     for step in range(1, 25):
         reward = 0.1 + 0.6 / (1 + (8 / step) ** 1.2) + 0.01 * (step % 3)

@@ -130,7 +130,7 @@ def test_every_result_has_its_command():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_has_a_verdict_then_a_picture_then_a_table_then_a_command(page):
+def test_page_has_verdict_picture_table_and_command(page):
     title, _, verdict, *rest = page.read_text().split("\n")
     rest = "\n".join(rest)
     assert title.startswith("# ")

@@ -73,7 +73,7 @@ RANKED = (
 )
 
 
-def test_rewards_are_ranked_from_evaluations_to_parts_of_training_rewards() -> None:
+def test_evaluations_rank_before_training_rewards() -> None:
     ranks = [reward_rank(name) for name in RANKED]
     assert None not in ranks
     assert ranks == sorted(ranks, key=lambda rank: rank or (9, 9, 9))

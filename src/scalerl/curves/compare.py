@@ -75,9 +75,9 @@ class Pair:
     winner: str | None
     """The recipe to take; None for any other answer."""
     p_ahead: float
-    """Probability that a is higher at the budget ..."""
+    """Probability that a is higher at the budget."""
     p_close: float
-    """... and that the two differ by less than the worth."""
+    """Probability that the two differ by less than the worth."""
     lead: Value
     losses: tuple[float, float]
     """Expected loss of reward from taking a, and from taking b."""
@@ -245,24 +245,24 @@ class Recipe:
     first: float
     """Reward before training, or at its first evaluation."""
     spread: float
-    """Standard deviation of the mean of its runs around the recipe: assumed if there is one run ..."""
+    """Standard deviation of the mean of its runs around the recipe; assumed if there is one run."""
     added: float
-    """... and then added to the draws of its curve; the curve of several runs includes it."""
+    """The part of `spread` that the draws of the curve lack: all of it for one run, since several runs show theirs."""
     top: Array
-    """Draws of the ceiling, or of the peak for a run past its peak ..."""
+    """Draws of the ceiling, or of the peak for a run past its peak, with the spread between runs."""
     value: Array
-    """... and of the reward at the budget, both with the spread between runs, in this recipe's own random order."""
+    """Draws of the reward at the budget, with the spread between runs, in this recipe's own random order."""
     evaluations: frozenset[tuple[float, float]]
-    """(Compute, reward) of each evaluation ..."""
+    """(Compute, reward) of each evaluation."""
     residual: Array
-    """... and its distance from the curve."""
+    """Distance of each evaluation from the curve."""
     places: Array
     draws: Array
-    """Its `wide_curve` ..."""
+    """Draws of the curve at `places`, as `wide_curve` returns them."""
     luck: Array
-    """... a standard normal number for each draw, by which the added spread moves it ..."""
+    """A standard normal number for each draw, by which the added spread moves it."""
     middle: Array
-    """... and the median."""
+    """Median of `draws` at each place."""
     _left: dict[float, list[float]] = field(default_factory=dict)
 
     def left_at(self, budget: float) -> list[float]:

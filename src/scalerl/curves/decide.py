@@ -22,9 +22,9 @@ from scalerl.curves.model import Kind
 from scalerl.curves.normal import normal_quantile
 
 SURE = 0.9
-"""A statement with at least this probability counts as true ..."""
+"""A statement with at least this probability counts as true."""
 UNLIKELY = 0.1
-"""... and one with less than this as false."""
+"""A statement with less than this probability counts as false."""
 LIKELIER = 0.5
 """A statement with more than this probability is likelier than not."""
 NOT_WANDER = 0.2
@@ -33,13 +33,13 @@ because falls are rare in the prior: they must explain the rewards several times
 NEARLY_ALL = 0.9
 """A run that has reached this share of its whole gain is levelling off."""
 WORTH = 0.01
-"""Default worth of a bounded reward, as a share of its scale ..."""
+"""Default worth of a bounded reward, as a share of its scale."""
 WORTH_OF_RANGE = 0.03
-"""... and of an unbounded reward, as a share of the observed range without noise."""
+"""Default worth of an unbounded reward, as a share of the observed range without noise."""
 EARLY_POINTS = 12
-"""With fewer points than these, a run in which no rise is seen is too early to judge, not flat ..."""
+"""With fewer points than these, a run in which no rise is seen is too early to judge, not flat."""
 LATE_BEGINNING = 0.3
-"""... as is a run whose first evaluation comes after this share of its compute."""
+"""A run without a visible rise whose first evaluation comes after this share of its compute is too early to judge."""
 ONCE_IN_TWENTY = 1.96
 """A normal number exceeds this many standard errors, up or down, once in twenty times."""
 TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)

@@ -28,9 +28,9 @@ SCATTERS = np.geomspace(0.125, 16.0, 15)
 T_QUANTILE = 1.6377
 """Half-width of the central 80 % interval of a Student-t with three degrees of freedom."""
 WEAK_SHARE = (np.log(0.2), 1.2)
-"""Approximate weak prior of the gain's logarithm, in units of the possible gain ..."""
+"""Approximate weak prior of the gain's logarithm, in units of the possible gain."""
 WEAK_SPAN = (0.0, 1.6)
-"""... and for unbounded rewards, in units of the observed range."""
+"""The same for unbounded rewards, in units of the observed range."""
 NEW = 0.9
 """A run whose variance is at least this share of the weak prior's is uninformative."""
 

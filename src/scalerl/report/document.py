@@ -59,9 +59,9 @@ class Grid:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: int = 1
-    """The first columns hold words; the others hold numbers, and are aligned to the right ..."""
+    """Number of columns with words at the start; those after them hold numbers, and are aligned to the right."""
     right: int = 0
-    """... but for so many at the end, which hold words again."""
+    """Number of columns with words at the end."""
     title: str = ""
     links: tuple[str, ...] = ()
     """Addresses within the page that the first cells lead to."""
