@@ -47,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
     # what is said about runs
     "curves": {"errors"},
     "joint": {"errors", "json_text", "curves"},
-    "logs": {"errors", "store", "config", "curves"},
+    "logs": {"errors", "json_text", "store", "config", "curves"},
     "report": {"errors", "json_text", "atomic_files", "store", "config", "curves", "joint", "logs", "web_server"},
     "study": {"errors", "json_text", "atomic_files", "store", "config", "curves", "joint", "logs", "report"},
     "callbacks": {"errors", "store", "config", "curves", "logs", "report"},

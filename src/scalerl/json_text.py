@@ -14,7 +14,7 @@ def parse_json(text: str | bytes) -> Any:
     Numbers with thousands of digits and values that are nested more than a hundred times are refused in the same way.
     """
     try:
-        text = text if isinstance(text, str) else text.decode()
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
         value = json.loads(text)
     except JSONDecodeError:
         raise
@@ -27,6 +27,14 @@ def parse_json(text: str | bytes) -> Any:
     if text.count("[") + text.count("{") > _DEEPEST and _is_deep(value):
         raise JSONDecodeError("nested too deeply", "", 0)
     return value
+
+
+def parse_or_none(text: Any) -> Any:
+    """Return the value of a text or of UTF-8 bytes; None for anything that is not JSON, or no text."""
+    try:
+        return parse_json(text) if isinstance(text, str | bytes) else None
+    except ValueError:
+        return None
 
 
 def _is_deep(value: Any) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scalerl import store
 from scalerl.errors import InputError, UserError
+from scalerl.json_text import parse_or_none
 from scalerl.logs import trackers
 from scalerl.logs.columns import is_evaluation
 from scalerl.logs.console import console_rows
@@ -16,7 +17,7 @@ from scalerl.logs.delimited import csv_rows
 from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.frame import Frame, Placed, Row, grouped, objects
 from scalerl.logs.names import FILE, without_split
-from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
+from scalerl.logs.objects import flatten, json_rows, jsonl_rows
 from scalerl.logs.places import (
     MAX_LOGS,
     Group,
@@ -247,7 +248,7 @@ def _step_log(source: Source, files: Files) -> Log | None:
     """Return a row for each step whose evaluation is a file; several files of a step put their names before columns."""
     contents: dict[tuple[str, int], Row] = {}
     for file, step in step_files(source.path).items():
-        value = loaded(Source(file).data)
+        value = parse_or_none(Source(file).data)
         if isinstance(value, dict):  # else it is still being written
             name = "/".join(file.relative_to(source.path).with_suffix("").parts[1:])
             contents.setdefault(step, {})[name.replace(str(step[1]), "").strip("-_ ")] = value

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scalerl.errors import InputError
+from scalerl.json_text import parse_or_none
 from scalerl.logs.columns import AXES, are_splits, has_role, is_measured, reward_rank, with_role
 from scalerl.logs.frame import Placed, Row, grouped
 from scalerl.logs.source import Source
@@ -50,14 +51,6 @@ def metrics_of(row: Row) -> Row:
     return flatten(row, _WRAPPERS)
 
 
-def loaded(text: Any) -> Any:
-    """Return what JSON says; None for what is not JSON."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
 # One document
 
 
@@ -75,7 +68,7 @@ class Table(NamedTuple):
 def json_rows(source: Source) -> Placed | None:
     """Return the rows of one JSON document; None if it is not one."""
     body = source.text.strip()
-    document = loaded(body) if body[:1] in ("{", "[") else None
+    document = parse_or_none(body) if body[:1] in ("{", "[") else None
     if document == [] or (isinstance(document, dict) and [] in document.values()):
         return []
     if document is None and re.match(r"\[\s*[{\[\]]", body):

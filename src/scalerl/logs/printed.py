@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from scalerl.json_text import parse_or_none
 from scalerl.logs.columns import is_evaluation, is_rate, plain, reward_rank, with_role
 from scalerl.logs.frame import CALL, number
-from scalerl.logs.objects import loaded, metrics_of
+from scalerl.logs.objects import metrics_of
 from scalerl.logs.source import MAX_WORD
 
 Values = dict[str, float]
@@ -268,7 +269,7 @@ def _dict_values(text: str) -> Values:
     if not re.match(r"\{\s*+['\"]", text):
         return {}
     plainly = _WRAPPED.sub(r"\1\2", text)
-    parsed = loaded(text) or loaded(_PYTHON.sub(lambda word: _IN_JSON[word[0]], plainly))
+    parsed = parse_or_none(text) or parse_or_none(_PYTHON.sub(lambda word: _IN_JSON[word[0]], plainly))
     items: Iterable[tuple[str, Any]] = metrics_of(parsed).items() if parsed else _ITEM.findall(plainly)
     values = {name: number(value) for name, value in items if not isinstance(value, bool)}
     values = {name: value for name, value in values.items() if value == value}

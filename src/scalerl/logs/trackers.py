@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scalerl.errors import InputError
+from scalerl.json_text import parse_or_none
 from scalerl.logs.columns import are_splits
 from scalerl.logs.frame import Placed, Row
-from scalerl.logs.objects import loaded, metrics_of
+from scalerl.logs.objects import metrics_of
 from scalerl.logs.source import MAX_COLUMNS, Source, bounded_bytes
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _history_row(history: Message) -> Row:
         row["_step"] = step.last(_STEP_NUMBER, 0)
     for item in history.messages(_HISTORY_ITEM):
         keys = [*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, [])]
-        row[b"/".join(keys).decode("utf-8", errors="replace")] = loaded(item.text(_ITEM_JSON))
+        row[b"/".join(keys).decode("utf-8", errors="replace")] = parse_or_none(item.text(_ITEM_JSON))
     return numbers_of(row)
 
 
@@ -266,7 +267,7 @@ def sqlite_rows(source: Source) -> Placed:
 
 
 def _sqlite_row(row: Row) -> Row:
-    metrics = loaded(row.pop("metrics", None))
+    metrics = parse_or_none(row.pop("metrics", None))
     named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
     named.pop("", None)
     return named | (metrics_of(metrics) if isinstance(metrics, dict) else {})

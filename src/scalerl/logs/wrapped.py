@@ -6,11 +6,11 @@ or as a cell of a table.
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from scalerl.json_text import parse_or_none
 from scalerl.logs.columns import reward_rank
 
 _IS_NOTEBOOK = re.compile(r"\s*\{")
@@ -71,8 +71,8 @@ def _printed_in_container(text: str) -> str:
         map(reward_rank, {*_KEY.findall(sample)} - {"value"})
     ):
         return ""
-    document = _object(text) if sample[:1] in ("{", "[") else None
-    documents = map(_object, text.splitlines()) if document is None else [document]
+    document = parse_or_none(text) if sample[:1] in ("{", "[") else None
+    documents = map(parse_or_none, text.splitlines()) if document is None else [document]
     return "".join(f"{line.rstrip()}\n" for each in documents for line in _lines_in(each))
 
 
@@ -87,18 +87,11 @@ def _lines_in(value: Any, depth: int = 0) -> Iterator[str]:
             yield from _lines_in(part, depth + 1)
 
 
-def _object(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _printed_by_cells(text: str) -> str:
     """Return what the cells of a notebook printed, a table as Markdown; "" for a text that is not a notebook."""
     if '"cells"' not in text or '"nbformat"' not in text or not _IS_NOTEBOOK.match(text):
         return ""
-    notebook = _object(text) or {}
+    notebook = parse_or_none(text) or {}
     cells = notebook.get("cells")
     outputs = [output for cell in _dicts(cells) for output in _dicts(cell.get("outputs"))]
     return "\n".join(part for output in outputs for part in _parts(output))
