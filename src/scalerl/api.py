@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from scalerl.errors import options_as_arguments
+
 if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.curves import Fit
@@ -172,6 +174,7 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
     return fit_one(str(folder), evaluation_set).fit
 
 
+@options_as_arguments()
 def read(
     path: "str | Path | Sequence[str | Path]",
     *,

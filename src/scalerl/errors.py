@@ -7,6 +7,9 @@ Any other exception is a bug of ours and keeps its traceback. A message is one s
 what to do. Errors that report several problems have one sentence per line.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 
@@ -47,6 +50,41 @@ def not_utf8(name: object, error: UnicodeDecodeError) -> str:
     line = error.object[: error.start].count(b"\n") + 1
     byte = error.object[error.start]
     return f"{name} is not UTF-8 text (byte 0x{byte:02x} in line {line}): save it as UTF-8"
+
+
+# Options in sentences ------------------------------------------------------------------------------------------------
+
+_are_arguments: ContextVar[bool] = ContextVar("_are_arguments", default=False)
+_AS_ARGUMENTS = {"alone": "alone=True", "run-spread": "run_sd=", "explain": ".explain()", "plot": ".plot()"}
+"""Options that Python names otherwise than the command line does."""
+
+
+class OptionName:
+    """The name of an option in a sentence: f"{option:x COLUMN}" is "--x COLUMN", or "x=COLUMN" in Python.
+
+    Words in capitals stand for a value; other words are values, which Python quotes.
+    """
+
+    def __format__(self, name_and_value: str) -> str:
+        name, _, value = name_and_value.partition(" ")
+        if not _are_arguments.get():
+            return f"--{name_and_value}"
+        is_word = any(letter.islower() for letter in value)
+        given = f'"{value}"' if is_word else value
+        return _AS_ARGUMENTS.get(name_and_value) or f"{name.replace('-', '_')}={given}"
+
+
+option = OptionName()
+
+
+@contextmanager
+def options_as_arguments() -> Iterator[None]:
+    """Name options in sentences as Python does, and not as the command line does."""
+    before = _are_arguments.set(True)
+    try:
+        yield
+    finally:
+        _are_arguments.reset(before)
 
 
 # Invalid input -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import scalerl
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option, options_as_arguments
 from scalerl.report.python import Runs
 
 EXAMPLE = str(files("scalerl") / "assets" / "example_runs.csv")
@@ -58,9 +58,23 @@ def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
     assert len(frame) == 205
 
 
-def test_errors_say_how_options_are_given_here():
-    with pytest.raises(InputError, match="From Python: x= and gpus="):
+def test_errors_name_options_as_arguments():
+    with pytest.raises(InputError, match=r"\(x=\): gpus=N builds it"):
         scalerl.read(EXAMPLE, x="gpu_hours").fit()
+    with pytest.raises(InputError, match=r"split one with by=COLUMN"):
+        scalerl.read(EXAMPLE, x="hours", y="score", seed="recipe").compare()
+    # And again as the command line does.
+    assert f"{option:run-spread}, {option:method paper}" == "--run-spread, --method paper"
+    with options_as_arguments():
+        assert f"{option:run-spread}, {option:method paper}" == 'run_sd=, method="paper"'
+
+
+def test_sentences_name_options_as_arguments(runs: Runs):
+    details = runs.compare().explain()
+    assert "worth= names another" in details
+    assert "--" not in details
+    assert ".explain() says more." in repr(runs.compare())
+    assert "name others with x= and y=" in repr(scalerl.read(EXAMPLE, by="recipe").fit())
 
 
 def test_details_place_a_run_among_public_ones(runs: Runs):

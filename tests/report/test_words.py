@@ -66,6 +66,8 @@ def example(kind: str) -> Mapping[str, Any]:
     if kind in GIVEN or callable(template):
         return GIVEN[kind]
     fields = [(name, spec or "") for _, name, spec, _ in Formatter().parse(template) if name]
+    # What is given to an option may be a value too: {option:by {column}}.
+    fields += [(name, "") for _, spec in fields for _, name, _, _ in Formatter().parse(spec) if name]
     return {name: BY_NAME.get(name, BY_SPEC.get(spec, 2.0 if spec else "x")) for name, spec in fields}
 
 

@@ -332,18 +332,13 @@ def _run(
     *,
     holdout: tuple[str, str] | None = None,
 ) -> "Result":
-    from scalerl.report.document import TERMINAL, render, say, sections
     from scalerl.report.result_json import result_json
-    from scalerl.report.sections import document
+    from scalerl.report.sections import answer_text
 
     series, options = read(common, holdout=holdout)
     result = analyse(series, options)
     drawn = common.drawn(lambda path: _draw(result, path))
-
-    def text() -> list[Any]:
-        hint = sections(("hint", "", () if common.explain else [say("explain")]))
-        return [render((*document(result), *hint), TERMINAL, explain=common.explain), *drawn]
-
+    text = lambda: [answer_text(result, common.explain), *drawn]  # noqa: E731
     show(result.command, common.as_json, lambda: result_json(result), text)
     return result
 

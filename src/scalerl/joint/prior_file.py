@@ -19,7 +19,7 @@ from typing import Any
 
 from scalerl.curves.fit import Fit
 from scalerl.curves.model import MODEL
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option
 from scalerl.joint.pool import LEAST_MEMBERS
 from scalerl.joint.population import POOLED, Member, can_be_pooled, member
 from scalerl.json_text import parse_json
@@ -59,14 +59,14 @@ def read_prior(name: str) -> PriorFile:
         members = tuple(_read_member(row) for row in rows) if found == FORMAT else ()
     except OSError as error:
         raise InputError(
-            f"--prior {name} cannot be read: {error.strerror}; {MAKE_ONE}, or say --prior {SHIPPED}"
+            f"{option:prior {name}} cannot be read: {error.strerror}; {MAKE_ONE}, or say {option:prior {SHIPPED}}"
         ) from None
     except (ValueError, LookupError, TypeError):
-        raise InputError(f"--prior {name} is not a prior: {MAKE_ONE}") from None
+        raise InputError(f"{option:prior {name}} is not a prior: {MAKE_ONE}") from None
     if found == "scalerl-prior-1":
-        raise InputError(f"--prior {name} was written for an earlier model of the curve: {MAKE_ONE} again")
+        raise InputError(f"{option:prior {name}} was written for an earlier model of the curve: {MAKE_ONE} again")
     if found != FORMAT:
-        raise InputError(f"--prior {name} is not a prior: {MAKE_ONE}")
+        raise InputError(f"{option:prior {name}} is not a prior: {MAKE_ONE}")
     return PriorFile(members=members, x=x, name=name)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option
 from scalerl.logs.axes import UNEVEN_TIME, disagreement_in
 from scalerl.logs.columns import AXES, has_role, is_lower_better
 from scalerl.logs.facts import Fact, fact, facts_of
@@ -67,15 +67,15 @@ def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], list[
 
 def _check_selected(plans: list[Plan], runs: list[LoggedRun], selection: Selection) -> None:
     """Raise InputError for a filter that keeps no row, and for held-out rows that are not there."""
-    conditions = [] if runs else [("--where", each) for each in (*selection.where, *selection.where_not)]
+    conditions = [] if runs else [("where", each) for each in (*selection.where, *selection.where_not)]
     if selection.holdout and not any(run.points.numbers("held").any() for run in runs):
-        conditions = [("--holdout", selection.holdout)]
+        conditions = [("holdout", selection.holdout)]
     if conditions and plans:
-        option, (column, value) = conditions[0]
+        name, (column, value) = conditions[0]
         words = {word for plan in plans for word in plan.frame.words(column) if word}
         place = listed([str(plan.path) for plan in plans])
         raise InputError(
-            f"{option} {column}={value} matches no row of {place}: the values there are {listed(sorted(words))}."
+            f"{option:{name} {column}={value}} matches no row of {place}: the values there are {listed(sorted(words))}."
         )
 
 
@@ -204,7 +204,7 @@ def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fac
 def _points(runs: list[LoggedRun], axis: str) -> Frame:
     """Return the points of a curve: those with compute and reward."""
     if len({(run.plan.axis(axis), run.plan["y"]) for run in runs}) > 1:
-        raise InputError("the files of a curve use different columns: choose them with --x and --y.")
+        raise InputError(f"the files of a curve use different columns: choose them with {option:x} and {option:y}.")
     points = concatenated([run.points for run in runs])
     points = points.having({"compute": points.numbers(axis)})
     is_known = points.known("compute") & points.known("y")
@@ -221,7 +221,7 @@ def _nothing_measured(run: LoggedRun, axis: str) -> str:
     odd = [f" ({word[:40]!r} at {place})" for place, word in cells if word and not math.isfinite(number(word))]
     return (
         f"no usable curve: of {len(frame)} rows of {run.plan.path}, {known}, but none for both{''.join(odd[:1])}: "
-        "choose other columns with --x and --y."
+        f"choose other columns with {option:x} and {option:y}."
     )
 
 

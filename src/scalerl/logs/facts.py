@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scalerl.errors import option
 from scalerl.logs.frame import listed
 
 
@@ -34,7 +35,7 @@ def facts_of(kind: str, **values: Any) -> tuple[Fact, ...]:
 def sentence(fact: Fact) -> str:
     """Return a fact in one or two sentences."""
     listing = {key: listed([*map(str, value)]) for key, value in fact.values.items() if isinstance(value, tuple)}
-    return SENTENCES[fact.kind].format(**{**fact.values, **listing})
+    return SENTENCES[fact.kind].format(**{**fact.values, **listing, "option": option})
 
 
 SENTENCES = {
@@ -56,12 +57,13 @@ SENTENCES = {
     # what is a run
     "attempts": (
         "{place} holds {num} attempts that each start over: they are separate curves (keep one with --where "
-        "attempt=N, or pool with --seed attempt)."
+        "attempt=N, or pool with {option:seed attempt})."
     ),
     "short_attempts": "Short attempts of {place} ({num_rows} rows) are left out: the run started over after them.",
     "superseded": (
         "The step goes back from {from_step:g} to {to_step:g} at {place}, as when a run resumes (restarts: {times}): "
-        "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
+        "{num} rows are left out. If they belong to another run, name the column of runs with {option:seed} or "
+        "{option:by}."
     ),
     "steps_come_back": (
         "The step of {place} does not rise at {num} of {num_rows} values, which are read as further measurements of "
@@ -70,29 +72,31 @@ SENTENCES = {
     "files_unused": "Files without a curve are left out: {names}.",
     "files_beside": "Logs beside run folders are not read: {names}.",
     "files_beyond": "{num} files are not read: at most {most} are read per folder. Name the others, or give a pattern.",
-    "files_joined": "{names} are one run: each continues the one before (--by file keeps them apart).",
-    "seeds_by_name": "By their names, {names} are runs of one curve (--by {column} keeps them apart).",
+    "files_joined": "{names} are one run: each continues the one before ({option:by file} keeps them apart).",
+    "seeds_by_name": "By their names, {names} are runs of one curve ({option:by {column}} keeps them apart).",
     "steps_per_epoch": "{step} starts again in each of {num} values of {coarse}, so the steps are counted on.",
     "runs_joined": "{names} of column {column} are one run: each starts at a later step than the one before it.",
     "no_reward": "{names} have no {y} and are left out.",
-    "runs_apart": "Each value of {columns} is a curve of its own (--seed COLUMN makes them runs of one).",
+    "runs_apart": "Each value of {columns} is a curve of its own ({option:seed COLUMN} makes them runs of one).",
     # which rows count
     "held_values": "{num} of {num_rows} rows repeat the value of the row before; each value counts once.",
     "start_at_zero": (
         "The start is {start:.4g}, the mean at compute {compute:g} ({num} rows), taken as the model before training; "
-        "--start sets another."
+        "{option:start} sets another."
     ),
     "start_is_late": (
         "The first row is at compute {compute:g}, not before training, so it counts as a point and the start is fitted."
     ),
-    "start_from_evaluation": "The start, {start:.4g}, is {column} before training (--start fit leaves it out).",
+    "start_from_evaluation": "The start, {start:.4g}, is {column} before training ({option:start fit} leaves it out).",
     "answers_averaged": ("{num} rows are single answers ({per_step:g} per step): the reward of a step is their mean."),
     "lower_is_better": "By its name, lower {y} is better, but larger values are taken for better: give 1 - {y}.",
     "values_fall": "{y} falls while compute grows: if lower is better, give 1 - {y} instead.",
     # in which unit
     "percent": "{y} runs from {low:.4g} to {high:.4g} and is read as per cent.",
-    "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits (--y-scale sets some).",
+    "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits ({option:y-scale} sets some).",
     "cpu_time": "The run had no GPU: gpu_hours are hours of CPU time.",
     "shared_hours": "Runs of the study shared a device, so their hours cannot be trusted.",
-    "counted_in_flops": "Time per FLOP changed during the run: compute is counted in FLOPs (--x gpu_hours: in hours).",
+    "counted_in_flops": (
+        "Time per FLOP changed during the run: compute is counted in FLOPs ({option:x gpu_hours}: in hours)."
+    ),
 }

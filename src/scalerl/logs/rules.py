@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option
 from scalerl.logs.amounts import duration
 from scalerl.logs.columns import (
     AXES,
@@ -274,17 +274,19 @@ def _check(plan: Plan) -> None:
     axes = [axis for axis in map(plan.axis, AXES) if axis]
     check_columns([*plan.frame.columns, *axes], plan.options, plan.path)
     if plan.options.gpus and not plan.options.x and not plan["gpu_hours"]:
-        raise InputError(f"--gpus {plan.options.gpus:g} needs a clock, and {plan.path} has none: it has {columns}.")
+        raise InputError(
+            f"{option:gpus {plan.options.gpus:g}} needs a clock, and {plan.path} has none: it has {columns}."
+        )
     falling = [name for name in plan.frame.columns if plan.frame.known(name).any() and is_lower_better(name)]
     if falling and not plan["y"]:
         raise InputError(
             f"{plan.path} has no column recognised as reward, and lower is better in {listed(falling)}: add one "
-            f"that rises, such as 1 - {falling[0]}, or name another with --y; it has {columns}."
+            f"that rises, such as 1 - {falling[0]}, or name another with {option:y}; it has {columns}."
         )
-    for option, what, is_known in (("y", "reward", plan["y"]), ("x", "compute", plan["x"] or axes)):
+    for role, what, is_known in (("y", "reward", plan["y"]), ("x", "compute", plan["x"] or axes)):
         if not is_known:
             raise InputError(
-                f"{plan.path} has no column recognised as {what}: name it with --{option}; it has {columns}."
+                f"{plan.path} has no column recognised as {what}: name it with {option:{role}}; it has {columns}."
             )
     if not plan.is_ours and not plan.options.x and (what := finished_runs(plan)):
         raise InputError(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option
 from scalerl.logs.columns import is_rate, is_score, with_role
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Frame
@@ -48,7 +48,7 @@ def within(points: Frame, scale: YScale, column: str) -> Frame:
     if len(outside):
         at = outside[0]
         raise InputError(
-            f"{column!r} is {rewards[at]:g} at {points.origin[at]}, outside [{low:g}, {high:g}] of --y-scale {scale}: "
-            "leave --y-scale out, and it is read as it is."
+            f"{column!r} is {rewards[at]:g} at {points.origin[at]}, outside [{low:g}, {high:g}] of "
+            f"{option:y-scale {scale}}: leave {option:y-scale} out, and it is read as it is."
         )
     return points.having({"y": fitted})

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option
 from scalerl.logs.frame import Frame, Mask, Names, label, listed, number
 from scalerl.logs.names import ATTEMPT
 
@@ -41,15 +41,15 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.gpus is not None and not 0 < self.gpus < float("inf"):
-            raise InputError(f"--gpus {self.gpus:g} is not a number of GPUs: give how many the run used.")
+            raise InputError(f"{option:gpus {self.gpus:g}} is not a number of GPUs: give how many the run used.")
 
     @property
     def columns(self) -> dict[str, str]:
         """The columns that options name, and the option of each."""
-        named = [(self.x, "--x"), (self.y, "--y"), (self.seed, "--seed"), *((column, "--by") for column in self.by)]
-        named += [(column, "--where") for column, _ in (*self.where, *self.where_not)]
-        named += [(self.holdout[0], "--holdout")] if self.holdout else []
-        return {column: option for column, option in named if column}
+        named = [(self.x, "x"), (self.y, "y"), (self.seed, "seed"), *((column, "by") for column in self.by)]
+        named += [(column, "where") for column, _ in (*self.where, *self.where_not)]
+        named += [(self.holdout[0], "holdout")] if self.holdout else []
+        return {column: name for column, name in named if column}
 
     def selected(self, frame: Frame, besides: str = "") -> Mask:
         """Return the rows that the filters keep, without those on `besides`. Values of one column are alternatives."""
@@ -72,9 +72,9 @@ def matching(frame: Frame, condition: Condition) -> Mask:
 def check_columns(known: Iterable[str], selection: Selection, place: Path) -> None:
     """Raise InputError where an option names a column that is not there."""
     names = [*known]
-    for column, option in selection.columns.items():
+    for column, name in selection.columns.items():
         if column not in (*names, ATTEMPT):
-            raise InputError(f"{place} has no column {column!r} ({option}): {_hint(names, column)}.")
+            raise InputError(f"{place} has no column {column!r} ({option:{name}}): {_hint(names, column)}.")
 
 
 def _hint(names: Names, column: str) -> str:
@@ -82,5 +82,5 @@ def _hint(names: Names, column: str) -> str:
     close = difflib.get_close_matches(column, names, n=3, cutoff=0.6)
     close += [name for name in names if column.lower() in name.lower()]
     hint = f"did you mean {close[0]!r}? It" if close else "it"
-    hint = "--gpus N builds it from the log's clock; it" if column == "gpu_hours" and "hours" in names else hint
+    hint = f"{option:gpus N} builds it from the log's clock; it" if column == "gpu_hours" and "hours" in names else hint
     return f"{hint} has {listed([*dict.fromkeys([*close, *names])])}"

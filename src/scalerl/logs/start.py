@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option
 from scalerl.logs.columns import has_role
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Floats, Frame, Mask, members
@@ -45,7 +45,7 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
         at = odd[0]
         raise InputError(
             f"compute {column!r} is {x[at]:g} at {points.origin[at]}, which is neither training nor the start: remove "
-            "those rows, or name other columns with --x, --seed or --by."
+            f"those rows, or name other columns with {option:x}, {option:seed} or {option:by}."
         )
     return is_start
 
@@ -56,7 +56,7 @@ def start_of(plan: Plan, points: Frame, is_start: Mask, bounds: Bounds) -> Start
     low, high = bounds or (-math.inf, math.inf)
     if isinstance(given, float | int):
         if not (math.isfinite(given) and low <= given <= high):
-            raise InputError(f"--start {given:g} is outside [{low:g}, {high:g}], the scale of the rewards.")
+            raise InputError(f"{option:start {given:g}} is outside [{low:g}, {high:g}], the scale of the rewards.")
         return Start(float(given))
     compute = float(points.numbers("compute").min())
     if len(starts) and given != "fit":

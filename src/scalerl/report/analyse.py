@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.curves import Comparison, Decision, Fit, compute_for, decide, default_worth, fit, reward_at, score
-from scalerl.errors import InputError, NoCurveError
+from scalerl.errors import InputError, NoCurveError, option
 from scalerl.joint.pool import pool, siblings
 from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.facts import sentence
@@ -84,7 +84,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
         joined = "".join(f" {each}" for each in dict.fromkeys(map(sentence, facts)))
         raise InputError(
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
-            f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
+            f"compare: name more files, or split one with {option:by {'COLUMN' if len(sets) < 2 else 'set'}}.{joined}"
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
     return compared(_analysed("compare", series, replace(options, at=at)))

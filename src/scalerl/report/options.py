@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.curves import FORMS, PAPER_MARGIN, Comparison, Fit, Grid, PaperComparison, compare, compare_by_paper
-from scalerl.errors import InputError
+from scalerl.errors import InputError, option
 from scalerl.logs.columns import has_role
 from scalerl.logs.series import Series
 
@@ -35,7 +35,7 @@ def check_one_axis(series: Sequence[Series], need: str) -> None:
     units = {unit_of(data) for data in series}
     axes = max(columns, units, key=len)
     if len(axes) > 1:
-        raise InputError(f"{need}, and these are on {' and '.join(sorted(axes))}: name one with --x COLUMN")
+        raise InputError(f"{need}, and these are on {' and '.join(sorted(axes))}: name one with {option:x COLUMN}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +66,27 @@ class FitOptions:
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series; raise InputError for an option that does not fit it."""
         if series.bounds is None and FORMS[self.form].ceiling is not None:
-            raise InputError(f"--form {self.form} needs rewards with limits, and those of {series.name} have none")
+            raise InputError(
+                f"{option:form {self.form}} needs rewards with limits, and those of {series.name} have none"
+            )
         low, high = series.bounds or (-np.inf, np.inf)
         for ceiling in self.ceiling:
             if not low <= ceiling <= high:
                 raise InputError(
-                    f"--ceiling {ceiling:g} is not between {low:g} and {high:g}: give it in the unit of {series.name}"
+                    f"{option:ceiling {ceiling:g}} is not between {low:g} and {high:g}: give it in the unit of "
+                    f"{series.name}"
                 )
         given = {name: getattr(self, name) for name in ("form", "level", "skip_before", "fit_until")}
         given |= {name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples")}
         if self.method == "paper":
             if series.start is None:
                 raise InputError(
-                    f"--method paper needs the reward before training, and {series.name} has no row of it: add --start "
-                    "VALUE."
+                    f"{option:method paper} needs the reward before training, and {series.name} has no row of it: add "
+                    f"{option:start VALUE}."
                 )
             return given | {"method": "paper", "grid": self.grid(series)}
         if len(self.ceiling) > 1:
-            raise InputError("two ceilings are the ends of the paper's grid, and need --method paper")
+            raise InputError(f"two ceilings are the ends of the paper's grid, and need {option:method paper}")
         return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
 
     def grid(self, series: Series) -> Grid | None:

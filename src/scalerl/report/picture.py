@@ -20,7 +20,7 @@ import numpy as np
 
 from scalerl.atomic_files import new_file
 from scalerl.curves import Comparison, Fit
-from scalerl.errors import InputError, StoreError
+from scalerl.errors import InputError, StoreError, option
 from scalerl.report.document import Curves, Drawn, Level, say
 from scalerl.report.figures import (
     BY_FOLDER,
@@ -83,7 +83,9 @@ def marker(curve: int, run: int = 0) -> str:
 def check_plot_path(path: Path) -> None:
     """Refuse, before any fit, a figure that could not be drawn."""
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--plot {path} ends in {path.suffix or 'nothing'!r}: choose one of {', '.join(SUFFIXES)}.")
+        raise InputError(
+            f"{option:plot {path}} ends in {path.suffix or 'nothing'!r}: choose one of {', '.join(SUFFIXES)}."
+        )
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}.")
     _check_installed()
@@ -93,7 +95,7 @@ def _check_installed() -> None:
     try:
         import_module("matplotlib")
     except ModuleNotFoundError:
-        raise InputError('--plot needs the report extra: pip install "scalerl[report]".') from None
+        raise InputError(f'{option:plot} needs the report extra: pip install "scalerl[report]".') from None
 
 
 def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:

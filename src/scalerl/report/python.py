@@ -2,23 +2,19 @@
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scalerl.curves import Value
-from scalerl.errors import InputError
+from scalerl.errors import InputError, options_as_arguments
 from scalerl.logs import Selection, Series, read
 from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
-from scalerl.report.document import TERMINAL, render, say, sections
-from scalerl.report.numbers import join_names
 from scalerl.report.options import FitOptions
 from scalerl.report.result_json import result_json
 from scalerl.report.results import CurveResult, Result, fits_of
-from scalerl.report.sections import document
+from scalerl.report.sections import answer_text
 
 WIDTH = 140
 
@@ -50,6 +46,7 @@ class Answer(Values):
     curves by name, for `scalerl.curves`.
     """
 
+    @options_as_arguments()
     def __init__(self, result: Result) -> None:
         super().__init__(json.loads(json.dumps(result_json(result)), object_hook=Values))
         self._result = result
@@ -66,14 +63,14 @@ class Answer(Values):
         """Return a pandas DataFrame with one row for each of the `curves`, or of the `pairs`."""
         return _pandas().json_normalize([dict(row) for row in json.loads(json.dumps(self[rows]))])
 
+    @options_as_arguments()
     def plot(self, path: str | Path | None = None) -> Any:
         """Return the picture as a matplotlib figure; with a path, write it as .png or .svg."""
         from scalerl.report.picture import draw, picture
 
-        with _in_python():
-            if path is not None:
-                draw(self._result, Path(path))
-            return picture(self._result)
+        if path is not None:
+            draw(self._result, Path(path))
+        return picture(self._result)
 
     def __str__(self) -> str:
         return self._text().rstrip("\n")
@@ -87,12 +84,12 @@ class Answer(Values):
     def _text(self, *, explain: bool = False) -> str:
         return "\n".join(line.rstrip() for line in self._printed(explain).export_text().splitlines())
 
+    @options_as_arguments()
     def _printed(self, explain: bool = False) -> Any:
         from rich.console import Console
 
-        hint = sections(("hint", "", () if explain else [say("explain_python")]))
         console = Console(record=True, width=WIDTH, file=io.StringIO())
-        console.print(render((*document(self._result), *hint), TERMINAL, explain=explain), highlight=False)
+        console.print(answer_text(self._result, explain), highlight=False)
         return console
 
 
@@ -146,27 +143,25 @@ class Runs:
         axes = sorted({f"{data.y_label} over {data.x_label}" for data in self.series})
         return f"Runs({', '.join(axes)}; {'; '.join(curves)})"
 
+    @options_as_arguments()
     def _answer(self, analyse: Callable[[FitOptions], Result], options: Mapping[str, Any]) -> Answer:
-        with _in_python():
-            return Answer(analyse(replace(self.options, **options)))
+        return Answer(analyse(replace(self.options, **options)))
 
 
 def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
     """Read logs into curves; InputError if nothing can be used."""
-    with _in_python():
-        series = read(paths, selection)
-    return Runs(tuple(series), FitOptions())
+    return Runs(tuple(read(paths, selection)), FitOptions())
 
 
+@options_as_arguments()
 def fit_one(path: str, evaluation_set: str) -> CurveResult:
     """Fit the curve of one run or log."""
-    series = read_runs([path], Selection()).series
+    series = read([path], Selection())
     names = [data.evaluation_set or "" for data in series]
     if evaluation_set and evaluation_set not in names and names != [""]:
         raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(names)}.')
     chosen = next((data for data in series if data.evaluation_set == evaluation_set), series[0])
-    with _in_python():
-        return analyse_fit([chosen], FitOptions()).curves[0]
+    return analyse_fit([chosen], FitOptions()).curves[0]
 
 
 def _pandas() -> Any:
@@ -175,15 +170,3 @@ def _pandas() -> Any:
     except ModuleNotFoundError:
         raise InputError("to_frame() needs pandas: pip install pandas") from None
     return pandas
-
-
-@contextmanager
-def _in_python() -> Iterator[None]:
-    """Say in errors how the options of commands that they name are given here."""
-    try:
-        yield
-    except InputError as error:
-        if options := dict.fromkeys(re.findall(r"(?<![\w-])--([a-z][a-z-]*)", str(error))):
-            arguments = join_names([f"{name.replace('-', '_')}=" for name in options])
-            error.args = (f"{error} From Python: {arguments}.",)
-        raise

@@ -7,6 +7,7 @@ decides nothing and words nothing. `run_sections.py` has those on runs.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, Value
 from scalerl.joint.bank import place
@@ -16,12 +17,14 @@ from scalerl.logs.series import uneven_steps
 from scalerl.report import words
 from scalerl.report.analyse import HALF, missing_say
 from scalerl.report.document import (
+    TERMINAL,
     Blocks,
     Document,
     Grid,
     Json,
     Level,
     Say,
+    render,
     say,
     sections,
     table,
@@ -52,6 +55,12 @@ def document(result: Result) -> Document:
         for key, (title, make) in OF_A_SET.items()
     ]
     return sections(*by_set, *of_runs(result), ("log", "What was read", log_says(result)))
+
+
+def answer_text(result: Result, explain: bool) -> Any:
+    """Return what a command prints; without `explain` only what its answer needs."""
+    hint = sections(("hint", "", () if explain else [say("explain")]))
+    return render((*document(result), *hint), TERMINAL, explain=explain)
 
 
 def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:

@@ -7,6 +7,7 @@ A template names the values that it needs. Besides the usual format specs it has
     c, C    an amount of compute; in few characters               p, %    a probability; a share
     x       a ratio of two computes                               or      names joined by "or", not by "and"
 
+{option:x COLUMN} is the name of an option, as the command line or as Python has it.
 A value that has an interval is written with it, whatever the spec. None and NaN are "-".
 """
 
@@ -15,6 +16,7 @@ from string import Formatter
 from typing import Any
 
 from scalerl.curves import Action, State, Value, tails
+from scalerl.errors import option
 from scalerl.logs.facts import SENTENCES
 from scalerl.logs.frame import listed
 from scalerl.logs.plan import BUILT
@@ -82,12 +84,14 @@ class Sentence(Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         """Return the value at a dotted name; None where something on the way is None."""
         first, *rest = field_name.split(".")
-        value = kwargs[first]
+        value = option if first == "option" else kwargs[first]
         for name in rest:
             value = None if value is None else getattr(value, name)
         return value, first
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if value is option:
+            return format(value, format_spec)
         if value is None or (isinstance(value, float) and value != value):
             return "-"
         if isinstance(value, tuple | list) and format_spec not in self._shows:
@@ -365,9 +369,8 @@ WORDS: dict[str, Words] = {
     "holds_for": "For {names}:",
     "several_runs": "{num} runs",
     "columns": "Compute is {compute}, reward is {reward}.",
-    "columns_recognised": "Compute is {compute}, reward is {reward}; name others with --x and --y.",
-    "explain": "--explain says more.",
-    "explain_python": ".explain() says more.",
+    "columns_recognised": "Compute is {compute}, reward is {reward}; name others with {option:x} and {option:y}.",
+    "explain": "{option:explain} says more.",
     "in_set": "On {set}:",
     # Where a run stands
     "too_early_points": _missing_points,
@@ -376,7 +379,7 @@ WORDS: dict[str, Words] = {
     ),
     "too_early_beginning": (
         "It is too early to judge {name}: its log begins at {num:c} {unit}, in the middle of the run, so what it has "
-        "risen from is not known. Give the reward before training with --start."
+        "risen from is not known. Give the reward before training with {option:start}."
     ),
     "flat": "{name} is flat: a rise of {noticed:r} would have been noticed.",
     "rising": "{name} is rising: it has reached {share:%} of its whole gain.",
@@ -416,10 +419,10 @@ WORDS: dict[str, Words] = {
     ),
     "among_public_exponent": "{name} rises more steeply than {below:%} of {num} public runs (docs/results/bank.md).",
     "among_public_gain": "Its whole gain is larger than that of {below:%} of {num} public runs.",
-    "worth": "Differences below {worth:w} do not matter here; --worth names another value.",
+    "worth": "Differences below {worth:w} do not matter here; {option:worth} names another value.",
     "price_needs_hours": (
-        "--price needs compute in GPU-hours, and here it is {unit}: no cost is given. --gpus N builds them from the "
-        "times of a log."
+        "{option:price} needs compute in GPU-hours, and here it is {unit}: no cost is given. {option:gpus N} builds "
+        "them from the times of a log."
     ),
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
     "column": column,
@@ -452,11 +455,11 @@ WORDS: dict[str, Words] = {
         "{loss:r} on average; what matters is {worth:w}."
     ),
     "settle": _settled,
-    "default_budget": "This is 4 times the largest compute measured; --at names another budget.",
+    "default_budget": "This is 4 times the largest compute measured; {option:at} names another budget.",
     "best_checkpoint": "After a fall, the best checkpoint is what is compared: {names}.",
     "assumed_spread": (
         "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
-        "assumed; --run-spread names another."
+        "assumed; {option:run-spread} names another."
     ),
     "shared_exponents": "Exponents at one ceiling of {ceiling:r}: {exponents}.",
     "same_run": "{a} and {b} hold the same points: one is the other, or a part of it.",
@@ -472,8 +475,8 @@ WORDS: dict[str, Words] = {
         "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
     ),
     "pooled": (
-        "{num} curves with one reward and nearly one start inform each other, as runs of one task; --alone keeps them "
-        "apart."
+        "{num} curves with one reward and nearly one start inform each other, as runs of one task; {option:alone} "
+        "keeps them apart."
     ),
     "pooled_prior": "Earlier runs ({num}) inform each curve.",
     "not_pooled": "Fitted without the others: {names}.",
