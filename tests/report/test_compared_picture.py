@@ -21,22 +21,6 @@ def compared(*ceilings: float, exponents: tuple[float, float] = (1.9, 1.9)) -> R
     return analyse_compare(runs, ALONE, None)
 
 
-def test_the_leader_explains_the_parameters():
-    main, *_ = picture(compared(0.7, 0.5)).axes
-    parts = {each.get_text().split(":")[0].strip() for each in main.texts if ":" in each.get_text()}
-    assert parts == {"A", "B", "C_mid"}
-    low, high = main.get_ylim()
-    assert low < 0.7 < high
-
-
-def test_midpoint_is_named_where_the_start_lies_below_the_points():
-    """The start of these curves is 0.3, and their first points are near 0.5."""
-    late = [series(name, ceiling=0.7, reach=9000.0, noise=0.003, seed=seed) for seed, name in enumerate("ab")]
-    main, *_ = picture(analyse_compare(late, ALONE, None)).axes
-    [label] = [each for each in main.texts if each.get_text().startswith("C_mid")]
-    assert main.get_ylim()[0] <= label.xy[1]
-
-
 def test_recipes_with_one_ceiling_have_ladder_and_line():
     result = compared(0.7, 0.7, exponents=(1.6, 2.4))
     comparison = result.comparisons[""]

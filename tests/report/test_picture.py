@@ -107,7 +107,7 @@ def test_many_points_are_drawn_as_bins(num: int, noise: float, is_quantised: boo
     """Fewer of training rewards in quarters, as of four completions a step: rows of points that hide each other."""
     data = series(num=num, noise=noise)
     data = replace(data, reward=np.round(np.clip(data.reward, 0, 1) * 4) / 4) if is_quantised else data
-    dots = figures.dots_of(data)
+    dots = drawn(data).drawn[0].dots
     if most is None:
         assert np.isnan(dots.error).all()
         assert np.array_equal(dots.reward, data.reward)
@@ -180,9 +180,9 @@ def test_a_line_far_above_the_points_does_not_set_the_limits(one: Result):
     assert drawn.line is not None
     steep = replace(drawn, line=replace(drawn.line, reward=100 * drawn.line.reward))
     for each in (drawn, steep):
-        limits = limits_of(replace(made, drawn=(each,)))
-        assert limits.y[0] < drawn.dots.reward.min() < drawn.dots.reward.max() < limits.y[1] < 2
-        assert limits.x[0] < drawn.dots.compute.min() < drawn.dots.compute.max() < limits.x[1]
+        (left, right), (low, high) = limits_of(replace(made, drawn=(each,)))
+        assert low < drawn.dots.reward.min() < drawn.dots.reward.max() < high < 2
+        assert left < drawn.dots.compute.min() < drawn.dots.compute.max() < right
 
 
 # Files
@@ -230,11 +230,11 @@ def test_file_that_cannot_be_written(one: Result, tmp_path: Path, name: str, mes
 def test_a_failed_drawing_leaves_the_old_file(
     one: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
 ):
-    def fail(figure: object, path: Path, kind: str) -> None:
+    def fail(figure: object, path: Path, **how: object) -> None:
         path.write_text("half")
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("scalerl.report.picture._save", fail)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
     (tmp_path / "a.png").write_text("old")
     with pytest.raises(InputError, match=message):
         draw(one, tmp_path / "a.png")

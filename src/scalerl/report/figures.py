@@ -2,16 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
 
-from scalerl.curves import Fit, tails
+from scalerl.curves import Comparison, Fit, tails
 from scalerl.curves.data import block_means
 from scalerl.curves.decide import course
-from scalerl.curves.forms import Array
 from scalerl.logs.names import num_shared
 from scalerl.logs.series import Series
 from scalerl.report.document import POINT, Curves, Dots, Drawn, Level, Line, say
@@ -27,38 +26,32 @@ NUM_PLACES = 60
 FAR_ABOVE = 1.5  # times the range of the points: a line that ends further above them is cut
 MARGIN = 1 / 40  # room beside the data, as a share of the axis
 DIFFERENT_UNITS = "compute (different units)"
+Range = tuple[float, float]
+ROLES = ("fitted", "left out", "held out")
 ODDS = (0.02, 50.0)
 """Range of won over left gain within which noise does not decide."""
 BY_FOLDER, BY_WORD = r"[^/]+|/", r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
 """Parts of names: folders, or words and numbers."""
 
 
-def dots_of(series: Series, fit: Fit | None = None) -> Dots:
+def dots_of(series: Series, fit: Fit) -> Dots:
     """Return the points of a series: those outside the range of the fit are left out, and others may be held out."""
     num, labels = len(series.compute), np.array([""])
     compute = np.concatenate([series.compute, series.holdout_compute])
-    run, role = np.zeros(len(compute), dtype=int), np.full(len(compute), "fitted", dtype="<U8")
+    run = np.zeros(len(compute), dtype=int)
     if series.run is not None:
         labels, run[:num] = np.unique(series.run, return_inverse=True)
-    if fit is not None:
-        first, last = (fit.compute.min(), fit.scale) if fit.num_points else (np.inf, -np.inf)
-        # With a tolerance for rounding.
-        role[(compute < first * (1 - 1e-9)) | (compute > last * (1 + 1e-9))] = "left out"
-    role[num:] = "held out"
+    # With a tolerance for rounding.
+    first, last = fit.compute.min(initial=np.inf) * (1 - 1e-9), fit.scale * (1 + 1e-9)
+    role = np.where((compute >= first) & (compute <= last), *ROLES[:2])
+    role[num:] = ROLES[2]
     reward = np.concatenate([series.reward, series.holdout_reward])
     dots = Dots(compute=compute, reward=reward, error=np.full(len(compute), np.nan), run=run, role=role,
                 runs=tuple(map(str, labels)))  # fmt: skip
-    return thinned(dots)
-
-
-def thinned(dots: Dots) -> Dots:
-    """Return the points in order; of a run with very many, means of neighbours."""
+    # In order; of a run with very many points, means of neighbours.
     parts = [_means(dots.take((dots.role == role) & (dots.run == run)))
-             for role, run in product(dict.fromkeys(dots.role.tolist()), range(len(dots.runs)))]  # fmt: skip
-    joined = {
-        name: np.concatenate([getattr(dots, name)[:0], *(getattr(part, name) for part in parts)]) for name in POINT
-    }
-    made = replace(dots, **joined)
+             for role, run in product(ROLES, range(len(dots.runs)))]  # fmt: skip
+    made = replace(dots, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in POINT})
     return made.take(np.lexsort((made.run, made.compute)))
 
 
@@ -71,69 +64,59 @@ def _means(dots: Dots) -> Dots:
     return replace(dots.take(np.arange(len(means))), compute=compute, reward=means, error=error)
 
 
-def line_of(fit: Fit, begin: float, end: float, *, num: int = NUM_PLACES, bands: bool = True) -> Line:
-    """Return the curve of a fit between two computes, on a grid that holds the ends of its data."""
+def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Line:
+    """Return the curve of a fit from its first point to a compute, on a grid that holds the ends of its data.
+
+    Of a run past its peak, return where it was at its points, its wander included and without a forecast.
+    """
+    fit, series = curve.fit, curve.series
     first, last = float(fit.compute.min()), fit.scale
-    grid = np.unique(np.concatenate([np.geomspace(begin, end, num), [first, last]]))
-    if not fit.has_intervals:
-        return Line(compute=grid, reward=fit.predict(grid), first=first, last=last)
-    line = _line_of_draws(fit, grid, fit.curve_draws(grid), bands)
-    return replace(line, new_band=fit.new_interval(grid)) if bands else line
-
-
-def course_of(fit: Fit, *, bands: bool = True) -> Line:
-    """Return where a run was at its points, its wander included and without a forecast: for a run past its peak."""
-    compute, places = np.unique(np.sort(fit.drawn.blocks.compute), return_index=True)
-    return _line_of_draws(fit, compute, course(fit)[:, places], bands)
-
-
-def _line_of_draws(fit: Fit, compute: Array, draws: Array, bands: bool) -> Line:
+    if curve.fall is not None:
+        grid, places = np.unique(np.sort(fit.drawn.blocks.compute), return_index=True)
+        draws = course(fit)[:, places]
+    else:
+        begin = min(series.compute.min(initial=np.inf), series.holdout_compute.min(initial=np.inf))
+        grid = np.unique(np.concatenate([np.geomspace(begin, end, num), [first, last]]))
+        draws = fit.curve_draws(grid) if fit.has_intervals else fit.predict(grid)[None]
     below, above = tails(fit.level)
     low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
-    first, last = float(fit.compute.min()), fit.scale
-    return Line(compute=compute, reward=middle, first=first, last=last, band=(low, high) if bands else None)
+    has_bands = has_bands and fit.has_intervals
+    new_band = fit.new_interval(grid) if has_bands and curve.fall is None else None
+    return Line(compute=grid, reward=middle, first=first, last=last, band=(low, high) if has_bands else None,
+                new_band=new_band)  # fmt: skip
 
 
 def end_of(curve: CurveResult) -> float:
     """Return the compute up to which a curve is drawn: beyond the data, and to any point held out or asked for."""
-    series, data = curve.series, curve.fit.scale
-    if curve.fall is not None:
-        return float(max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0)))
-    ends = [
-        series.compute.max(initial=0.0),
-        series.holdout_compute.max(initial=0.0),
-        *(at for at, _ in marks_of(curve)),
-    ]
-    return float(max(REACH * data, *ends))
+    ends = [*curve.series.compute, *curve.series.holdout_compute]
+    if curve.fall is None:
+        ends += [REACH * curve.fit.scale, *(at for at, _ in marks_of(curve))]
+    return float(max(ends, default=0.0))
 
 
-def chart(
-    curves: Sequence[CurveResult],
-    key: str,
-    *,
-    at: float | None = None,
-    num: int = NUM_PLACES,
-) -> Curves:
+def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, num: int = NUM_PLACES) -> Curves:
     """Return the chart of curves; those on one axis are drawn to one end, since they differ by their curves."""
     units, labels = ({getattr(curve, name) for curve in curves} for name in ("unit", "y"))
-    end = max([*(end_of(curve) for curve in curves), at or 0.0]) if len(units) < 2 else 0.0
-    bands = len(curves) <= MOST_BANDS
-    x_label = next(iter(units)) if len(units) == 1 else DIFFERENT_UNITS
-    drawn = []
-    for place, curve in enumerate(curves):
-        line = None
-        if curve.usable:
-            series = curve.series
-            begin = min(float(each.min(initial=np.inf)) for each in (series.compute, series.holdout_compute))
-            if curve.fall is not None:
-                line = course_of(curve.fit, bands=bands)
-            else:
-                line = line_of(curve.fit, begin, max(end, end_of(curve)), num=num, bands=bands)
-        dots = dots_of(curve.series, curve.fit)
-        drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve)))
-    note = say("chart_note", level=curves[0].fit.level, has_bands=bands)
-    y_label = labels.pop() if len(labels) == 1 else "reward"
-    return Curves(key=key, drawn=tuple(drawn), x_label=x_label, y_label=y_label, at=at, note=note)
+    end = max([*map(end_of, curves), at or 0.0]) if len(units) == 1 else 0.0
+    has_bands = len(curves) <= MOST_BANDS
+    drawn = tuple(
+        Drawn(
+            name=curve.name,
+            dots=dots_of(curve.series, curve.fit),
+            line=line_of(curve, max(end, end_of(curve)), has_bands=has_bands, num=num) if curve.usable else None,
+            colour=place,
+            marks=marks_of(curve),
+        )
+        for place, curve in enumerate(curves)
+    )
+    return Curves(
+        key=key,
+        drawn=drawn,
+        x_label=units.pop() if len(units) == 1 else DIFFERENT_UNITS,
+        y_label=labels.pop() if len(labels) == 1 else "reward",
+        at=at,
+        note=say("chart_note", level=curves[0].fit.level, has_bands=has_bands),
+    )
 
 
 def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
@@ -144,28 +127,20 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
     return tuple((compute, reward) for compute, reward in marks if 0 < compute <= MOST_REACH * curve.fit.scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The ends of both axes of a chart."""
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-
-
-def limits_of(chart: Curves) -> Limits:
-    """Return what a chart shows: all compute, and all points, and lines unless they end far above the points."""
+def limits_of(chart: Curves) -> tuple[Range, Range]:
+    """Return the ends of both axes: all compute, and all points, and lines unless they end far above the points."""
     lines = [each.line for each in chart.drawn if each.line is not None]
     compute = np.concatenate([[], *(each.dots.compute for each in chart.drawn), *(line.compute for line in lines)])
+    compute = compute[compute > 0]
     rewards = [each.dots.reward for each in chart.drawn if len(each.dots.reward)] or [line.reward for line in lines]
     points = np.concatenate(rewards or [np.array([0.0, 1.0])])
-    compute = compute[compute > 0]
     first, last = (compute.min(), compute.max()) if len(compute) else (1.0, 10.0)
-    room = max(last / first, 1.1) ** MARGIN
     low, top = float(points.min()), float(points.max())
+    room = max(last / first, 1.1) ** MARGIN
     span = max(top - low, 0.02 * abs(top), 1e-9)
     high = max(tip for tip in (top, *(float(line.reward[-1]) for line in lines)) if tip <= top + FAR_ABOVE * span)
     pad = 2 * MARGIN * (high - low) if high > low else span
-    return Limits(x=(float(first / room), float(last * room)), y=(low - pad, high + pad))
+    return (float(first / room), float(last * room)), (low - pad, high + pad)
 
 
 def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:
@@ -190,22 +165,23 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
     return [float(f"{step * place:.12g}") for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def straight_chart(fits: Mapping[str, Fit], colours: Mapping[str, int], unit: str, ceiling: float) -> Curves:
+def straight_chart(curves: Sequence[CurveResult], comparison: Comparison) -> Curves:
     """Return log10 of won over left gain at one ceiling: a straight line of slope B where the sigmoid holds."""
     drawn = []
-    for name, fit in fits.items():
-        start, exponent, midpoint = (fit.params[each] for each in ("start", "exponent", "midpoint"))
-        every = np.zeros(len(fit.compute), dtype=int)
-        dots = thinned(Dots(compute=fit.compute, reward=fit.reward, error=np.full(len(every), np.nan), run=every,
-                            role=np.full(len(every), "fitted")))  # fmt: skip
+    for place, curve in enumerate(curves):
+        if (fit := comparison.shared_fits.get(curve.name)) is None:
+            continue
+        start, exponent, midpoint, ceiling = (fit.params[each] for each in ("start", "exponent", "midpoint", "ceiling"))
+        dots = dots_of(curve.series, fit)
         with np.errstate(divide="ignore", invalid="ignore"):
             odds = (dots.reward - start) / (ceiling - dots.reward)
-        inside = (odds > ODDS[0]) & (odds < ODDS[1])
-        dots = replace(dots, reward=np.log10(np.where(inside, odds, 1.0)), error=np.full(len(odds), np.nan))
+        inside = (odds > ODDS[0]) & (odds < ODDS[1]) & (dots.role == "fitted")
+        dots = replace(dots.take(inside), reward=np.log10(odds[inside]), error=np.full(inside.sum(), np.nan))
         ends = np.clip(midpoint * np.array(ODDS) ** (1.0 / exponent), fit.compute.min(), fit.scale)
         line = Line(compute=ends, reward=exponent * np.log10(ends / midpoint), first=ends[0], last=ends[1])
-        drawn.append(Drawn(name=name, dots=dots.take(inside), line=line, colour=colours.get(name, 0)))
-    note, label = say("straight_note", ceiling=ceiling), "log10 (gain won / gain left)"
+        drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place))
+    note, label = say("straight_note", ceiling=comparison.shared_ceiling), "log10 (gain won / gain left)"
+    unit = curves[0].unit
     return Curves(key="straight", drawn=tuple(drawn), x_label=unit, y_label=label, note=note, level=Level.DETAIL)
 
 

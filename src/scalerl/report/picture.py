@@ -9,7 +9,6 @@ other result is a chart of its curves.
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.atomic_files import new_file
-from scalerl.curves import Comparison, Fit
+from scalerl.curves import Comparison
 from scalerl.errors import InputError, StoreError, option
 from scalerl.report.document import Curves, Drawn, Level, say
 from scalerl.report.figures import (
@@ -27,7 +26,6 @@ from scalerl.report.figures import (
     BY_WORD,
     MOST_BANDS,
     ODDS,
-    Limits,
     chart,
     compute_ticks,
     limits_of,
@@ -99,46 +97,30 @@ def _check_installed() -> None:
 
 
 def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:
-    """Write the picture of a result; the suffix of `path` chooses the kind."""
-    data = picture_of(result, evaluation_set, title)
-    write_figure(path, lambda: _figure(data))
-
-
-def picture(result: Result) -> Any:
-    """Return the picture of a result as a figure, to show in a notebook."""
-    _check_installed()
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        return _figure(picture_of(result))
-
-
-def write_figure(path: Path, make: Callable[[], Any]) -> None:
-    """Write the figure that `make` returns; the file appears completely or not at all."""
+    """Write the picture of a result; the suffix of `path` chooses the kind. It appears completely or not at all."""
     path = Path(path)
     check_plot_path(path)
+    figure = picture(result, evaluation_set, title)
     import matplotlib
 
+    kind = path.suffix.lower().removeprefix(".")
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Names may be in any script; what the font lacks shows as boxes and is not worth a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure = make()
         try:
             with new_file(path) as unfinished:
-                _save(figure, unfinished, path.suffix.lower().removeprefix("."))
+                figure.savefig(unfinished, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else {})
         except StoreError as error:
             raise InputError(f"{error}.") from None
 
 
-def _save(figure: Any, path: Path, kind: str) -> None:
-    metadata = {"Date": None} if kind == "svg" else {}
-    figure.savefig(path, format=kind, dpi=DPI, facecolor="white", metadata=metadata)
+def picture(result: Result, evaluation_set: str | None = None, title: str = "") -> Any:
+    """Return the picture of a result, or of one of its evaluation sets, as a figure to show in a notebook."""
+    _check_installed()
+    import matplotlib
 
-
-def new_figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        return _figure(picture_of(result, evaluation_set, title))
 
 
 # What is drawn --------------------------------------------------------------------------------------------------------
@@ -146,43 +128,40 @@ def new_figure(width: float, height: float) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn: a chart with its title and legend, and what stands beside or below it."""
+    """What is drawn: a chart with its title and legend, and what stands beside it."""
 
     title: str
     chart: Curves
-    labels: Mapping[str, str]
+    labels: dict[str, str]
     """Short names of the curves."""
     legend: tuple[str, ...]
     note: str
     """What the legend says of all curves."""
     ladder: Comparison | None = None
     """A comparison that has an order."""
-    leader: Fit | None = None
-    """The curve of the first recipe of that order."""
+    straight: Curves | None = None
+    """The curves at one ceiling; without a shared one there are no efficiencies to compare."""
 
 
 def picture_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Picture:
     """Return what the picture of a result shows, or of one of its evaluation sets."""
     curves = result.curves if evaluation_set is None else tuple(result.members(evaluation_set))
-    compared = result.comparisons.get(curves[0].evaluation_set)
-    at = compared.at if isinstance(compared, Comparison) else None
-    ladder = compared if result.command == "compare" and isinstance(compared, Comparison) else None
-    ladder = ladder if ladder and ladder.standings else None
-    drawn = chart(curves, "picture", at=at, num=120)
-    names = [curve.name for curve in curves]
-    shared, labels = short_names(names, BY_FOLDER if ladder is None else BY_WORD)
-    comparisons = [each for each in result.comparisons.values() if isinstance(each, Comparison)]
-    p_best = {each.name: each.p_best for comparison in comparisons for each in comparison.standings}
-    usual = shared or (labels[0] if len(labels) == 1 else f"{drawn.y_label} of {len(labels)} curves")
-    more = len(curves) - MOST_NAMED
+    compared = {name: each for name, each in result.comparisons.items() if isinstance(each, Comparison)}
+    own = compared.get(curves[0].evaluation_set)
+    ladder = own if own and own.standings and result.command == "compare" else None
+    drawn = chart(curves, "picture", at=own and own.at, num=120)
+    shared, short = short_names([curve.name for curve in curves], BY_FOLDER if ladder is None else BY_WORD)
+    labels = {curve.name: label for curve, label in zip(curves, short, strict=True)}
+    p_best = {each.name: each.p_best for comparison in compared.values() for each in comparison.standings}
+    usual = shared or (short[0] if len(short) == 1 else f"{drawn.y_label} of {len(short)} curves")
     return Picture(
         title=title or usual,
         chart=drawn,
-        labels=dict(zip(names, labels, strict=True)),
-        legend=tuple(legend_text(*each, p_best.get(each[0].name)) for each in zip(curves, labels, strict=True)),
-        note=say("picture_note", level=curves[0].fit.level, more=max(more, 0)).text,
+        labels=labels,
+        legend=tuple(legend_text(curve, labels[curve.name], p_best.get(curve.name)) for curve in curves[:MOST_NAMED]),
+        note=say("picture_note", level=curves[0].fit.level, more=max(len(curves) - MOST_NAMED, 0)).text,
         ladder=ladder,
-        leader=None if ladder is None else curves[names.index(ladder.standings[0].name)].fit,
+        straight=straight_chart(curves, ladder) if ladder and ladder.shared_fits else None,
     )
 
 
@@ -206,47 +185,42 @@ def cut(text: str, most: int) -> str:
 
 
 def _figure(data: Picture) -> Any:
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    ladder, names = data.ladder, data.legend[:MOST_NAMED]
+    ladder, names = data.ladder, data.legend
     width, height = (7.8, 5.6) if ladder is None else (11.5, max(4.6, 2.2 + 0.24 * len(ladder.standings)))
     columns = 1 if len(names) < 4 or max(map(len, names)) > 8 * width else 2
-    figure = new_figure(width, height + 0.16 * (2 + math.ceil(len(names) / columns)))
-    if ladder is None:
-        main = figure.subplots()
-        draw_chart(main, data.chart)
-    else:
-        main = _draw_compared(figure, data, ladder)
+    height += 0.16 * (2 + math.ceil(len(names) / columns))
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    main = figure.subplots() if ladder is None else _draw_compared(figure, data, ladder)
+    draw_chart(main, data.chart)
     main.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
     handles = [Line2D([], [], color=colour(each.colour), marker=marker(each.colour) if len(each.dots.reward) else "",
-                      markersize=4.6, linewidth=1.6) for each in data.chart.drawn[:MOST_NAMED]]  # fmt: skip
+                      markersize=4.6, linewidth=1.6) for each in data.chart.drawn[: len(names)]]  # fmt: skip
     figure.legend(handles, names, ncols=columns, title=data.note, **LEGEND)
     return figure
 
 
 def _draw_compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
-    """Draw the panels of the paper; return that of the curves."""
+    """Draw the panels of the paper beside that of the curves, which is returned."""
     grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1.0))
-    main, places = figure.add_subplot(grid[:, 0]), {each.name: each.colour for each in data.chart.drawn}
-    draw_chart(main, data.chart)
-    assert data.leader is not None
-    explain_params(main, data.leader, colour(places[comparison.standings[0].name]))
-    ceiling = comparison.shared_ceiling
-    # Without a shared ceiling there are no efficiencies to compare, and the ladder has the whole side.
-    draw_ladder(figure, grid[:, 1] if ceiling is None else grid[0, 1], comparison, data, places)
-    if ceiling is not None:
+    main = figure.add_subplot(grid[:, 0])
+    # Without efficiencies the ladder has the whole side.
+    draw_ladder(figure, grid[:, 1] if data.straight is None else grid[0, 1], data, comparison)
+    if data.straight is not None:
         below = figure.add_subplot(grid[1, 1])
-        draw_chart(below, straight_chart(comparison.shared_fits, places, data.chart.x_label, ceiling))
-        below.set_ylim(*np.log10(ODDS))
+        draw_chart(below, data.straight)
+        below.set(ylim=np.log10(ODDS), ylabel="")
         below.set_yticks([-1.0, 0.0, 1.0], ["1 : 10", "1 : 1", "10 : 1"])
-        below.set_ylabel("")
-        below.set_title(f"Gain won to gain left, at a ceiling of {ceiling:.3g}\n(slope B; half is won at 1 : 1)")
+        ceiling = f"Gain won to gain left, at a ceiling of {comparison.shared_ceiling:.3g}"
+        below.set_title(f"{ceiling}\n(slope B; half is won at 1 : 1)")
     return main
 
 
 def draw_chart(axes: Any, chart: Curves) -> None:
     """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
-    few, limits = len(chart.drawn) <= MOST_BANDS, limits_of(chart)
+    few, (x_limits, y_limits) = len(chart.drawn) <= MOST_BANDS, limits_of(chart)
     for each in chart.drawn:
         line, shade = each.line, colour(each.colour)
         _draw_points(axes, each, few)
@@ -259,26 +233,21 @@ def draw_chart(axes: Any, chart: Curves) -> None:
                           linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
         for place in each.marks:
             axes.plot(*place, marker="*", color=shade, markersize=9, markeredgecolor="white", zorder=6)
-    _set_axes(axes, chart, limits)
+    inches = axes.get_position().width * axes.figure.get_figwidth()
+    ticks = compute_ticks(*x_limits, most=max(2, int(inches / TICK_INCHES)))
+    axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=x_limits, ylim=y_limits)
+    axes.set_xticks(ticks, map(short_compute_text, ticks))
+    axes.set_xticks([], minor=True)
     if len(chart.drawn) == 1 and chart.drawn[0].line is not None:
-        axes.axvspan(chart.drawn[0].line.last, limits.x[1], color="black", alpha=0.035, linewidth=0)
+        axes.axvspan(chart.drawn[0].line.last, x_limits[1], color="black", alpha=0.035, linewidth=0)
     if chart.at is not None:
         axes.axvline(chart.at, color=GREY, linewidth=0.8, linestyle=":")
         axes.text(chart.at, 0.01, "budget ", transform=axes.get_xaxis_transform(), ha="right", fontsize=7, color=GREY)
 
 
-def _set_axes(axes: Any, chart: Curves, limits: Limits) -> None:
-    """Set both axes; that of compute is logarithmic, with ticks at round numbers."""
-    inches = axes.get_position().width * axes.figure.get_figwidth()
-    ticks = compute_ticks(*limits.x, most=max(2, int(inches / TICK_INCHES)))
-    axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=limits.x, ylim=limits.y)
-    axes.set_xticks(ticks, map(short_compute_text, ticks))
-    axes.set_xticks([], minor=True)
-
-
 def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
     """Draw the points of a curve: filled where they were fitted; runs differ by their markers."""
-    dots, shade, many = each.dots, colour(each.colour), len(each.dots.reward) > MANY_POINTS
+    dots, many = each.dots, len(each.dots.reward) > MANY_POINTS
     size = (4.6 if few else 3.0) * (0.7 if many else 1.0)
     styles = {
         "left out": {"markerfacecolor": "none", "alpha": 0.6, "zorder": 3},
@@ -288,59 +257,32 @@ def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
     }  # fmt: skip
     for run, (role, style) in product(range(len(dots.runs)), styles.items()):
         part = dots.take((dots.run == run) & (dots.role == role))
-        if not len(part.reward):
-            continue
-        shape = {"marker": marker(each.colour, run), "markersize": size, "linestyle": "", "color": shade}
-        if np.isfinite(part.error).any():
-            axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, **shape, **style)
-        else:
-            axes.plot(part.compute, part.reward, **shape, **style)
+        axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, linestyle="", markersize=size,
+                      marker=marker(each.colour, run), color=colour(each.colour), **style)  # fmt: skip
 
 
-def explain_params(axes: Any, fit: Fit, shade: str) -> None:
-    """Mark what A, B and C_mid are on one curve."""
-    low, high = axes.get_ylim()
-    if fit.form != "sigmoid" or (ceiling := fit.params["ceiling"]) > 2 * high - low:
-        return
-    start, exponent, midpoint = (fit.params[each] for each in ("start", "exponent", "midpoint"))
-    half = 0.5 * (start + ceiling)
-    axes.set_ylim(low, max(high, ceiling + 0.05 * (ceiling - low)))
-    axes.axhline(ceiling, color=shade, linewidth=0.9, linestyle=":")
-    marks = [("A: how high", float(fit.compute.min()), ceiling)]
-    if fit.compute.min() < midpoint < axes.get_xlim()[1]:
-        marks += [("C_mid: when half is won", midpoint, max(start, low)), ("B: how fast", 1.1 * midpoint, half)]
-        axes.plot([midpoint, midpoint], [start, half], color=shade, linewidth=0.9, linestyle=":")
-        # The tangent at the midpoint: in units of log compute its slope is B / 4 of the gain.
-        reach = min(1.0 / exponent, 1.2) * np.array([-1.0, 1.0])
-        axes.plot(midpoint * np.exp(reach), half + 0.25 * exponent * (ceiling - start) * reach, color=shade,
-                  linewidth=3.4, alpha=0.35, zorder=6)  # fmt: skip
-    for text, *place in marks:
-        axes.annotate(text, place, xytext=(4, 4), textcoords="offset points", fontsize=8, color=shade, zorder=7,
-                      bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.0})  # fmt: skip
-
-
-def draw_ladder(figure: Any, place: Any, comparison: Comparison, data: Picture, places: Mapping[str, int]) -> None:
+def draw_ladder(figure: Any, place: Any, data: Picture, comparison: Comparison) -> None:
     """Draw the recipes by expected loss, the best on top: the reward at the budget, and B at the shared ceiling."""
     from matplotlib.ticker import MaxNLocator
 
-    standings, exponents = comparison.standings, comparison.shared_exponents
-    names = [each.name for each in standings]
-    rungs = [(f"Reward at {short_compute_text(comparison.at)} {data.chart.x_label}\n(grey: not worth a choice)",
-              {each.name: each.reward for each in standings})]  # fmt: skip
-    rungs += [(f"B at one ceiling\nof {comparison.shared_ceiling:.3g}", exponents)] if exponents else []
+    rewards = {each.name: each.reward for each in comparison.standings}
+    rungs = {f"Reward at {short_compute_text(comparison.at)} {data.chart.x_label}\n(grey: not worth a choice)": rewards}
+    if data.straight is not None:
+        rungs[f"B at one ceiling\nof {comparison.shared_ceiling:.3g}"] = comparison.shared_exponents
+    colours = {each.name: colour(each.colour) for each in data.chart.drawn}
     inner = place.subgridspec(1, len(rungs), width_ratios=(1.6, 1.0)[: len(rungs)], wspace=0.05)
-    for column, (title, values) in enumerate(rungs):
-        axes = figure.add_subplot(inner[column])
-        for row, name in enumerate(names):
+    for column, (title, values) in enumerate(rungs.items()):
+        axes = figure.add_subplot(inner[column], title=title)
+        for row, name in enumerate(rewards):
             if (value := values.get(name)) is not None:
-                shade = colour(places[name])
-                axes.plot([value.low, value.high], [row, row], color=shade, linewidth=2.4, alpha=0.5)
-                axes.plot([value.value], [row], marker="o", color=shade, markersize=4.5)
-        axes.set_yticks(range(len(names)), [data.labels[name] for name in names] if not column else [], fontsize=7.5)
-        axes.set_ylim(len(names) - 0.4, -0.6)
+                axes.plot([value.low, value.high], [row, row], color=colours[name], linewidth=2.4, alpha=0.5)
+                axes.plot([value.value], [row], marker="o", color=colours[name], markersize=4.5)
+        axes.set_yticks(
+            range(len(rewards)), [data.labels[name] for name in rewards] if not column else [], fontsize=7.5
+        )
+        axes.set_ylim(len(rewards) - 0.4, -0.6)
         axes.xaxis.set_major_locator(MaxNLocator((4, 2)[column]))
         axes.grid(visible=False, axis="y")
-        axes.set_title(title)
         if not column:
-            best = standings[0].reward.value
+            best = comparison.standings[0].reward.value
             axes.axvspan(best - comparison.worth, best + comparison.worth, color="black", alpha=0.07, linewidth=0)

@@ -274,7 +274,7 @@ def pairs(result: Result, name: str) -> Blocks:
         exponents = tuple(f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items())
         yield say("shared_exponents", DETAIL, ceiling=ceiling, exponents=exponents, **finest)
         if result.command == "report":
-            yield straight_chart(comparison.shared_fits, colours, unit, ceiling)
+            yield straight_chart(members, comparison)
 
 
 def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:

@@ -1,13 +1,14 @@
 """Charts of the page as SVG, from the same values as the pictures of `picture.py`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scalerl.curves.forms import Array
 from scalerl.report.document import Curves, Drawn, Line, Lines
-from scalerl.report.figures import Array, Limits, compute_ticks, even_ticks, limits_of
+from scalerl.report.figures import Range, compute_ticks, even_ticks, limits_of
 from scalerl.report.markup import Markup, tag
 from scalerl.report.numbers import number_text, short_compute_text
 
@@ -22,15 +23,15 @@ class Frame:
     """The frame of a chart: where data lies on it."""
 
     size: tuple[int, int]
-    limits: Limits
+    limits: tuple[Range, Range]
     is_log: bool = True
 
     def x(self, values: ArrayLike) -> Array:
-        low, high, places = (np.log(each) if self.is_log else np.asarray(each) for each in (*self.limits.x, values))
+        low, high, places = (np.log(each) if self.is_log else np.asarray(each) for each in (*self.limits[0], values))
         return LEFT + (places - low) / (high - low) * (self.size[0] - LEFT - RIGHT)
 
     def y(self, values: ArrayLike) -> Array:
-        low, high = self.limits.y
+        low, high = self.limits[1]
         return self.size[1] - BOTTOM - (np.asarray(values) - low) / (high - low) * (self.size[1] - TOP - BOTTOM)
 
     def path(self, x: Array, y: Array, *inside: Markup, **given: object) -> Markup:
@@ -40,19 +41,21 @@ class Frame:
 
     def drawn(self, label: str, x_label: str, y_label: str, *inside: Markup) -> Markup:
         """Return the chart: its axes, and what is drawn inside them."""
-        (width, height), floor = self.size, self.size[1] - BOTTOM
-        x_ticks = compute_ticks(*self.limits.x) if self.is_log else even_ticks(*self.limits.x, most=5)
-        y_ticks = even_ticks(*self.limits.y, most=height // 48)
-        axes = [tag("path", class_="axis", d=f"M{LEFT} {floor}H{width - RIGHT}")]
+        (width, height), right, floor = self.size, self.size[0] - RIGHT, self.size[1] - BOTTOM
+        x_limits, y_limits = self.limits
+        x_ticks = compute_ticks(*x_limits) if self.is_log else even_ticks(*x_limits, most=5)
+        y_ticks = even_ticks(*y_limits, most=height // 48)
+        axes = [tag("path", class_="axis", d=f"M{LEFT} {floor}H{right}")]
         for at, tick in zip(self.x(x_ticks), x_ticks, strict=True):
             axes.append(tag("path", class_="axis", d=f"M{at:.1f} {floor}v5"))
             axes.append(_text(short_compute_text(tick), at, floor + 18, "middle"))
         for at, tick in zip(self.y(y_ticks), y_ticks, strict=True):
-            axes.append(tag("path", class_="grid", d=f"M{LEFT} {at:.1f}H{width - RIGHT}"))
+            axes.append(tag("path", class_="grid", d=f"M{LEFT} {at:.1f}H{right}"))
             axes.append(_text(short_compute_text(tick), LEFT - 8, at + 4, "end"))
-        axes += [_text(x_label, width - RIGHT, height - 4, "end"), _text(y_label, 0, 12)]
-        clipped = tag("svg", *inside, x=LEFT, y=TOP, width=width - LEFT - RIGHT, height=floor - TOP,
-                      viewBox=f"{LEFT} {TOP} {width - LEFT - RIGHT} {floor - TOP}")  # fmt: skip
+        axes += [_text(x_label, right, height - 4, "end"), _text(y_label, 0, 12)]
+        size = (right - LEFT, floor - TOP)
+        clipped = tag("svg", *inside, x=LEFT, y=TOP, width=size[0], height=size[1],
+                      viewBox=f"{LEFT} {TOP} {size[0]} {size[1]}")  # fmt: skip
         return tag("svg", *axes, clipped, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 
@@ -110,26 +113,23 @@ def _line(frame: Frame, line: Line) -> Iterator[Markup]:
 
 def lines_svg(block: Lines) -> Markup:
     """Return the small chart of a column, a line for each run."""
-    lines = [(name, colour, *_known(steps, values)) for name, colour, steps, values in block.lines]
+    lines = []
+    for name, colour, *columns in block.lines:
+        both = np.array(columns, dtype=float)
+        lines.append((name, colour, *both[:, np.isfinite(both).all(axis=0)]))
     xs, ys = (np.concatenate([line[place] for line in lines]) for place in (2, 3))
     if not len(xs):
         return Markup()
     low, top, limit = min(float(ys.min()), 0.0), max(float(ys.max()), 0.0), block.limit
     if limit is not None and top > 0.4 * limit:
         top = max(top, 1.1 * limit)
-    limits = Limits(x=(xs.min(), max(xs.max(), xs.min() + 1)), y=(low, top + 0.08 * (top - low) or 1.0))
-    frame = Frame(size=SMALL, limits=limits, is_log=False)
+    x_limits, y_limits = (xs.min(), max(xs.max(), xs.min() + 1)), (low, top + 0.08 * (top - low) or 1.0)
+    frame = Frame(size=SMALL, limits=(x_limits, y_limits), is_log=False)
     inside = [
         frame.path(x, y, tag("title", name), class_=f"line {colour_class(colour)}") for name, colour, x, y in lines
     ]
-    if limit is not None and limit < limits.y[1]:
-        inside.append(frame.path(np.array(limits.x), np.full(2, limit), class_="limit"))
+    if limit is not None and limit < y_limits[1]:
+        inside.append(frame.path(np.array(x_limits), np.full(2, limit), class_="limit"))
     legend = _legend((name, colour) for name, colour, *_ in lines) if block.has_legend else []
     return tag("figure", tag("h3", block.title), frame.drawn(block.title, block.counted, "", *inside), *legend,
                data_key=block.key, class_="lines")  # fmt: skip
-
-
-def _known(steps: Sequence[float | None], values: Sequence[float | None]) -> Array:
-    """Return steps and values where both are known."""
-    both = np.array([steps, values], dtype=float)
-    return both[:, np.isfinite(both).all(axis=0)]
