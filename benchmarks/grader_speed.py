@@ -20,6 +20,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from graded import grade_all
+
 from scalerl.graders.math import WARM_UP, math
 from scalerl.graders.pool import GraderPool, GraderSpec
 
@@ -107,7 +111,7 @@ def timed(pool: GraderPool, rows: Sequence[tuple[str, str, str]]) -> tuple[float
     """Return the seconds, and how each ended."""
     pairs = [(text, reference) for text, reference, _ in rows]
     begin = time.perf_counter()
-    graded = pool.grade_all(GraderSpec(name=f"{Path(__file__).stem}:hostile"), pairs)
+    graded = grade_all(pool, GraderSpec(name=f"{Path(__file__).stem}:hostile"), pairs)
     seconds = time.perf_counter() - begin
     return seconds, [result.reason or ("right" if result.value == 1 else "wrong") for result in graded]
 

@@ -33,7 +33,8 @@ def forked(name: str, limits: Mapping[str, Any] = LIMITS, **settings: Any) -> St
 
 def engine_of(**environments: Steps) -> TurnsEngine:
     playing = {
-        name: Playing(name=name, steps=steps, observe=observe, opened=opened) for name, steps in environments.items()
+        name: Playing(settings=EnvironmentSettings(name=name), steps=steps, observe=observe, opened=opened)
+        for name, steps in environments.items()
     }
     return turns_engine(playing, slots=8)
 

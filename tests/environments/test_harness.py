@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,7 +48,7 @@ def played(num: int) -> list[dict[str, Completion]]:
     """Return a conversation with each of the programs of own_programs, `num` times."""
     settings = EnvironmentSettings.model_validate({"name": "harness", "program": "own_programs:chosen"})
     steps = build_steps(EnvironmentSpec(settings=settings))
-    playing = Playing(name="harness", steps=steps, observe=observe, opened=opened)
+    playing = Playing(settings=settings, steps=steps, observe=observe, opened=opened)
     with closing(turns_engine({"own": playing})) as engine:
         problems = [Problem(id=name, prompt="", answer=name, task="own") for name in PROGRAMS]
         rounds = []
@@ -181,12 +180,6 @@ def test_program_that_cannot_be_used_is_refused(settings: dict[str, object], mes
         find(EnvironmentSpec(settings=EnvironmentSettings(name="harness", **settings)))  # type: ignore[arg-type]
 
 
-def test_harness_needs_processes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("scalerl.environments.build.os", SimpleNamespace(name="nt"))
-    with pytest.raises(RecipeError, match="Linux or macOS is needed"):
-        played(1)
-
-
 # -- the examples, with the packages that `make test-slow` installs ----------------------------------------------------
 
 AGENTS = Path(__file__).parents[2] / "examples" / "agents"
@@ -201,7 +194,9 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def played_example(settings: dict[str, Any], num: int = 2, **rules: Any) -> list[Completion]:
     steps = build_steps(EnvironmentSpec(settings=EnvironmentSettings(**settings)))
-    playing = Playing(name="own", steps=steps, observe=observe_any, opened=opened_any, **rules)
+    playing = Playing(
+        settings=EnvironmentSettings(name="own", **rules), steps=steps, observe=observe_any, opened=opened_any
+    )
     problem = Problem(id="0", prompt="1 2 3", answer="4", task="own")
     with closing(turns_engine({"own": playing}, context=4000)) as engine:
         engine.submit([request(number, budget=200, problem=problem) for number in range(num)])

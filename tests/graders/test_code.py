@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from graded import grade_all
 from needs import needs_bubblewrap
 
 from scalerl.config.parts import GradingSettings
@@ -91,7 +92,7 @@ def test_every_answer_has_an_outcome_that_is_counted():
         graded: list[Graded] = []
         while pool.num_pending:
             graded += pool.poll(100.0)
-        unusable = pool.grade_all(spec, [(SQUARE, bad) for bad in ("8", unreadable)])
+        unusable = grade_all(pool, spec, [(SQUARE, bad) for bad in ("8", unreadable)])
     assert {result.key: result.outcome for result in graded} == OUTCOMES
     assert all(result.value == (result.outcome == "passed") for result in graded)
     assert {(each.value, each.reason, each.outcome) for each in unusable} == {(None, "no_answer", "bad_tests")}

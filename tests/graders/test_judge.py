@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graded import grade_all
 from until import wait_until
 
 from scalerl.errors import GraderError
@@ -99,7 +100,7 @@ def server() -> Iterator[Server]:
 
 def judged(pool: GraderPool, server: Server, texts: list[str], **settings: Any) -> list[Graded]:
     spec = GraderSpec(name="judge", settings={"url": server.url, "model": "m", **settings})
-    return pool.grade_all(spec, [(text, "42") for text in texts])
+    return grade_all(pool, spec, [(text, "42") for text in texts])
 
 
 def test_scores_come_from_the_reply_alone(server: Server):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from graded import grade_all
 from math_pairs import EQUAL, UNEQUAL, UNSEEN
 from needs import needs_package
 
@@ -24,7 +25,7 @@ def pool() -> Iterator[GraderPool]:
 
 def through(pool: GraderPool, pairs: list[tuple[str, str]]) -> list[float | None]:
     """Verdicts of texts and references."""
-    return [result.value for result in pool.grade_all(MATH, pairs)]
+    return [result.value for result in grade_all(pool, MATH, pairs)]
 
 
 def completion(answer: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graded import grade_all
 from sessions import is_gone, processes_of
 from until import wait_until
 
@@ -48,7 +49,7 @@ def pool() -> Iterator[GraderPool]:
 
 
 def endings(pool: GraderPool, texts: list[str]) -> list[str]:
-    graded = pool.grade_all(OBEY, [(text, "") for text in texts])
+    graded = grade_all(pool, OBEY, [(text, "") for text in texts])
     assert all((result.value is None) == (result.reason is not None) for result in graded)
     return [result.reason or ("right" if result.value else "wrong") for result in graded]
 
@@ -78,14 +79,14 @@ FORGED = (
 @needs_linux
 def test_forged_replies_cost_their_own_verdicts():
     with GraderPool(num_workers=len(FORGED), timeout_s=100.0) as pool:
-        graded = pool.grade_all(OBEY, [(f"forge {reply}", str(number)) for number, reply in enumerate(FORGED)])
+        graded = grade_all(pool, OBEY, [(f"forge {reply}", str(number)) for number, reply in enumerate(FORGED)])
     assert [(each.value, each.reason) for each in graded] == [(None, "crash")] * len(FORGED)
 
 
 def test_coroutine_functions_wait_together_and_keep_their_event_loop(tmp_path: Path):
     settings = {"folder": str(tmp_path), "num": 64}
     with GraderPool(timeout_s=100) as pool:
-        graded = pool.grade_all(GraderSpec(name="hostile_graders:wait_for_others", settings=settings), [("", "")] * 80)
+        graded = grade_all(pool, GraderSpec(name="hostile_graders:wait_for_others", settings=settings), [("", "")] * 80)
     assert {result.value for result in graded} == {1.0}
 
 
@@ -125,7 +126,7 @@ def test_grader_gets_thinking_and_its_tags_only_if_it_takes_them(pool: GraderPoo
     expected = {"same": [1, 1, 0, 0], "same_after": [1, 0, 0, 1], "same_tagged": [1, 0, 0, 1]}
     for name, values in expected.items():
         spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
-        graded = {each.key: each.value for each in pool.grade_all(spec, texts)}
+        graded = {each.key: each.value for each in grade_all(pool, spec, texts)}
         assert [graded[place] for place in range(4)] == values, name
 
 
@@ -136,7 +137,7 @@ def test_grader_gets_thinking_and_its_tags_only_if_it_takes_them(pool: GraderPoo
     ids=lambda text: f"{text[:8]!a}x{len(text)}",
 )
 def test_odd_texts_arrive_as_they_are(pool: GraderPool, text: str):
-    graded = pool.grade_all(SAME, [(text, text)] * 4)
+    graded = grade_all(pool, SAME, [(text, text)] * 4)
     assert [result.value for result in graded] == [True] * 4
 
 
@@ -177,7 +178,7 @@ def test_unusable_grader_is_one_sentence(
 def test_the_children_load_none_of_the_trainers_packages(pool: GraderPool):
     spec = GraderSpec(name="hostile_graders:module_is_loaded")
     names = ["torch", "numpy", "pydantic", "scalerl.graders.rules"]
-    graded = pool.grade_all(spec, [(name, "") for name in names])
+    graded = grade_all(pool, spec, [(name, "") for name in names])
     assert [result.value for result in graded] == [False, False, False, True]
 
 
@@ -218,7 +219,8 @@ print('once')
 def last(text, answer): print('noise'); return text[-1] == answer
 if __name__ == '__main__':
     pool, obey = GraderPool(num_workers=2, timeout_s=600, cpu_limit_s=600), GraderSpec(name='hostile_graders:obey')
-    print(pool.grade_all(GraderSpec(name='script:last'), [('so 3', '3')])[0].value)
+    pool.submit('', GraderSpec(name='script:last'), 'so 3', '3')
+    print(pool.poll(100)[0].value)
     for text in ('right', 'sleep', 'spin'): pool.submit(text, obey, text, '')
     print(pool.poll(100)[0].value, *pool.pids, flush=True)
     input()

@@ -8,6 +8,7 @@ from typing import Any
 from contracts.requests import make_request
 from fake_engine import FakeEngine
 
+from scalerl.config.parts import EnvironmentSettings
 from scalerl.environments.protocol import Step
 from scalerl.environments.steps import InProcess, Session
 from scalerl.environments.turns import Playing, TurnsEngine
@@ -94,7 +95,9 @@ def playing(
     start: Any, settings: Mapping[str, Any] | None = None, *, where: type[InProcess] = InProcess, **rules: Any
 ) -> Playing:
     steps = where(Session(start, settings or {}))
-    return Playing(name="own", steps=steps, observe=observe, opened=opened, **rules)
+    own = {"num_tokens": rules.pop("num_tokens")} if "num_tokens" in rules else {}
+    chosen = EnvironmentSettings(name="own", **rules)
+    return Playing(settings=chosen, steps=steps, observe=observe, opened=opened, **own)
 
 
 def turns_engine(

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,21 +61,22 @@ class EnvironmentSpec:
     def of(cls, task: Task) -> "EnvironmentSpec":
         return cls(settings=task.environment, chat=task.prompt.chat, thinking_end=task.answer.thinking_end)
 
-    @property
-    def may_hang(self) -> bool:
-        """Whether it needs separate processes, because it runs a user's code or waits for the model's programs.
 
-        False if the recipe trusts it (in_process), or if it is an object that exists only in this process.
-        """
-        paths = self.settings.own.get("tools", ()) if self.settings.name == _SEVERAL else (self.settings.name,)
-        own = [path for path in paths if ":" in path or path in ("python", _HARNESS)]
-        own += self.settings.own.get("servers", ()) if self.settings.name == _SEVERAL else ()
-        return bool(own) and not self.settings.in_process and not any(map(is_local, own))
+def is_limited(settings: EnvironmentSettings) -> bool:
+    """Return whether steps have limits in separate processes: for a user's code, and what waits for other programs.
+
+    False if the recipe trusts it (in_process), or if it is an object that exists only in this process.
+    """
+    paths, servers = _parts(settings)
+    own = [*servers, *(path for path in paths if ":" in path or path in ("python", _HARNESS))]
+    return bool(own) and not settings.in_process and not any(map(is_local, own))
 
 
-def is_limited(task: Task) -> bool:
-    """Return whether the steps of a task's environment have limits, because they run in separate processes."""
-    return EnvironmentSpec.of(task).may_hang and os.name == "posix"
+def _parts(settings: EnvironmentSettings) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the names or import paths of an environment's tools, or its own, and the URLs of its tool servers."""
+    if settings.name != _SEVERAL:
+        return (settings.name,), ()
+    return settings.own.get("tools", ()), settings.own.get("servers", ())
 
 
 def has_tools(settings: EnvironmentSettings) -> bool:
@@ -92,11 +92,10 @@ def find(spec: EnvironmentSpec) -> Session:
         return Session(Tools, {**used, "call_format": call_format or Plain()})
     if name == _HARNESS:
         path = own.pop("program", "")
-        if not isinstance(path, str) or ":" not in path or settings.in_process or os.name != "posix":
+        if not isinstance(path, str) or ":" not in path or settings.in_process:
             raise RecipeError(
                 'environment.program must be the import path of a function, such as "mine:play", that calls the model '
-                "through the OpenAI SDK; each conversation runs in its own process, so in_process cannot be true, and "
-                "Linux or macOS is needed"
+                "through the OpenAI SDK; each conversation runs in its own process, so in_process cannot be true"
             )
         program = import_function(path)
         _check_call(path, program, (None,), own, "program(problem, *, settings)")
@@ -126,8 +125,7 @@ def _check_call(
 def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
     """Return the tools of an environment by name."""
     own = {key: value for key, value in settings.own.items() if key not in _OF_TOOLS}
-    paths = settings.own.get("tools", ()) if settings.name == _SEVERAL else (settings.name,)
-    servers = settings.own.get("servers", ()) if settings.name == _SEVERAL else ()
+    paths, servers = _parts(settings)
     if not (paths or servers) or not all(isinstance(path, str) for path in (*paths, *servers)):
         raise RecipeError(
             f'environment.tools must list tools or import paths, such as ["calculator", "mine:look_up"]; built-in '
@@ -167,46 +165,42 @@ def build_playing(task: Task, text: Text, num_tokens: int) -> Playing:
 
     `num_tokens` is the size of the model's vocabulary.
     """
-    settings = task.environment
     return Playing(
-        name=settings.name,
+        settings=task.environment,
         steps=build_steps(EnvironmentSpec.of(task)),
         observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
         num_tokens=num_tokens,
-        max_turns=settings.max_turns,
-        max_tokens=settings.max_tokens,
-        rewards=settings.rewards,
-        reward_range=settings.reward_range,
     )
 
 
 def build_steps(spec: EnvironmentSpec) -> Steps:
     """Return what runs the environment: this process, or one process per conversation if it may hang or crash."""
-    session, name = find(spec), spec.settings.name
-    if not (spec.may_hang and os.name == "posix"):
+    session, settings = find(spec), spec.settings
+    if not is_limited(settings):
         return InProcess(session)
     limits = ForkLimits(
-        timeout_s=spec.settings.step_s,
-        cpu_limit_s=spec.settings.step_cpu_s,
-        memory_limit_mb=spec.settings.step_memory_mb,
+        timeout_s=settings.step_s,
+        cpu_limit_s=settings.step_cpu_s,
+        memory_limit_mb=settings.step_memory_mb,
         longest_reply=_LONGEST_REPLY,
         settings=("task.environment.step_s", "task.environment.step_cpu_s"),
     )
-    return Children(f'the process of the environment "{name}"', find, spec, limits=limits)
+    return Children(f'the process of the environment "{settings.name}"', find, spec, limits=limits)
 
 
 def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:
     """Return a function from a step to the tokens that follow a turn of the model."""
     if not task.prompt.chat:
-        return lambda step: _plain_tokens(text, step.observation + "".join(content for _, content in step.messages))
+        return lambda step: _plain_tokens(text, step)
     role = "tool" if has_tools(task.environment) else "user"
     schemas = json.loads(task.prompt.tools or "[]")
     return chat_observer(text, role=role, answer=task.answer, schemas=schemas)
 
 
-def _plain_tokens(text: Text, observation: str) -> list[int]:
-    return text.encode(text.plain([observation])[0])
+def _plain_tokens(text: Text, step: Step) -> list[int]:
+    observed = step.observation + "".join(content for _, content in step.messages)
+    return text.encode(text.plain([observed])[0])
 
 
 def offer_tools(task: Task, text: Text) -> Task:
@@ -225,8 +219,7 @@ def offer_tools(task: Task, text: Text) -> Task:
 
 def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, ...]:
     """Return the prompt of a conversation, including the opening observation."""
-    opening = step.observation
-    if not (opening or step.messages):
+    if not (step.observation or step.messages):
         return request.prompt_tokens
     if step.messages and task.prompt.chat:
         turns = [{"role": role, "content": content} for role, content in plain_turns(text, step.messages)]
@@ -238,9 +231,8 @@ def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, 
     if step.messages:
         return tuple(text.encode_prompt("".join(content for _, content in step.messages), PromptFormat()))
     if not task.prompt.chat:
-        return (*request.prompt_tokens, *_plain_tokens(text, opening))
+        return (*request.prompt_tokens, *_plain_tokens(text, step))
     asked = request.problem.asked
-    if isinstance(asked, str):
-        return tuple(text.encode_prompt(f"{asked}\n\n{opening}", task.prompt))
-    last = {**asked[-1], "content": f"{asked[-1]['content']}\n\n{opening}"}
-    return tuple(text.encode_prompt([*asked[:-1], last], task.prompt))
+    turns = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    turns = [*turns[:-1], {**turns[-1], "content": f"{turns[-1]['content']}\n\n{step.observation}"}]
+    return tuple(text.encode_prompt(turns, task.prompt))

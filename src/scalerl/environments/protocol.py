@@ -1,4 +1,4 @@
-"""The protocol of environments: an object per conversation answers the model's turns. Standard library only.
+"""The protocol of environments: an object per conversation answers the model's turns.
 
 class Guess:
     def __init__(self, problem, seed, *, most=100):       # keyword-only arguments are settings of the recipe
@@ -22,11 +22,13 @@ process (steps.py) unless the recipe sets in_process.
 """
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, with_config
+
+from scalerl.graders.values import real_number
 from scalerl.json_text import parse_json
 
 LONGEST_OBSERVATION = 100_000
@@ -37,6 +39,31 @@ Message = tuple[str, str]
 """Role and content of a turn of a chat."""
 
 
+def _encodable(text: str) -> str:
+    """Return a text with lone surrogates written as escapes, because no tokenizer accepts them."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def _json(text: str) -> str:
+    parse_json(text or "[]")
+    return text
+
+
+def _number(returned: Any) -> float:
+    if not math.isnan(number := real_number(returned)):
+        return number
+    raise TypeError(
+        f"the environment returned {returned!r:.60}, but a step returns a text, a number from 0 to 1, None, a Step, or "
+        f"gymnasium's five values"
+    )
+
+
+_Text = Annotated[str, AfterValidator(_encodable)]
+_Reward = Annotated[FiniteFloat, BeforeValidator(_number)]
+_Count = Annotated[int, Field(strict=True, ge=0)]
+_Flag = Annotated[bool, BeforeValidator(bool)]
+
+
 class Turn(str):
     """A turn of the model as text, with the sampled tokens."""
 
@@ -44,31 +71,32 @@ class Turn(str):
     log_probs: Sequence[float] = ()
 
 
+@with_config(ConfigDict(extra="forbid", revalidate_instances="always"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """An environment's response to one turn."""
 
-    observation: str = ""
+    observation: _Text = ""
     """The text that the model reads next; unused if the conversation is done."""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[tuple[_Text, _Text], ...] = ()
     """The turns of a chat that the model reads next, instead of an observation."""
-    tokens: tuple[int, ...] = ()
+    tokens: tuple[_Count, ...] = ()
     """The tokens that the model reads next, instead of either."""
-    tools: str = ""
+    tools: Annotated[_Text, AfterValidator(_json)] = ""
     """JSON with the schemas of the offered tools; only with the first messages or after a restart."""
-    restart: bool = False
+    restart: _Flag = False
     """Whether messages or tokens are a new prompt. The turns so far become a branch with the same advantage."""
-    reward: float | None = None
+    reward: _Reward | None = None
     """Reward of this turn; the recipe says how the rewards of a conversation are combined."""
-    done: bool = False
+    done: _Flag = False
     """Whether the conversation ends here. If it ends without a reward or an answer, it has no verdict."""
-    truncated: bool = False
+    truncated: _Flag = False
     """Whether it ends because of a limit; such conversations are filtered like truncated completions."""
-    answer: str | None = None
+    answer: _Text | None = None
     """The final answer, if the task's graders are to judge it."""
-    num_calls: int = 0
+    num_calls: _Count = 0
     """Number of tool calls in the turn."""
-    num_errors: int = 0
+    num_errors: _Count = 0
     """Number of these calls that failed."""
 
 
@@ -76,66 +104,28 @@ Start = Callable[..., Any]
 """A class or function (problem, seed, *, settings) that returns an object with `step`, or a class like gymnasium's."""
 
 
+_STEP = TypeAdapter(Step)
+
+
 def read_step(returned: Any) -> Step:
     """Convert the return value of an environment to a Step; TypeError or ValueError if that is impossible."""
-    if isinstance(returned, Step):
-        return _checked(returned)
-    if isinstance(returned, str):
-        return _checked(Step(observation=returned))
     if returned is None:
-        return Step(done=True)
-    if isinstance(returned, tuple) and len(returned) == 5:
+        returned = Step(done=True)
+    elif isinstance(returned, str):
+        returned = Step(observation=returned)
+    elif isinstance(returned, tuple) and len(returned) == 5:
         observation, reward, terminated, truncated, _ = returned
-        done = bool(terminated) or bool(truncated)
-        cut = bool(truncated) and not terminated
-        return _checked(Step(observation=str(observation), reward=_number(reward), done=done, truncated=cut))
-    return _checked(Step(reward=_number(returned), done=True))
+        done, cut = terminated or truncated, truncated and not terminated
+        returned = Step(observation=str(observation), reward=reward, done=done, truncated=cut)
+    elif not isinstance(returned, Step):
+        returned = Step(reward=_number(returned), done=True)
+    return checked(returned)
 
 
-def _checked(step: Step) -> Step:
-    """Check the types of a Step's fields, and make its texts encodable."""
-    messages: Any = tuple(step.messages)
-    pairs = all(isinstance(each, tuple | list) and len(each) == 2 for each in messages)
-    texts = [step.observation, step.tools, "" if step.answer is None else step.answer]
-    if not pairs or not all(isinstance(text, str) for each in (texts, *messages) for text in each):
-        raise TypeError("a Step's observation, answer and tools must be str, and its messages pairs (role, content)")
-    tokens: Any = tuple(step.tokens)
-    if not all(isinstance(token, int) and token >= 0 for token in tokens):
-        raise TypeError("a Step's tokens must be ids, whole numbers from 0")
-    if not (isinstance(step.num_calls, int) and isinstance(step.num_errors, int)):
-        raise TypeError("a Step's num_calls and num_errors must be whole numbers")
-    if step.tools:
-        parse_json(step.tools)
-    step = replace(
-        step,
-        observation=_encodable(step.observation),
-        messages=tuple((_encodable(role), _encodable(content)) for role, content in messages),
-        tokens=tokens,
-        answer=None if step.answer is None else _encodable(step.answer),
-        reward=None if step.reward is None else _number(step.reward),
-        restart=bool(step.restart),
-        done=bool(step.done),
-        truncated=bool(step.truncated),
-    )
-    length = len(step.observation) + len(tokens) + sum(len(content) for _, content in step.messages)
+def checked(given: Any) -> Step:
+    """Return a Step with valid fields, from one or from a dict; TypeError or ValueError if that is impossible."""
+    step = _STEP.validate_python(given)
+    length = len(step.observation) + len(step.tokens) + sum(len(content) for _, content in step.messages)
     if length > LONGEST_OBSERVATION:
         raise ValueError(f"the environment returned {length:,} characters or tokens: at most 100,000 are read")
-    if step.reward is not None and not math.isfinite(step.reward):
-        raise ValueError(f"the environment returned the reward {step.reward}")
     return step
-
-
-def _encodable(text: str) -> str:
-    """Return a text with lone surrogates written as escapes, because no tokenizer accepts them."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
-def _number(returned: Any) -> float:
-    # Compare by name: numpy must not be imported for an environment that does not use it.
-    is_numpy = type(returned).__module__ == "numpy"
-    if isinstance(returned, numbers.Real) or is_numpy:
-        return float(returned)
-    raise TypeError(
-        f"the environment returned {returned!r:.60}, but a step returns a text, a number from 0 to 1, None, a Step, or "
-        f"gymnasium's five values"
-    )

@@ -62,8 +62,8 @@ class ServedTool:
         return self.schema["function"]["name"]
 
     @property
-    def parameters(self) -> list[str]:
-        return list(self.schema["function"].get("parameters", {}).get("properties", {}))
+    def first_parameter(self) -> str:
+        return next(iter(self.schema["function"].get("parameters", {}).get("properties", {})), "input")
 
 
 class ToolSession:
@@ -95,7 +95,7 @@ def served_tools(url: str, api_key: str = "") -> dict[str, ServedTool]:
     server = ToolServer(**from_environment({"api_key": api_key, "url": url}, "environment.api_key"))
     try:
         tools = [ServedTool(server, schema) for schema in server.ask("tools", {})["tools"]]
-        named = {tool.name: tool for tool in tools if tool.parameters is not None}
+        named = {tool.name: tool for tool in tools if tool.first_parameter}
     except ToolServerError as error:
         raise RecipeError(f"environment.servers: {error}") from None
     except (LookupError, TypeError, AttributeError):

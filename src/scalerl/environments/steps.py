@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from scalerl.environments.protocol import Start, Step, read_step
+from scalerl.environments.protocol import Start, Step, checked, read_step
 from scalerl.graders.children import Children
 from scalerl.graders.supervisor import Reply, failure
 from scalerl.types import Problem
@@ -104,7 +104,6 @@ def read_reply(reply: Reply) -> tuple[Step, str | None, str]:
     try:
         if (reason := reply.get("reason")) is not None:
             return Step(done=True), reason, str(reply.get("error"))
-        step = reply["step"]
-        return step if isinstance(step, Step) else read_step(Step(**step)), None, ""
+        return checked(reply["step"]), None, ""
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Step(done=True), "crash", str(error)

@@ -131,9 +131,7 @@ def schema_of(name: str, tool: Tool) -> dict[str, Any]:
 
 def first_parameter(tool: Tool) -> str:
     """Return the name of a tool's first argument."""
-    if isinstance(tool, ServedTool):
-        return next(iter(tool.parameters), "input")
-    return next(iter(inspect.signature(tool).parameters))
+    return tool.first_parameter if isinstance(tool, ServedTool) else next(iter(inspect.signature(tool).parameters))
 
 
 class Tools:

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
+from scalerl.config.parts import EnvironmentSettings
 from scalerl.config.secrets import redact
 from scalerl.environments.conversation import Conversation
 from scalerl.environments.protocol import Step, Turn
@@ -25,8 +26,6 @@ from scalerl.import_path import one_line
 from scalerl.loop.seams import Engine
 from scalerl.types import Completion, Episode, Request, Work, derive_seed
 
-Rewards = Literal["last", "sum", "mean"]
-
 _WAIT_S = 0.02  # longest wait for a step while nothing is sampled
 
 
@@ -34,7 +33,7 @@ _WAIT_S = 0.02  # longest wait for a step while nothing is sampled
 class Playing:
     """An environment, and the settings of conversations with it."""
 
-    name: str
+    settings: EnvironmentSettings
     steps: Steps
     observe: Callable[[Step], Sequence[int]]
     """Returns the tokens of a step's observation after a turn of the model."""
@@ -42,13 +41,6 @@ class Playing:
     """Returns the prompt of a conversation, including the opening observation."""
     num_tokens: float = math.inf
     """Size of the vocabulary; token ids from an environment must be below it."""
-    max_turns: int = 8
-    max_tokens: int | None = None
-    """Largest number of tokens that the model may write in all turns together."""
-    rewards: Rewards = "last"
-    """How the rewards of turns are combined."""
-    reward_range: tuple[float, float] = (0.0, 1.0)
-    """The sums of rewards that count as 0 and as 1."""
     first_errors: dict[str, str] = field(default_factory=dict)
     """The first error of the environment, by name."""
 
@@ -57,13 +49,10 @@ class Playing:
 
         `rewards` are the rewards of earlier turns.
         """
-        low, high = self.reward_range
-        base, weight = 0.0, 1.0
-        if self.rewards != "last":
-            base = sum(rewards)
-        if self.rewards == "mean":
-            base, weight = base / (len(rewards) + 1), 1 / (len(rewards) + 1)
-        return (base - low) / (high - low), weight / (high - low)
+        low, high = self.settings.reward_range
+        base = 0.0 if self.settings.rewards == "last" else sum(rewards)
+        num = len(rewards) + 1 if self.settings.rewards == "mean" else 1
+        return (base / num - low) / (high - low), 1 / num / (high - low)
 
 
 _Replied = tuple[Any, Reply, float]
@@ -286,7 +275,7 @@ class TurnsEngine:
         if step.done:
             unrewarded = step.truncated and step.reward is None and step.answer is None
             return self._end(each, 0.0 if unrewarded else step.reward, answer=step.answer, truncated=step.truncated)
-        if len(each.texts) >= each.playing.max_turns:
+        if len(each.texts) >= each.playing.settings.max_turns:
             return self._end(each, step.reward or 0.0, truncated=True)
         if step.reward is not None and not begins:
             each.rewards.append(step.reward)
@@ -309,7 +298,7 @@ class TurnsEngine:
         if begins:
             conversation.open(tokens)
             tokens = ()
-        room = conversation.room(len(tokens), context=self._context, max_tokens=playing.max_tokens)
+        room = conversation.room(len(tokens), context=self._context, max_tokens=playing.settings.max_tokens)
         if room >= 1:
             conversation.observe(tokens)
             self._now.ready.append(conversation.next_request(room))
@@ -323,7 +312,7 @@ class TurnsEngine:
     def _fail(self, each: _Open, reason: str, error: str = "") -> Completion:
         """End a conversation whose environment failed. If it has no tokens, add one, which is never trained."""
         if error:
-            each.playing.first_errors.setdefault(each.playing.name, error)
+            each.playing.first_errors.setdefault(each.playing.settings.name, error)
         if not each.conversation.tokens:
             each.conversation.observe([each.conversation.request.prompt_tokens[-1]], version=self.version)
         return self._end(each, None, reason=reason)

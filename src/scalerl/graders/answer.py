@@ -1,5 +1,6 @@
 """Find the part of a completion that a grader reads: the answer after the end of thinking."""
 
+import functools
 from collections.abc import Callable
 
 from scalerl.answer_format import THINKING_END, THINKING_START
@@ -16,9 +17,8 @@ def reads_answer(grade: Callable[[str | None, str], bool | None]) -> Callable[..
     ) -> bool | None:
         return grade(answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end), answer)
 
-    # Do not use functools.wraps: the signature must be that of `grader`.
-    grader.__name__, grader.__qualname__, grader.__doc__ = grade.__name__, grade.__qualname__, grade.__doc__
-    grader.__module__ = grade.__module__
+    functools.update_wrapper(grader, grade)
+    vars(grader).pop("__wrapped__")  # The signature is that of `grader`.
     return grader
 
 

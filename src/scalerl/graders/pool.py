@@ -11,7 +11,7 @@ has its own processes.
 
 import math
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -68,13 +68,22 @@ class GraderPool:
         """Number of submitted items that poll() has not returned yet."""
         return sum(children.num_pending for _, children in self._graders)
 
-    def check(self, spec: GraderSpec) -> None:
-        """Load a grader in child processes, once; GraderError if it is unusable."""
-        self._children(spec)
+    def check(self, spec: GraderSpec) -> Children:
+        """Load a grader in child processes, once, and return these; GraderError if it is unusable."""
+        for known, children in self._graders:
+            if known == spec:
+                return children
+        name = f'the process of the grader "{spec.name}"'
+        try:
+            children = Children(name, TextGrading, spec.name, dict(spec.settings), limits=self._limits)
+        except GraderPoolError as error:
+            raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
+        self._graders.append((spec, children))
+        return children
 
     def submit(self, key: Hashable, spec: GraderSpec, text: str, answer: str) -> None:
         """Submit an item; poll() returns the result with its key."""
-        self._children(spec).give(key, (text, answer))
+        self.check(spec).give(key, (text, answer))
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
         """Return the results since the last call; wait up to `timeout` seconds for at least one."""
@@ -90,16 +99,6 @@ class GraderPool:
                 break
         return graded
 
-    def grade_all(self, spec: GraderSpec, pairs: Sequence[tuple[str, str]]) -> list[Graded]:
-        """Grade texts with their references; return the results in order. Nothing else may be pending."""
-        assert not self.num_pending
-        for number, (text, answer) in enumerate(pairs):
-            self.submit(number, spec, text, answer)
-        graded: dict[Hashable, Graded] = {}
-        while len(graded) < len(pairs):
-            graded |= {result.key: result for result in self.poll(math.inf)}
-        return [graded[number] for number in range(len(pairs))]
-
     def close(self) -> None:
         """End all child processes; pending items are dropped."""
         for _, children in self._graders:
@@ -110,18 +109,6 @@ class GraderPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _children(self, spec: GraderSpec) -> Children:
-        for known, children in self._graders:
-            if known == spec:
-                return children
-        name = f'the process of the grader "{spec.name}"'
-        try:
-            children = Children(name, TextGrading, spec.name, dict(spec.settings), limits=self._limits)
-        except GraderPoolError as error:
-            raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
-        self._graders.append((spec, children))
-        return children
 
     def _read(self, name: str, key: Hashable, reply: Reply) -> Graded:
         """Return a process's reply; an invalid one, which a grader may forge, counts as a crash."""

@@ -1,5 +1,6 @@
 """Convert a grader's return value to a number. Standard library only, because grader processes import this."""
 
+import math
 import numbers
 import re
 from dataclasses import dataclass
@@ -19,35 +20,26 @@ class Score:
 
 
 def read_score(returned: Any) -> Score:
-    """Return a grader's verdict as a Score with a numeric value, or None without a verdict; see read_value."""
-    if not isinstance(returned, Score):
-        return Score(value=read_value(returned))
-    if not isinstance(returned.outcome, str) or not _OUTCOME.fullmatch(returned.outcome):
+    """Return a grader's verdict as a Score with a number from 0 (wrong) to 1 (right), or None without a verdict.
+
+    TypeError for anything but a Score, True, False, None and real numbers from 0 to 1, numpy's too.
+    """
+    given = returned if isinstance(returned, Score) else Score(value=returned)
+    if not isinstance(given.outcome, str) or not _OUTCOME.fullmatch(given.outcome):
         raise TypeError(
-            f"the grader returned the outcome {returned.outcome!r:.60}, but an outcome is a name of lower-case "
+            f"the grader returned the outcome {given.outcome!r:.60}, but an outcome is a name of lower-case "
             f"letters, digits and underscores, at most 40"
         )
-    return Score(value=read_value(returned.value), outcome=returned.outcome)
-
-
-def read_value(returned: Any) -> float | None:
-    """Return a grader's verdict as a number from 0 (wrong) to 1 (right); None without a verdict.
-
-    True, False, numpy's bools and real numbers from 0 to 1 are allowed; TypeError for anything else.
-    """
-    if returned is None:
-        return None
-    if isinstance(returned, bool) or _is_numpy_bool(returned):
-        return float(bool(returned))
-    if isinstance(returned, numbers.Real) and 0 <= float(returned) <= 1:
-        return float(returned)
-    text = repr(returned)
+    value = None if given.value is None else real_number(given.value)
+    if value is None or 0 <= value <= 1:
+        return Score(value=value, outcome=given.outcome)
     raise TypeError(
-        f"the grader returned {text if len(text) <= 60 else text[:60] + '...'}, but a grader returns True, False, None "
-        f"or a number from 0 to 1"
+        f"the grader returned {given.value!r:.60}, but a grader returns True, False, None or a number from 0 to 1"
     )
 
 
-def _is_numpy_bool(value: Any) -> bool:
-    # Compare by name: workers must not import numpy needlessly. The type was called bool_ before numpy 2.
-    return type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+def real_number(value: Any) -> float:
+    """Return a real number or a bool, numpy's too, as a float; NaN for anything else."""
+    # Compare by name: processes must not import numpy needlessly.
+    is_number = isinstance(value, numbers.Real) or type(value).__module__ == "numpy"
+    return float(value) if is_number else math.nan

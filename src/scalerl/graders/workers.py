@@ -1,7 +1,6 @@
 """The work of a grader pool's processes: load graders by name or import path, and grade texts."""
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,20 +13,42 @@ from scalerl.graders.supervisor import Reply
 from scalerl.graders.values import read_score
 from scalerl.import_path import import_function
 
-Grade = Callable[[str, str], object]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """A grader with its settings."""
+
+    function: Callable[..., object]
+    settings: Mapping[str, Any]
+    tags: Mapping[str, str]
+    """The tags around thinking, if the function receives only the answer. Thinking that never ends is wrong."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function, or an object with a __call__ that is one."""
+        return any(map(inspect.iscoroutinefunction, (self.function, type(self.function).__call__)))
+
+    def __call__(self, text: str, answer: str, /) -> object:
+        given = answer_part(text, **self.tags) if self.tags else text
+        return False if given is None else self.function(given, answer, **self.settings)
 
 
 def load(name: str, given: Mapping[str, Any]) -> Grade:
-    """Return the grader with a name or import path, warmed up and with its settings bound; UserError if that fails.
+    """Return the grader with a name or import path, warmed up; UserError if that fails.
 
-    A grader that does not accept the tags around thinking receives only the answer.
+    A function without arguments for the tags around thinking receives only the answer.
     """
     function = import_function(name) if ":" in name else GRADERS.get(name)
     if function is None:
         raise GraderError(unknown_grader(name))
+    settings = {key: value for key, value in given.items() if key not in TAGS}
+    tags = {key: value for key, value in given.items() if key in TAGS}
     try:
-        settings = _accepted(function, given)
-        inspect.signature(function).bind("", "", **settings)
+        signature = inspect.signature(function)
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+        if taken := {key: value for key, value in tags.items() if takes_any or key in signature.parameters}:
+            settings, tags = settings | taken, {}
+        signature.bind("", "", **settings)
     except TypeError as error:
         raise GraderError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
     except ValueError:
@@ -37,37 +58,7 @@ def load(name: str, given: Mapping[str, Any]) -> Grade:
             PREPARE[name](**settings)
     except ModuleNotFoundError as error:
         raise GraderError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
-    bound = functools.partial(function, **settings)
-    tags = {tag: given[tag] for tag in TAGS if tag in given}
-    return _AnswersOnly(bound, tags) if tags and not tags.keys() & settings.keys() else bound
-
-
-@dataclass(frozen=True)
-class _AnswersOnly:
-    """A grader without arguments for tags; it receives the answer after thinking. Thinking that never ends is wrong."""
-
-    func: Callable[[str, str], object]
-    tags: Mapping[str, str]
-
-    def __call__(self, text: str, answer: str, /) -> object:
-        given = answer_part(text, **self.tags)
-        return False if given is None else self.func(given, answer)
-
-
-def is_async(grade: Grade) -> bool:
-    """Return whether a loaded grader is a coroutine function."""
-    function: Any = grade
-    while isinstance(function, functools.partial | _AnswersOnly):
-        function = function.func
-    # An instance may also have a __call__ that is a coroutine function.
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _accepted(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without tags that the function does not accept."""
-    parameters = inspect.signature(function).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {name: value for name, value in settings.items() if takes_any or name in parameters or name not in TAGS}
+    return Grade(function=function, settings=settings, tags=tags)
 
 
 class TextGrading:
@@ -76,7 +67,7 @@ class TextGrading:
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self._grade = load(name, settings)
         # One event loop for all calls in a process: clients that a grader keeps are bound to their event loop.
-        self._runner = asyncio.Runner() if is_async(self._grade) else None
+        self._runner = asyncio.Runner() if self._grade.is_async else None
         self.waits = self._runner is not None or name in WAIT
 
     def __call__(self, message: tuple[str, str]) -> Reply:

@@ -247,11 +247,11 @@ class GraderRunner:
 
     def _local_grader(self, spec: GraderSpec) -> Callable[[str, str], object]:
         """Return a grader that is an object of this process, with its settings bound."""
-        from scalerl.graders.workers import is_async, load
+        from scalerl.graders.workers import load
 
         if spec.name not in self._local:
-            self._local[spec.name] = load(spec.name, spec.settings)
-            if is_async(self._local[spec.name]):
+            self._local[spec.name] = grade = load(spec.name, spec.settings)
+            if grade.is_async:
                 raise GraderError(
                     f'"{spec.name}" is a coroutine function that cannot be imported: put it into a module, so that the '
                     f"process for such graders can import it"

@@ -123,7 +123,7 @@ def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator
         for line in part["text"].strip().splitlines() or [""]:
             yield f"  {part['by']:>11} | {line}"
     assert parts.turns is not None
-    limit = f"; task.environment.step_s = {settings.step_s:g} is the limit" if is_limited(eval_set.task) else ""
+    limit = f"; task.environment.step_s = {settings.step_s:g} is the limit" if is_limited(settings) else ""
     yield f"Its slowest step took {parts.turns.slowest_s:.2g} s{limit}"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from scalerl.errors import TaskError
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import Reference, RunLimits
-from scalerl.graders.sandbox.names import bound_by, free_names
+from scalerl.graders.sandbox.names import defined_names, free_names
 from scalerl.graders.sandbox.program_side import parses
 from scalerl.json_text import parse_json
 from scalerl.tasks.files import Entry, entries_task
@@ -153,27 +153,17 @@ def _mbpp(row: Row) -> tuple[str, Reference]:
 
 def _imports(solution: str) -> str:
     """Return the imports of a solution as code for the tests, which may use them."""
-    imports = [node for node in _statements(solution) if isinstance(node, ast.Import | ast.ImportFrom)]
+    statements = ast.parse(solution).body if parses(solution) else []
+    imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     usable = [ast.unparse(node) for node in imports if getattr(node, "module", "") != "__future__"]
     return "\n".join(f"try: {line}\nexcept ImportError: pass" for line in usable)
 
 
 def _required_names(tests: Sequence[str], setup: str, solution: str) -> tuple[str, ...]:
     """Return the names that tests use, that they neither define nor import, and that the solution defines."""
-    if not all(map(parses, (setup, *tests))):
+    if not all(map(parses, (setup, solution, *tests))):
         return ()
-    defined = {name for node in _statements(solution) for name in _bound(node)}
-    return tuple(sorted(free_names(setup, *tests) & defined))
-
-
-def _bound(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement binds, except those inside a function or class."""
-    is_scope = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    return [name for node in ([statement] if is_scope else ast.walk(statement)) for name in bound_by(node)]
-
-
-def _statements(code: str) -> list[ast.stmt]:
-    return ast.parse(code).body if parses(code) else []
+    return tuple(sorted(free_names(setup, *tests) & defined_names(solution)))
 
 
 def _cases(row: Row) -> tuple[str, Reference]:

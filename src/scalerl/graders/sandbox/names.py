@@ -1,32 +1,35 @@
-"""Find the names that Python code binds, and those that it uses without binding them, ignoring scopes."""
+"""Find the names that Python code defines, and those that it uses without defining them."""
 
 import ast
 import builtins
+import symtable
+from collections.abc import Iterator
 
 
 def free_names(*sources: str) -> set[str]:
-    """Return the names that pieces of code use but that neither they nor Python define.
+    """Return the global names that pieces of code use but that neither they nor Python define.
 
     If the code has a star import, the names are unknown, and none are returned.
     """
-    trees = [node for source in sources for node in ast.walk(ast.parse(source))]
-    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in trees):
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
         return set()
-    used = {node.id for node in trees if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return used - {name for node in trees for name in bound_by(node)} - set(dir(builtins)) - {"__name__"}
+    symbols = [symbol for source in sources for table in _tables(source) for symbol in table.get_symbols()]
+    used = {symbol.get_name() for symbol in symbols if symbol.is_global() and symbol.is_referenced()}
+    return used.difference(*map(defined_names, sources), dir(builtins), ["__name__"])
 
 
-def bound_by(node: ast.AST) -> list[str]:
-    """Return the names that a node of a syntax tree binds."""
-    match node:
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-            return [name]
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return [name]
-        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            return [name]
-        case ast.MatchMapping(rest=str(name)):
-            return [name]
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return [alias.asname or alias.name.partition(".")[0] for alias in names]
-    return []
+def defined_names(source: str) -> set[str]:
+    """Return the names that a piece of code defines as a module."""
+    symbols = [symbol for table in _tables(source) for symbol in table.get_symbols()]
+    bound = (symbol for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
+    return {symbol.get_name() for symbol in bound if symbol.is_global()}
+
+
+def _tables(source: str) -> Iterator[symtable.SymbolTable]:
+    """Yield the symbol tables of a module and of everything in it."""
+    tables = [symtable.symtable(source, "<code>", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        yield table
