@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
-from scalerl.config.recipe import ALGORITHM_RULE, NAME_RULE, RULES, SAMPLING_RULE, TASK_RULES
+from scalerl.config.recipe import MIXED_RULES, RULES, SAMPLING_RULE, TASK_RULES
 from scalerl.config.tree import known_keys
 from scalerl.errors import RecipeError
 
@@ -204,10 +204,7 @@ BROKEN = [
 
 
 def test_impossible_combinations_have_the_values_and_a_remedy():
-    remedies = {
-        rule.remedy.partition("{")[0]: rule.keys
-        for rule in (*RULES, *TASK_RULES, NAME_RULE, ALGORITHM_RULE, SAMPLING_RULE)
-    }
+    remedies = {rule.remedy.partition("{")[0]: rule.keys for rule in (*RULES, *TASK_RULES, *MIXED_RULES, SAMPLING_RULE)}
     broken: set[str] = set()
     for overrides in BROKEN:
         (sentence,) = problems(*overrides)

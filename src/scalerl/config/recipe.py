@@ -2,10 +2,11 @@
 
 import functools
 import json
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -133,20 +134,22 @@ class Recipe(Settings):
 
 
 Table = TypeVar("Table", bound=Settings)
-Part = TypeVar("Part")
 Conflict = tuple[tuple[str, ...], str]
 """Settings that cannot work together, and a sentence on how to fix that."""
 
 
 @dataclass(frozen=True)
-class Rule(Generic[Part]):
-    """A combination of settings that cannot work."""
+class Rule:
+    """A combination of settings that cannot work; it applies where all of them exist."""
 
     keys: str
     """Keys of the settings; a message begins with their values."""
-    is_broken: Callable[[Part], object]
+    is_broken: Callable[..., object]
+    """Called with these values, and those of `also`."""
     remedy: str
     """How or why to fix it; {r} is the recipe."""
+    also: str = ""
+    """Keys of further values, which a message leaves out."""
 
 
 LENGTHS = {
@@ -156,177 +159,156 @@ LENGTHS = {
 }
 """Keys of the settings whose sum is the longest completion, for each length control."""
 
+_DIVIDED = ("full", "hybrid")
+"""Values of learner.sharding with which a model is divided among ranks."""
+
 # fmt: off
-RULES: tuple[Rule[Recipe], ...] = (
+RULES: tuple[Rule, ...] = (
     Rule("pipeline.drain pipeline.push_every pipeline.max_lag",
-         lambda r: mode_name(r.pipeline) == "",
+         lambda *shown: mode_name(shown[-1]) == "",
          "set pipeline.drain = false and pipeline.push_every = 1 (PipelineRL), or pipeline.drain = true and "
-         "pipeline.max_lag = pipeline.push_every - 1 (PPO-off-policy)"),
+         "pipeline.max_lag = pipeline.push_every - 1 (PPO-off-policy)",
+         also="pipeline"),
     Rule("loss.name imitation.name kl.coefficient",
-         lambda r: r.loss.name == r.imitation.name == "none" and not r.kl.coefficient,
+         lambda loss, imitation, coefficient: loss == imitation == "none" and not coefficient,
          "nothing would be trained on: choose a loss, imitate correct completions, or set kl.coefficient"),
-    Rule("correction.low correction.high",
-         lambda r: isinstance(r.correction, parts.BandSettings | parts.SequenceMaskSettings)
-         and r.correction.low >= r.correction.high,
-         "every token would be left out"),
-    Rule("entropy.low entropy.high",
-         lambda r: isinstance(r.entropy, parts.ClipCovSettings) and r.entropy.low >= r.entropy.high,
-         "no token lies between them"),
-    Rule("curriculum.hard curriculum.easy",
-         lambda r: isinstance(r.curriculum, parts.PoolsSettings) and r.curriculum.hard >= r.curriculum.easy,
-         "a problem could be easy and hard at once"),
+    Rule("correction.low correction.high", operator.ge, "every token would be left out"),
+    Rule("entropy.low entropy.high", operator.ge, "no token lies between them"),
+    Rule("curriculum.hard curriculum.easy", operator.ge, "a problem could be easy and hard at once"),
     Rule("filter.refill filter.zero_variance",
-         lambda r: r.filter.refill and not r.filter.zero_variance,
+         lambda refill, zero_variance: refill and not zero_variance,
          "no group would be dropped, so set filter.refill = 0 or filter.zero_variance = true"),
-    Rule("length.thinking_min length.thinking_max",
-         lambda r: isinstance(r.length, parts.InterruptionSettings) and r.length.thinking_min > r.length.thinking_max,
+    Rule("length.thinking_min length.thinking_max", operator.gt,
          "the position is drawn between the two, so the first must not be above the second"),
-    Rule("length.cache length.max_length",
-         lambda r: isinstance(r.length, parts.PenaltySettings) and r.length.cache > r.length.max_length,
-         "even an empty answer would be penalised"),
-    *(Rule[Recipe](
-         f"rollout.context rollout.max_prompt_tokens {' '.join(keys)}",
-         lambda r, name=name: (
-             r.length.name == name and r.longest > r.rollout.context and "rollout.context" not in r.derived
-         ),
-         "set rollout.context = {r.longest} or shorten the others")
-      for name, keys in LENGTHS.items()),
+    Rule("length.cache length.max_length", operator.gt, "even an empty answer would be penalised"),
+    *(Rule(f"rollout.context rollout.max_prompt_tokens {' '.join(keys)}",
+           lambda context, *lengths: sum(lengths[:-1]) > context and "rollout.context" not in lengths[-1],
+           "set rollout.context = {r.longest} or shorten the others",
+           also="derived")
+      for keys in dict.fromkeys(LENGTHS.values())),
     Rule("learner.ranks learner.sharding",
-         lambda r: r.learner.sharding == "none" and r.learner.ranks > 1,
+         lambda ranks, sharding: sharding == "none" and ranks > 1,
          'set learner.sharding = "replicate" if a device can hold weights and optimiser, else "full"'),
     Rule("learner.shard_size learner.sharding learner.ranks",
-         lambda r: not _is_divided(r.learner.ranks, r.learner.shard_size)
-         if r.learner.sharding == "hybrid"
-         else r.learner.shard_size is not None,
+         lambda size, sharding, ranks: not _is_divided(ranks, size) if sharding == "hybrid" else size is not None,
          'with learner.sharding = "hybrid" learner.shard_size is a divisor of learner.ranks below it, else not set'),
     Rule("learner.context_ranks learner.sharding learner.ranks",
-         lambda r: r.learner.context_ranks > 1
-         and (r.learner.sharding != "full" or r.learner.ranks % r.learner.context_ranks),
+         lambda size, sharding, ranks: size > 1 and (sharding != "full" or ranks % size),
          'with learner.sharding = "full" learner.context_ranks is a divisor of learner.ranks, else 1'),
     Rule("kl.coefficient kl.reference.name learner.sharding",
-         lambda r: r.learner.sharding in ("full", "hybrid")
-         and not (r.reference is None or isinstance(r.reference, parts.ServerReferenceSettings)),
+         lambda _, name, sharding, used: sharding in _DIVIDED and used is not None and name != "server",
          'a second sharded model would be needed, so put the reference at a server, or set learner.sharding = '
-         '"replicate"'),
+         '"replicate"',
+         also="reference"),
     Rule("advantage.credit.name learner.sharding",
-         lambda r: r.has_critic and r.learner.sharding in ("full", "hybrid"),
+         lambda credit, sharding: credit == "gae" and sharding in _DIVIDED,
          'a critic is not divided among ranks, so set learner.sharding = "replicate"'),
     Rule("pipeline.completions_per_group advantage.credit.name",
-         lambda r: r.pipeline.completions_per_group == 1 and not r.has_critic,
+         lambda num, credit: num == 1 and credit != "gae",
          'an answer is compared with others of its group: set at least 2, or advantage.credit = "gae"'),
     Rule("pipeline.completions_per_group filter.zero_variance",
-         lambda r: r.pipeline.completions_per_group == 1 and r.has_critic and r.filter.zero_variance,
-         "one answer has no variance, so every group would be dropped: set filter.zero_variance = false"),
+         lambda num, zero_variance, credit: num == 1 and credit == "gae" and zero_variance,
+         "one answer has no variance, so every group would be dropped: set filter.zero_variance = false",
+         also="advantage.credit.name"),
     Rule("kl.reference.temperature_frac kl.reference.hint",
-         lambda r: isinstance(r.kl.reference, parts.SelfReferenceSettings)
-         and r.kl.reference.temperature_frac == 1 and not r.kl.reference.hint,
+         lambda frac, hint: frac == 1 and not hint,
          "the policy would be compared with itself: give it a hint, or kl.reference.temperature_frac below 1"),
     Rule("kl.reference.hint",
-         lambda r: isinstance(r.kl.reference, parts.SelfReferenceSettings)
-         and r.kl.reference.hint and "{prompt}" not in r.kl.reference.hint,
+         lambda hint: hint and "{prompt}" not in hint,
          "it must contain {{prompt}}, which is replaced by the problem"),
     Rule("kl.reference.name rollout.temperature",
-         lambda r: isinstance(r.kl.reference, parts.ServerReferenceSettings) and r.rollout.temperature != 1,
+         lambda name, temperature: name == "server" and temperature != 1,
          "a server's log-probs are those at temperature 1, so set rollout.temperature = 1"),
     Rule("optimizer.bits optimizer.on_host learner.sharding",
-         lambda r: r.learner.sharding in ("full", "hybrid") and (r.optimizer.bits != 32 or r.optimizer.on_host),
+         lambda bits, on_host, sharding: sharding in _DIVIDED and (bits != 32 or on_host),
          "sharding divides the optimiser among ranks already, so set optimizer.bits = 32 and optimizer.on_host = false "
          'or learner.sharding = "replicate"'),
     Rule("model.lora.bits model.lora.rank",
-         lambda r: r.model.lora.bits == 4 and not r.model.lora.rank,
+         lambda bits, rank: bits == 4 and not rank,
          "weights in 4 bits are frozen, so set model.lora.rank, or model.lora.bits = 16"),
     Rule("model.lora.bits learner.sharding",
-         lambda r: r.model.lora.bits == 4 and r.learner.sharding in ("full", "hybrid"),
+         lambda bits, sharding: bits == 4 and sharding in _DIVIDED,
          'weights in 4 bits are not divided among ranks: set learner.sharding = "replicate" or model.lora.bits = 16'),
     Rule("optimizer.on_host rollout.engine",
-         lambda r: r.optimizer.on_host and r.rollout.engine == "vllm",
+         lambda on_host, engine: on_host and engine == "vllm",
          'vLLM is checked against the model on the GPU, so set optimizer.on_host = false or rollout.engine = "torch"'),
     Rule("optimizer.on_host model.lora.rank",
-         lambda r: r.optimizer.on_host and r.model.lora.rank,
+         lambda on_host, rank: on_host and rank,
          "the optimiser of adapters is small, so set optimizer.on_host = false"),
     Rule("model.router_replay learner.context_ranks task.environment.name",
-         lambda r: r.model.router_replay and (r.learner.context_ranks > 1 or r.task.environment.name),
+         lambda replays, ranks, environment: replays and (ranks > 1 or environment),
          "experts of a divided pass or of several turns are not recorded, so set model.router_replay = false"),
     Rule("cluster.address rollout.generators",
-         lambda r: r.cluster.address and not r.rollout.generators,
+         lambda address, generators: address and not generators,
          "the cluster would sample nothing, so set rollout.generators, or leave cluster.address out"),
     Rule("rollout.max_generators rollout.generators cluster.address",
-         lambda r: r.rollout.max_generators is not None
-         and not (r.cluster.address and r.rollout.max_generators >= r.rollout.generators),
+         lambda most, generators, address: most is not None and not (address and most >= generators),
          "further generators can join only on a Ray cluster, so set cluster.address, and at least "
          "rollout.generators"),
     Rule("rollout.gpus_per_generator rollout.engine rollout.vllm.tensor_parallel",
-         lambda r: r.rollout.generator_gpus not in (
-             0, 1 if r.rollout.engine == "torch" else r.rollout.vllm.tensor_parallel
-         ),
-         "a generator has one GPU with the torch engine, rollout.vllm.tensor_parallel with vLLM, or none"),
+         lambda _, engine, parallel, gpus: gpus not in (0, 1 if engine == "torch" else parallel),
+         "a generator has one GPU with the torch engine, rollout.vllm.tensor_parallel with vLLM, or none",
+         also="rollout.generator_gpus"),
     # For files and --set only: changes by `trusting` are not checked again.
-    Rule("model.trust_remote_code",
-         lambda r: r.model.trust_remote_code,
+    Rule("model.trust_remote_code", bool,
          "no recipe may say so: code that comes with a model runs only if you say so each time, with "
          "--trust-remote-code (trust_remote_code=True in Python)"),
     Rule("rollout.vllm.engine_args",
-         lambda r: "trust_remote_code" in r.rollout.vllm.engine_args,
+         lambda arguments: "trust_remote_code" in arguments,
          "no recipe sets trust_remote_code: use --trust-remote-code"),
     Rule("task.name tasks",
-         lambda r: r.task.name and r.tasks,
+         lambda name, tasks: name and tasks,
          'a run has one task or several: move [task] to a table [tasks.NAME], or write task = "" where it is extended'),
     # Problems, evaluation sets and curves are named after tasks.
     Rule("tasks",
-         lambda r: not all(map(_is_plain, r.tasks)),
+         lambda tasks: not all(map(_is_plain, tasks)),
          "the name of a task may only have letters, digits, _ and -"),
     Rule("evaluation.sets tasks",
-         lambda r: r.evaluation.sets.keys() & (r.tasks.keys() or {"main"}),
+         lambda sets, tasks: sets.keys() & (tasks.keys() or {"main"}),
          'each task has an evaluation set of its name, the only one "main": give the others different names'),
     Rule("checkpoint.best evaluation.sets tasks",
-         lambda r: r.checkpoint.best not in ["", "none", *(r.tasks or ["main"]), *r.evaluation.sets],
+         lambda best, sets, tasks: best not in ["", "none", *(tasks or ["main"]), *sets],
          'checkpoint.best is an evaluation set: that of a task (of the only one "main"), one of evaluation.sets, or '
          '"none"'),
-    Rule("reward.correct reward.wrong",
-         lambda r: r.reward.correct <= r.reward.wrong,
-         "a correct completion must be worth more"),
-    Rule("grading.cpu_limit_s grading.timeout_s",
-         lambda r: r.grading.cpu_limit_s > r.grading.timeout_s,
+    Rule("reward.correct reward.wrong", operator.le, "a correct completion must be worth more"),
+    Rule("grading.cpu_limit_s grading.timeout_s", operator.gt,
          "the time limit would end the answer first, so raise grading.timeout_s or lower grading.cpu_limit_s"),
     Rule("budget.steps budget.gpu_hours budget.flops",
-         lambda r: all(limit is None for _, limit in r.budget),
+         lambda *limits: limits == (None, None, None),
          "a run needs an end, so give at least one of them"),
     Rule("optimizer.schedule optimizer.decay_steps budget.steps",
-         lambda r: r.optimizer.schedule != "constant" and r.optimizer.decay_steps is None and r.budget.steps is None,
+         lambda schedule, *steps: schedule != "constant" and steps == (None, None),
          "the learning rate needs a number of steps to fall over: set optimizer.decay_steps, or budget.steps"),
-    Rule("sft.epochs sft.steps",
-         lambda r: r.sft.epochs is not None and r.sft.steps is not None,
-         "set one of the two"),
+    Rule("sft.epochs sft.steps", lambda *given: None not in given, "set one of the two"),
 )
-TASK_RULES: tuple[Rule[parts.TaskSettings], ...] = (
+TASK_RULES: tuple[Rule, ...] = (
     Rule("grader graders",
-         lambda task: task.grader and task.graders,
+         lambda grader, graders: grader and graders,
          "a task has one grader or several, so move the one to a table of its own in graders"),
     Rule("graders",
-         lambda task: task.graders and not any(grader.weight for grader in task.graders.values()),
+         lambda graders: graders and not any(grader.weight for grader in graders.values()),
          "every weight is 0, so nothing would be trained on"),
     Rule("graders",
-         lambda task: not all(map(_is_plain, task.graders)),
+         lambda graders: not all(map(_is_plain, graders)),
          "each names a column, so use only letters, digits, _ and -"),
-    Rule("environment.step_cpu_s environment.step_s",
-         lambda task: task.environment.step_cpu_s > task.environment.step_s,
+    Rule("environment.step_cpu_s environment.step_s", operator.gt,
          "the time limit would end the step first, so raise environment.step_s or lower environment.step_cpu_s"),
     Rule("environment.reward_range",
-         lambda task: task.environment.reward_range[0] >= task.environment.reward_range[1],
+         lambda ends: ends[0] >= ends[1],
          "the reward for value 1 must be above the reward for value 0"),
 )
 OF_TASKS = ("advantage", "entropy", "imitation", "kl.coefficient", "filter.zero_variance", "filter.drop_truncated")
 """Settings, or tables of settings, that may differ between tasks."""
 _TABLES_OF_TASKS = tuple(f"{name}." for name in OF_TASKS)
-ALGORITHM_RULE = Rule[parts.MixedTaskSettings](
-    "algorithm",
-    lambda task: not all(f"{key}.".startswith(_TABLES_OF_TASKS) for key, _ in leaves(task.algorithm)),
-    f"only {', '.join(OF_TASKS)} can be different for a task",
+MIXED_RULES = (
+    Rule("name", operator.not_, "set the name of the task"),
+    Rule("algorithm",
+         lambda algorithm: not all(f"{key}.".startswith(_TABLES_OF_TASKS) for key, _ in leaves(algorithm)),
+         f"only {', '.join(OF_TASKS)} can be different for a task"),
 )
-NAME_RULE = Rule[parts.TaskSettings]("name", lambda task: not task.name, "set the name of the task")
-SAMPLING_RULE = Rule[parts.EvalSampling](
+SAMPLING_RULE = Rule(
     "temperature samples_per_prompt",
-    lambda sampling: sampling.temperature == 0 and sampling.samples_per_prompt > 1,
+    lambda temperature, num: temperature == 0 and num > 1,
     "greedy samples of a prompt are all the same, so set samples_per_prompt = 1 or raise the temperature",
 )
 # fmt: on
@@ -338,18 +320,27 @@ def conflicts(r: Recipe) -> Iterator[Conflict]:
     for table, task in {**r.task_tables, **r.eval_tables}.items():
         yield from _broken(TASK_RULES, task, table)
     for name, task in r.tasks.items():
-        yield from _broken([NAME_RULE], task, f"tasks.{name}")
-        yield from _broken([ALGORITHM_RULE], task, f"tasks.{name}")
+        yield from _broken(MIXED_RULES, task, f"tasks.{name}")
     for table, sampling in r.evaluation.sampling_of_sets():
         yield from _broken([SAMPLING_RULE], sampling, table)
 
 
-def _broken(rules: Sequence[Rule[Part]], part: Part, table: str = "") -> Iterator[Conflict]:
+def _broken(rules: Sequence[Rule], part: object, table: str = "") -> Iterator[Conflict]:
     for rule in rules:
-        if rule.is_broken(part):
-            values = {dotted(table, key): value_at(part, key) for key in rule.keys.split()}
+        keys = rule.keys.split()
+        if not all(_has(part, key) for key in keys):
+            continue
+        values = {dotted(table, key): value_at(part, key) for key in keys}
+        if rule.is_broken(*values.values(), *(value_at(part, key) for key in rule.also.split())):
             stated = ", ".join(f"{key} {_with_verb(value)}" for key, value in values.items())
             yield tuple(values), f"{stated}: {rule.remedy.format(r=part)}"
+
+
+def _has(part: Any, key: str) -> bool:
+    """Return whether a table has this setting: another choice of an axis, or a user's function, may not."""
+    table, _, name = key.rpartition(".")
+    owner = type(value_at(part, table) if table else part)
+    return name in getattr(owner, "model_fields", getattr(owner, "_fields", ()))
 
 
 def _with_verb(value: Any) -> str:
