@@ -14,6 +14,14 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from scalerl.errors import RecipeError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Item = TypeVar("Item")
+Listed = Annotated[tuple[Item, ...], Field(strict=False)]
+"""A list in a file."""
 
 
 class Settings(BaseModel):
@@ -48,11 +56,11 @@ Axis = Annotated[
 
 
 class LoraSettings(Settings):
-    rank: int = Field(default=0, ge=0)
+    rank: Whole = 0
     """Rank of the adapters that are trained instead of the model's weights; 0 trains the weights."""
-    alpha: float = Field(default=32.0, gt=0)
+    alpha: Positive = 32.0
     """The output of adapters is scaled by alpha / rank."""
-    targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    targets: Listed[str] = ()
     """Names of the linear layers with adapters, such as ["q_proj", "v_proj"]; empty for all but the head."""
     bits: Literal[16, 4] = 16
     """Bits of the frozen weights under adapters: 16 keeps the dtype of the model's files, 4 rounds all linear layers
@@ -91,7 +99,7 @@ class GraderSettings(Settings):
 
     name: str
     """Name or import path of the grader."""
-    weight: float = Field(default=1.0, ge=0)
+    weight: NotNegative = 1.0
     """Weight of the grader in the mean of values; with 0, its values are only reported."""
 
 
@@ -102,9 +110,9 @@ class EnvironmentSettings(Settings):
 
     name: str = ""
     """Name of an environment, or import path of a class or function; if empty, a single completion is the answer."""
-    max_turns: int = Field(default=8, ge=1)
+    max_turns: Count = 8
     """Largest number of turns of the model; a conversation that needs more is truncated."""
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: Count | None = None
     """Largest number of tokens that the model may write in all turns together ([length] limits each turn); if not set,
     as many as fit into rollout.context with the prompt and the observations."""
     rewards: Literal["last", "sum", "mean"] = "last"
@@ -117,7 +125,7 @@ class EnvironmentSettings(Settings):
     step_s: float = Field(default=60.0, gt=0, le=86400)
     """Time limit in seconds for a step of an environment in its own process; a conversation that exceeds it has no
     verdict. `train --check` measures the time of steps."""
-    step_cpu_s: float = Field(default=30.0, gt=0)
+    step_cpu_s: Positive = 30.0
     """Limit in seconds on the CPU time of a step, which does not depend on the machine's load."""
     step_memory_mb: int = Field(default=1024, ge=16, le=2**20)
     """Limit on the memory of a conversation in addition to the environment's imports, on Linux."""
@@ -165,7 +173,7 @@ class TaskSettings(Settings):
 class MixedTaskSettings(TaskSettings):
     """One of several tasks of a run."""
 
-    weight: float = Field(default=1.0, gt=0)
+    weight: Positive = 1.0
     """How often its problems are drawn, relative to the weights of the other tasks."""
     algorithm: dict[str, Any] = Field(default_factory=dict)
     """Settings that differ for this task: those of advantage, entropy and imitation, kl.coefficient,
@@ -174,7 +182,7 @@ class MixedTaskSettings(TaskSettings):
 
 class NoPositiveResamplingSettings(Settings):
     name: Literal["no_positive_resampling"] = "no_positive_resampling"
-    threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
+    threshold: Share = 0.9
     """Problems with at least this pass rate are left out of later epochs."""
     history: Literal["latest", "cumulative"] = "latest"
     """Whether the pass rate is that of a problem's latest group or of all its groups."""
@@ -182,7 +190,7 @@ class NoPositiveResamplingSettings(Settings):
 
 class PoolsSettings(Settings):
     name: Literal["pools"] = "pools"
-    easy: Annotated[float, Field(gt=0, le=1)] = 0.9
+    easy: Share = 0.9
     """Problems with at least this pass rate are easy."""
     hard: Fraction = 0.0
     """Problems with at most this pass rate are hard."""
@@ -203,30 +211,30 @@ Curriculum = Axis[NoPositiveResamplingSettings | PoolsSettings | UniformSettings
 
 class InterruptionSettings(Settings):
     name: Literal["interruption"] = "interruption"
-    thinking_min: int = Field(default=10240, ge=1)
+    thinking_min: Count = 10240
     """Earliest token after which thinking is interrupted; the position is drawn for each request."""
-    thinking_max: int = Field(default=12288, ge=1)
+    thinking_max: Count = 12288
     """Latest token after which thinking is interrupted."""
     marker: str = Field(
         default="Okay, time is up. Let me stop thinking and formulate a final answer now. </think>", min_length=1
     )
     """Text forced at that position, by default the paper's. It must contain the task's thinking_end, and is never
     trained on."""
-    answer_budget: int = Field(default=2048, ge=1)
+    answer_budget: Count = 2048
     """Largest number of tokens after the end of thinking, including a forced marker."""
 
 
 class PenaltySettings(Settings):
     name: Literal["penalty"] = "penalty"
-    max_length: int = Field(default=14336, ge=1)
+    max_length: Count = 14336
     """Length at which generation ends and the penalty reaches -1."""
-    cache: int = Field(default=2048, ge=1)
+    cache: Count = 2048
     """Number of tokens before max_length over which the penalty grows."""
 
 
 class UnlimitedSettings(Settings):
     name: Literal["none"] = "none"
-    max_length: int = Field(default=14336, ge=1)
+    max_length: Count = 14336
     """Length at which generation ends."""
 
 
@@ -235,7 +243,7 @@ Length = Axis[InterruptionSettings | PenaltySettings | UnlimitedSettings]
 
 class CispoSettings(Settings):
     name: Literal["cispo"] = "cispo"
-    cap: float = Field(default=5.0, gt=0)
+    cap: Positive = 5.0
     """Absolute cap on the importance ratio (not 1 + cap); a capped token keeps its gradient."""
 
 
@@ -243,7 +251,7 @@ class DapoSettings(Settings):
     name: Literal["dapo"] = "dapo"
     clip_low: Fraction = 0.2
     """The ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(default=0.26, ge=0)
+    clip_high: NotNegative = 0.26
     """The ratio is clipped above at 1 + clip_high; if this equals clip_low, the loss is GRPO's."""
 
 
@@ -251,7 +259,7 @@ class GspoSettings(Settings):
     name: Literal["gspo"] = "gspo"
     clip_low: Fraction = 3e-3
     """The sequence ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(default=4e-3, ge=0)
+    clip_high: NotNegative = 4e-3
     """The sequence ratio is clipped above at 1 + clip_high."""
     length_normalised: bool = True
     """Whether the sequence ratio is the geometric mean of token ratios, as in the GSPO paper, or their product."""
@@ -259,7 +267,7 @@ class GspoSettings(Settings):
 
 class TisSettings(Settings):
     name: Literal["tis"] = "tis"
-    cap: float = Field(default=2.0, gt=0)
+    cap: Positive = 2.0
     """Absolute cap on the importance ratio."""
 
 
@@ -276,15 +284,15 @@ class NoCorrectionSettings(Settings):
 
 class BandSettings(Settings):
     name: Literal["band"] = "band"
-    low: float = Field(default=0.5, ge=0)
+    low: NotNegative = 0.5
     """Tokens with a smaller ratio are left out."""
-    high: float = Field(default=5.0, gt=0)
+    high: Positive = 5.0
     """Tokens with a larger ratio are left out."""
 
 
 class SequenceTruncateSettings(Settings):
     name: Literal["sequence_truncate"] = "sequence_truncate"
-    cap: float = Field(default=2.0, gt=0)
+    cap: Positive = 2.0
     """Largest ratio of a completion."""
     length_normalised: bool = False
     """Whether the ratio of a completion is the geometric mean over its tokens, or their product."""
@@ -292,9 +300,9 @@ class SequenceTruncateSettings(Settings):
 
 class SequenceMaskSettings(Settings):
     name: Literal["sequence_mask"] = "sequence_mask"
-    low: float = Field(default=0.0, ge=0)
+    low: NotNegative = 0.0
     """Completions with a smaller ratio are left out."""
-    high: float = Field(default=2.0, gt=0)
+    high: Positive = 2.0
     """Completions with a larger ratio are left out."""
     length_normalised: bool = False
     """Whether the ratio of a completion is the geometric mean over its tokens, or their product."""
@@ -309,13 +317,13 @@ class NoEntropyControlSettings(Settings):
 
 class EntropyBonusSettings(Settings):
     name: Literal["bonus"] = "bonus"
-    coefficient: float = Field(default=1e-3, gt=0)
+    coefficient: Positive = 1e-3
     """Weight of the policy's entropy relative to the reward, whose advantages have a standard deviation of 1."""
 
 
 class ClipCovSettings(Settings):
     name: Literal["clip_cov"] = "clip_cov"
-    fraction: Annotated[float, Field(gt=0, le=1)] = 2e-4
+    fraction: Share = 2e-4
     """Share of the trained tokens that lose their policy gradient, at least one token."""
     low: float = 1.0
     """Tokens may lose their gradient if their covariance of log-prob and advantage is at least this."""
@@ -332,7 +340,7 @@ class NoImitationSettings(Settings):
 
 class CorrectImitationSettings(Settings):
     name: Literal["correct"] = "correct"
-    coefficient: float = Field(default=0.1, gt=0)
+    coefficient: Positive = 0.1
     """Weight of the mean negative log-likelihood of correct completions relative to the loss."""
 
 
@@ -345,7 +353,7 @@ class K3Settings(Settings):
 
 class ReverseKlSettings(Settings):
     name: Literal["reverse"] = "reverse"
-    cap: float = Field(default=5.0, gt=0)
+    cap: Positive = 5.0
     """Absolute cap on the importance ratio in a token's term."""
 
 
@@ -371,16 +379,16 @@ class ServerReferenceSettings(Settings):
     """Name of the model at the server, which must have the same tokenizer."""
     api_key: str = ""
     """Key of the server, or "env:NAME" for an environment variable that contains it."""
-    params: float = Field(default=0.0, ge=0)
+    params: NotNegative = 0.0
     """Number of parameters by which the server's model multiplies a token, for the compute axis; 0 does not count its
     work."""
-    num_parallel: int = Field(default=16, ge=1)
+    num_parallel: Count = 16
     """Number of concurrent requests."""
 
 
 class SelfReferenceSettings(Settings):
     name: Literal["self"] = "self"
-    temperature_frac: Annotated[float, Field(gt=0, le=1)] = 1.0
+    temperature_frac: Share = 1.0
     """Temperature of the reference as a share of the sampling temperature; below 1, the policy is pulled towards its
     most likely tokens."""
     hint: str = ""
@@ -392,7 +400,7 @@ KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerRef
 
 
 class KlSettings(Settings):
-    coefficient: float = Field(default=0.0, ge=0)
+    coefficient: NotNegative = 0.0
     """Weight of a KL term, added to the loss, that pulls the policy towards a reference; 0, as in the paper, for
     none."""
     estimator: KlEstimator = K3Settings()
@@ -417,7 +425,7 @@ class TokenAverageSettings(Settings):
 
 class ConstantDenominatorSettings(Settings):
     name: Literal["constant"] = "constant"
-    denominator: float = Field(gt=0)
+    denominator: Positive
     """Number by which the sum of token losses is divided."""
 
 
@@ -456,7 +464,7 @@ class CompletionCreditSettings(Settings):
 
 class GaeSettings(Settings):
     name: Literal["gae"] = "gae"
-    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    gamma: Share = 1.0
     """Discount of the reward per token, or per turn."""
     lam: Fraction = 0.95
     """1 compares the return with the critic's value; 0 compares each value with the next one."""
@@ -466,9 +474,9 @@ class GaeSettings(Settings):
 
 class StatesSettings(Settings):
     name: Literal["states"] = "states"
-    gamma: Annotated[float, Field(gt=0, le=1)] = 0.95
+    gamma: Share = 0.95
     """Discount per turn of a conversation's value."""
-    weight: float = Field(default=1.0, ge=0)
+    weight: NotNegative = 1.0
     """Weight of the comparison of turns relative to the comparison of conversations."""
 
 
@@ -478,9 +486,9 @@ Credit = Axis[CompletionCreditSettings | GaeSettings | StatesSettings]
 class CriticSettings(Settings):
     """Settings of the critic for advantage.credit = "gae": a second model, which starts as a copy of the policy."""
 
-    lr: float | None = Field(default=None, gt=0)
+    lr: Positive | None = None
     """Learning rate of the critic; by default ten times the policy's. Its other settings are those of [optimizer]."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: Whole = 0
     """Number of first steps in which only the critic learns."""
 
 
@@ -500,19 +508,19 @@ class RewardSettings(Settings):
     wrong: float = -1.0
     """Reward of a completion with value 0; rewards in between are linear. Completions without a verdict are never
     trained on."""
-    threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
+    threshold: Share = 1.0
     """Smallest value of a correct completion, for pass rates, the curriculum and evaluations."""
 
 
 class GradingSettings(Settings):
     """Limits for graders that run in child processes: math, gym's, and users' own."""
 
-    num_workers: int = Field(default=0, ge=0)
+    num_workers: Whole = 0
     """Number of answers that a grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for
     graders that wait for servers: a judge, or a coroutine function."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
     """Time limit in seconds for an answer; if it is exceeded, the answer has no verdict."""
-    cpu_limit_s: float = Field(default=3.0, gt=0)
+    cpu_limit_s: Positive = 3.0
     """Limit in seconds on the CPU time of an answer, which does not depend on the machine's load."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
     """Limit on the memory of grading an answer in addition to the grader's imports, on Linux."""
@@ -521,7 +529,7 @@ class GradingSettings(Settings):
 class FilterSettings(Settings):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal."""
-    refill: int = Field(default=0, ge=0)
+    refill: Whole = 0
     """Replace dropped groups until a batch is full, as in DAPO, with at most this many batches of new groups per step;
     0, as in the paper, trains on the remaining groups. Sampling new groups counts as compute."""
     drop_truncated: bool = True
@@ -529,10 +537,10 @@ class FilterSettings(Settings):
 
 
 class PipelineSettings(Settings):
-    max_lag: int = Field(default=8, ge=0)
+    max_lag: Whole = 8
     """Limit on the lag between sampling and training: at most (max_lag + 1) batches are untrained at a time, so the
     mean number of steps between a group's first token and training on it is at most max_lag; 0 is synchronous."""
-    push_every: int = Field(default=1, ge=1)
+    push_every: Count = 1
     """Number of steps between two pushes of weights to the generator."""
     drain: bool = False
     """Finish everything sampled with one policy before pushing the next, so that no completion mixes policies."""
@@ -540,32 +548,32 @@ class PipelineSettings(Settings):
     """What a step waits for: "batch", the paper's rule, waits only for a full batch, so slow groups are trained late;
     "groups" also waits for every group that would otherwise become older than max_lag steps, so one slow group can stop
     training."""
-    groups_per_batch: int = Field(default=48, ge=1)
+    groups_per_batch: Count = 48
     """Number of problems per step, before any filter."""
-    completions_per_group: int = Field(default=16, ge=1)
+    completions_per_group: Count = 16
     """Number of completions per problem; at least two, because advantages compare them."""
 
 
 class OptimizerSettings(Settings):
-    lr: float = Field(default=5e-7, gt=0)
+    lr: Positive = 5e-7
     """Learning rate after the warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls after the warm-up; the paper's is constant."""
-    decay_steps: int | None = Field(default=None, ge=1)
+    decay_steps: Count | None = None
     """Number of steps until it has fallen, including the warm-up; by default budget.steps."""
     final_lr_frac: Fraction = 0.0
     """The final learning rate as a fraction of lr."""
-    warmup_steps: int = Field(default=100, ge=0)
+    warmup_steps: Whole = 100
     """Number of steps over which it rises linearly from 0."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """AdamW's decay of the mean gradient."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     """AdamW's decay of the mean squared gradient."""
-    eps: float = Field(default=1e-15, gt=0)
+    eps: Positive = 1e-15
     """AdamW's epsilon, much smaller than usual because RL gradients are small."""
-    weight_decay: float = Field(default=0.01, ge=0)
+    weight_decay: NotNegative = 0.01
     """Decoupled weight decay."""
-    grad_clip: float = Field(default=1.0, ge=0)
+    grad_clip: NotNegative = 1.0
     """Largest norm of the gradient; 0 disables clipping."""
     bits: Literal[32, 8] = 32
     """Bits per number of AdamW's two moments: 8 takes a quarter of the memory and rounds them, without bias, to about
@@ -576,7 +584,7 @@ class OptimizerSettings(Settings):
 
 
 class LearnerSettings(Settings):
-    micro_batch_tokens: int = Field(default=32768, ge=1)
+    micro_batch_tokens: Count = 32768
     """Largest number of tokens in a forward and backward pass; splitting a batch does not change its gradient."""
     share_prompts: bool = True
     """Compute a prompt once for all its completions in a pass, if that saves at least a tenth of the tokens and, on a
@@ -584,31 +592,31 @@ class LearnerSettings(Settings):
     gradient_checkpointing: Literal[True, False, "auto"] = "auto"
     """Recompute activations in the backward pass: less memory, about a third more compute, and the same gradient. auto
     does so if not all activations would fit on a GPU."""
-    ranks: int = Field(default=1, ge=1)
+    ranks: Count = 1
     """Number of processes that compute a step together, one per device; a batch is divided among them by tokens."""
     sharding: Literal["none", "replicate", "full", "hybrid"] = "none"
     """What each rank holds: replicate, a whole copy of weights and optimiser; full, a part of both (FSDP2); hybrid, a
     part of a copy that learner.shard_size ranks share. none uses only this process."""
     shard_size: int | None = Field(default=None, ge=2)
     """With hybrid sharding, the number of ranks that share a copy, such as the ranks of a node."""
-    context_ranks: int = Field(default=1, ge=1)
+    context_ranks: Count = 1
     """With full sharding, the number of neighbouring ranks that compute each pass together, to divide the activations
     of long sequences: each computes a slice of the tokens, and in attention some of the heads. A divisor of ranks."""
-    silent_s: float = Field(default=15.0, gt=0)
+    silent_s: Positive = 15.0
     """Seconds without a sign of life after which a rank counts as lost. For a rank on this machine that was not
     stopped, the limit is at least 60 s, because a long call may block its Python."""
-    start_s: float = Field(default=3600.0, gt=0)
+    start_s: Positive = 3600.0
     """Time limit in seconds for ranks to download the model, and again to load it; after this, the run ends."""
 
 
 class VllmSettings(Settings):
     """Settings of vLLM, for rollout.engine = "vllm". Other settings of [rollout] apply to all engines."""
 
-    tensor_parallel: int = Field(default=1, ge=1)
+    tensor_parallel: Count = 1
     """Number of GPUs among which every layer is divided."""
-    devices: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    devices: Listed[int] = ()
     """Numbers of the GPUs for vLLM, as many as tensor_parallel; empty for the first ones."""
-    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4
+    memory_share: Share = 0.4
     """Share of a GPU's memory for vLLM's weights and cache; increase it if the learner is on other GPUs."""
     prefix_caching: bool = True
     """Whether the completions of a problem share the cache of its prompt, for the same weights."""
@@ -623,27 +631,27 @@ class VllmSettings(Settings):
 class RolloutSettings(Settings):
     engine: Literal["torch", "vllm"] = "torch"
     """Name of the engine that samples completions."""
-    slots: int | None = Field(default=None, ge=1)
+    slots: Count | None = None
     """Number of completions sampled at the same time; by default (max_lag + 1) batches, as far as memory allows."""
-    context: int = Field(default=16384, ge=1)
+    context: Count = 16384
     """Largest number of tokens in a prompt and its completion together."""
-    max_prompt_tokens: int = Field(default=2048, ge=1)
+    max_prompt_tokens: Count = 2048
     """Problems with a longer prompt are left out."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: Positive = 1.0
     """Sampling temperature in training; the learner's log-probs use the same."""
     vllm: VllmSettings = VllmSettings()
     """Settings of vLLM, if it is the engine."""
-    generators: int = Field(default=0, ge=0)
+    generators: Whole = 0
     """Number of engines that sample while the learner trains, each on its own devices and with slots / generators
     slots. 0 means one engine; the torch engine then runs in turns with the learner on the learner's device."""
-    max_generators: int | None = Field(default=None, ge=1)
+    max_generators: Count | None = None
     """Largest number of generators on a cluster that gains and loses nodes: the run begins with `generators`, and more
     join while there is room. If not set, none join."""
-    gpus_per_generator: int | None = Field(default=None, ge=0)
+    gpus_per_generator: Whole | None = None
     """GPUs per generator; by default 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
-    max_replacements: int = Field(default=10, ge=0)
+    max_replacements: Whole = 10
     """Number of generators that may be replaced within an hour because they died or hung; one more ends the run."""
-    silent_s: float = Field(default=15.0, gt=0)
+    silent_s: Positive = 15.0
     """Seconds without an answer after which a generator is replaced."""
 
     @property
@@ -664,13 +672,13 @@ class ClusterSettings(Settings):
 class EvalSetSettings(TaskSettings):
     """A further evaluation set; unset values, except the number of problems, are as for other sets."""
 
-    num_prompts: int | None = Field(default=None, ge=1)
+    num_prompts: Count | None = None
     """Number of problems in this set; by default all rows of a file or data set, or 1000 of a generated task."""
-    samples_per_prompt: int | None = Field(default=None, ge=1)
+    samples_per_prompt: Count | None = None
     """Number of completions per problem of this set."""
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: NotNegative | None = None
     """Sampling temperature of this set; 0 is greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Share | None = None
     """Sample this set from the smallest set of tokens with this probability."""
 
 
@@ -683,15 +691,15 @@ class EvalSampling(NamedTuple):
 
 
 class EvaluationSettings(Settings):
-    every: int = Field(default=100, ge=1)
+    every: Count = 100
     """Number of steps between two evaluations; there is always one before the first step."""
-    num_prompts: int = Field(default=1000, ge=1)
+    num_prompts: Count = 1000
     """Number of problems of the task that are withheld from training for evaluation."""
-    samples_per_prompt: int = Field(default=16, ge=1)
+    samples_per_prompt: Count = 16
     """Number of completions per problem; the reported value is the mean of `correct`."""
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: NotNegative = 1.0
     """Sampling temperature; 0 is greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Share = 1.0
     """Sample from the smallest set of tokens with this probability."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Selects the withheld problems and the sampling noise; runs with equal seeds can be compared per prompt."""
@@ -716,20 +724,20 @@ class EvaluationSettings(Settings):
 class BudgetSettings(Settings):
     """The run ends when the first limit is reached; at least one must be set."""
 
-    steps: int | None = Field(default=None, ge=1)
+    steps: Count | None = None
     """Number of optimiser steps."""
-    gpu_hours: float | None = Field(default=None, gt=0)
+    gpu_hours: Positive | None = None
     """Number of devices held x hours of training, for generators and learners together; without GPUs, CPU hours."""
-    flops: float | None = Field(default=None, gt=0)
+    flops: Positive | None = None
     """Floating-point operations of generators and learner."""
 
 
 class CheckpointSettings(Settings):
-    every: int = Field(default=100, ge=1)
+    every: Count = 100
     """Number of steps between two checkpoints."""
-    every_minutes: float = Field(default=5.0, gt=0)
+    every_minutes: Positive = 5.0
     """Largest number of minutes between two checkpoints, which limits the loss when a run is killed."""
-    keep: int = Field(default=2, ge=1)
+    keep: Count = 2
     """Number of latest checkpoints that are kept."""
     best: str = ""
     """Evaluation set whose best checkpoint is also kept, saved when it is evaluated; by default the set of the first
@@ -750,13 +758,13 @@ class SftSettings(Settings):
     new_tokens: Literal["none", "characters", "words"] = "none"
     """Tokens to add to the tokenizer: unknown characters of the demonstrations ("characters"), or these and words that
     take several tokens ("words"). A new model always has all characters."""
-    lr: float | None = Field(default=None, gt=0)
+    lr: Positive | None = None
     """Largest learning rate; by default 3e-5, the paper's, or 2e-3 for a new model."""
-    epochs: float | None = Field(default=None, gt=0)
+    epochs: Positive | None = None
     """Number of passes over the demonstrations; by default 4, as in the paper, unless steps is set."""
-    steps: int | None = Field(default=None, ge=1)
+    steps: Count | None = None
     """Number of optimiser steps, instead of epochs; by default 5000 for a new model."""
-    batch_tokens: int | None = Field(default=None, ge=1)
+    batch_tokens: Count | None = None
     """Number of tokens per step, including prompts; by default 2 million or an eighth of an epoch, whichever is
     smaller, or 9000 for a new model."""
     warmup_frac: Fraction = 0.04
@@ -764,12 +772,12 @@ class SftSettings(Settings):
     num_demonstrations: int | None = Field(default=None, ge=2)
     """Largest number of demonstrations; by default all of a file, 10,000 of a generated task, or 250,000 for a new
     model."""
-    num_heldout: int = Field(default=4000, ge=1)
+    num_heldout: Count = 4000
     """Number of held-out demonstrations, which only measure the loss; at most a tenth of all."""
-    ngram_words: int = Field(default=13, ge=0)
+    ngram_words: Whole = 13
     """Leave out demonstrations whose prompt shares this many consecutive words with an evaluation problem, or equals a
     shorter one; 0 leaves out none."""
-    trivial_samples: int = Field(default=0, ge=0)
+    trivial_samples: Whole = 0
     """Leave out demonstrations of trivial prompts, which the starting model answers correctly in each of this many
     samples; 0 leaves out none and samples nothing. Not used for a new model."""
     max_tokens: int | None = Field(default=12288, ge=2)

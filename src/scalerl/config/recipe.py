@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -76,9 +76,9 @@ class Recipe(Settings):
     """How often the run is saved."""
     sft: parts.SftSettings = parts.SftSettings()
     """How `scalerl sft` makes a base model from the task's demonstrations; not used by training."""
-    sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
+    sinks: parts.Listed[parts.SinkName] = ()
     """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
-    derived: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    derived: parts.Listed[str] = ()
     """Settings that are derived from the model and the problems when a run starts (`train --check` shows them). A
     setting that you set is removed from the list."""
 

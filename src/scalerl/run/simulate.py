@@ -34,7 +34,7 @@ from scalerl import store
 from scalerl.config import Recipe, Settings, mode_name
 from scalerl.config.load import read_table
 from scalerl.config.messages import described
-from scalerl.config.parts import PipelineSettings
+from scalerl.config.parts import Count, NotNegative, PipelineSettings, Positive, Share
 from scalerl.errors import UsageError
 from scalerl.loop.slots import expected_lag
 
@@ -49,37 +49,37 @@ class Rates(Settings):
 
     description: str = ""
     """Where the numbers come from."""
-    slots: int = Field(ge=1)
+    slots: Count
     """Completions that a generator samples at a time."""
     decode_s: Annotated[tuple[Pair, ...], Field(strict=False, min_length=1)]
     """Pairs of (active completions, seconds for one token of each); linear in between, constant outside."""
-    chunk: int = Field(default=1, ge=1)
+    chunk: Count = 1
     """Tokens that a generator samples before it checks which completions have ended."""
-    prompt_s: float = Field(default=0.0, ge=0)
+    prompt_s: NotNegative = 0.0
     """Seconds for which a generator pauses to read the prompt of a group."""
     turns: float = Field(default=1.0, ge=1)
     """Turns per conversation. Lengths count only the tokens that the model writes."""
-    turn_s: float = Field(default=0.0, ge=0)
+    turn_s: NotNegative = 0.0
     """Seconds for which a generator pauses before a further turn, to read the observation and what its cache lost."""
-    tool_s: float = Field(default=0.0, ge=0)
+    tool_s: NotNegative = 0.0
     """Seconds that an environment takes per turn."""
-    gpus_per_generator: int = Field(default=1, ge=1)
+    gpus_per_generator: Count = 1
     """GPUs that one generator holds."""
-    train_tokens_per_s: float = Field(gt=0)
+    train_tokens_per_s: Positive
     """Completion tokens that one GPU of the learner trains on per second, including the time for prompts."""
-    train_fixed_s: float = Field(default=0.0, ge=0)
+    train_fixed_s: NotNegative = 0.0
     """Seconds per step that do not depend on its tokens: the optimiser, preparing a batch."""
-    learner_efficiency: float = Field(default=1.0, gt=0, le=1)
+    learner_efficiency: Share = 1.0
     """Share of the rate per GPU that remains after each doubling of the learner's GPUs."""
-    push_s: float = Field(default=0.0, ge=0)
+    push_s: NotNegative = 0.0
     """Seconds for which the loop waits for a push of weights."""
-    copy_s: float = Field(default=0.0, ge=0)
+    copy_s: NotNegative = 0.0
     """Seconds for which a generator pauses to copy new weights."""
-    length_mean: float = Field(gt=0)
+    length_mean: Positive
     """Mean tokens per completion."""
-    length_spread: float = Field(default=0.6, ge=0)
+    length_spread: NotNegative = 0.6
     """Standard deviation of the logarithm of lengths; 0 if all are equal."""
-    length_max: int | None = Field(default=None, ge=1)
+    length_max: Count | None = None
     """Length at which completions are cut; by default the recipe's context."""
 
     def length(self, longest: int) -> float:

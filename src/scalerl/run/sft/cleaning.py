@@ -9,10 +9,11 @@ time.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from scalerl.config import Recipe, replaced
 from scalerl.run.evaluate import evaluate_all
@@ -24,6 +25,8 @@ from scalerl.types import Problem
 _WORD = re.compile(r"\w+")
 
 Ngram = tuple[str, ...]
+Drawn = Mapping[str, Sequence[Demonstration]]
+"""Demonstrations by task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +54,9 @@ class EvaluationNgrams:
     def __init__(self, problems: Mapping[str, Sequence[Problem]], length: int) -> None:
         self._length, self._sets = length, dict[Ngram, str]()
         for name, of_set in problems.items():
-            seen: dict[Ngram, int] = {}
-            for text in {_plain(problem) for problem in of_set}:
-                for ngram in self._ngrams(text):
-                    seen[ngram] = seen.get(ngram, 0) + 1
-            self._sets |= {ngram: name for ngram, num in seen.items() if num == 1}
+            texts = set(map(_plain, of_set))
+            counts = Counter(ngram for text in texts for ngram in self._ngrams(text))
+            self._sets |= {ngram: name for ngram, num in counts.items() if num == 1}
 
     def set_of(self, problem: Problem) -> str | None:
         """Return an evaluation set that shares an n-gram with the problem; None if there is none."""
@@ -74,48 +75,43 @@ def _plain(problem: Problem) -> str:
 
 
 def decontaminate(
-    drawn: Mapping[str, Sequence[Demonstration]], problems: Mapping[str, Sequence[Problem]], length: int
+    drawn: Drawn, problems: Mapping[str, Sequence[Problem]], length: int
 ) -> tuple[dict[str, list[Demonstration]], Removed]:
     """Remove demonstrations whose prompt shares `length` words in a row with an evaluation problem."""
-    ngrams, by_set, example = EvaluationNgrams(problems, length), dict[str, int](), ""
-    kept: dict[str, list[Demonstration]] = {name: [] for name in drawn}
-    for name, items in drawn.items():
-        for item in items:
-            if (of_set := ngrams.set_of(item.problem)) is None:
-                kept[name].append(item)
-            else:
-                by_set[of_set] = by_set.get(of_set, 0) + 1
-                example = example or item.problem.prompt
-    total = sum(map(len, drawn.values()))
-    num = sum(by_set.values())
-    return kept, Removed(kind="contaminated", num=num, total=total, limit=length, by_set=by_set, example=example)
+    return _without(drawn, EvaluationNgrams(problems, length).set_of, kind="contaminated", limit=length)
 
 
 def without_trivial(
-    drawn: Mapping[str, Sequence[Demonstration]], solved: Collection[Problem], num_samples: int
+    drawn: Drawn, solved: Collection[Problem], num_samples: int
 ) -> tuple[dict[str, list[Demonstration]], Removed]:
     """Remove demonstrations of problems that the model always solves."""
-    kept = {name: [item for item in items if item.problem not in solved] for name, items in drawn.items()}
-    removed = [item for items in drawn.values() for item in items if item.problem in solved]
-    total = sum(map(len, drawn.values()))
-    example = removed[0].problem.prompt if removed else ""
-    return kept, Removed(kind="trivial", num=len(removed), total=total, limit=num_samples, example=example)
+    return _without(drawn, lambda problem: "" if problem in solved else None, kind="trivial", limit=num_samples)
 
 
-def solved_problems(
-    recipe: Recipe, tasks: Mapping[str, Task], drawn: Mapping[str, Sequence[Demonstration]], num_samples: int
-) -> frozenset[Problem]:
+def _without(
+    drawn: Drawn, set_of: Callable[[Problem], str | None], **step: Any
+) -> tuple[dict[str, list[Demonstration]], Removed]:
+    """Remove demonstrations for whose problem `set_of` returns the name of a set, or "" for none."""
+    problems = [item.problem for items in drawn.values() for item in items]
+    sets = {problem: set_of(problem) for problem in problems}
+    kept = {name: [item for item in items if sets[item.problem] is None] for name, items in drawn.items()}
+    removed = [problem for problem in problems if sets[problem] is not None]
+    by_set = Counter(of_set for problem in removed if (of_set := sets[problem]))
+    example = removed[0].prompt if removed else ""
+    return kept, Removed(num=len(removed), total=len(problems), by_set=dict(by_set), example=example, **step)
+
+
+def solved_problems(recipe: Recipe, tasks: Mapping[str, Task], drawn: Drawn, num_samples: int) -> frozenset[Problem]:
     """Return the problems that the recipe's model answers correctly in each of `num_samples` samples."""
-    temperature = recipe.rollout.temperature
-    settings = {"samples_per_prompt": num_samples, "temperature": temperature, "top_p": 1.0, "sets": {}}
-    recipe = replaced(recipe, {"evaluation": replaced(recipe.evaluation, settings)})
+    settings = {"samples_per_prompt": num_samples, "temperature": recipe.rollout.temperature, "top_p": 1.0, "sets": {}}
+    recipe = replaced(recipe, {f"evaluation.{key}": value for key, value in settings.items()})
     problems = {name: [*dict.fromkeys(item.problem for item in items)] for name, items in drawn.items()}
     # Demonstrations may come without ids of problems.
     numbered = {
-        name: tuple(replace(problem, id=str(number)) for number, problem in enumerate(of_task))
+        name: replace(tasks[name], evaluation=tuple(replace(each, id=str(num)) for num, each in enumerate(of_task)))
         for name, of_task in problems.items()
     }
-    inputs = load_inputs(recipe, tasks={name: replace(tasks[name], evaluation=numbered[name]) for name in numbered})
+    inputs = load_inputs(recipe, tasks=numbered)
     with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
         results = evaluate_all(engine, inputs, step=0)
     return frozenset(

@@ -40,13 +40,13 @@ from scalerl.run.hooks import Hook, RunEnd, train
 from scalerl.run.host import environment, keep_compiled_code
 from scalerl.run.observer import RunObserver
 from scalerl.run.resume import lock_folder
-from scalerl.run.sft.cleaning import Removed, decontaminate, solved_problems, without_trivial
+from scalerl.run.sft.cleaning import Drawn, Removed, decontaminate, solved_problems, without_trivial
 from scalerl.run.sft.demonstrations import Examples, draw, encode, num_inputs, plan_batches
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.store import check_place
 from scalerl.tasks.build import build_task, build_tasks
 from scalerl.tasks.rows import hide_hub_warnings
-from scalerl.tasks.task import Demonstration, Task, shared_answer
+from scalerl.tasks.task import Task, shared_answer
 from scalerl.types import Completion, derive_seed
 
 if TYPE_CHECKING:
@@ -275,18 +275,18 @@ def load_inputs(
     ]
     if num := sum(part.num_too_long for part in encoded):
         total = sum(map(len, drawn.values()))
-        removed = (*removed, Removed(kind="too_long", num=num, total=total, limit=int(max_tokens)))
+        removed.append(Removed(kind="too_long", num=num, total=total, limit=int(max_tokens)))
     examples = Examples(
         training=[example for part in encoded for example in part.training],
         heldout=[example for part in encoded for example in part.heldout],
-        removed=removed,
+        removed=tuple(removed),
     )
     return model, text, examples
 
 
 def _with_vocabulary(
     loaded: LoadedModel | None,
-    drawn: Mapping[str, Sequence[Demonstration]],
+    drawn: Drawn,
     answer: AnswerFormat,
     settings: SftSettings,
     shape: TinyShape,
@@ -307,12 +307,9 @@ def _with_vocabulary(
     return model, Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
 
 
-def _cleaned(
-    drawn: Mapping[str, Sequence[Demonstration]], tasks: Mapping[str, Task], recipe: Recipe, *, new: bool
-) -> tuple[Mapping[str, Sequence[Demonstration]], tuple[Removed, ...]]:
+def _cleaned(drawn: Drawn, tasks: Mapping[str, Task], recipe: Recipe, *, new: bool) -> tuple[Drawn, list[Removed]]:
     """Return the demonstrations without contaminated and trivial ones, and a list of what was removed."""
-    settings = recipe.sft
-    removals: list[Removed] = []
+    settings, removals = recipe.sft, list[Removed]()
     if settings.ngram_words:
         others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
         problems = {name: task.evaluation for name, task in {**tasks, **others}.items()}
@@ -322,14 +319,15 @@ def _cleaned(
         solved = solved_problems(recipe, tasks, drawn, settings.trivial_samples)
         drawn, removed = without_trivial(drawn, solved, settings.trivial_samples)
         removals.append(removed)
+    removals = [each for each in removals if each.num]
     for name, items in drawn.items():
         if len(items) < 2:
-            words = ", ".join(f"{each.num} {each.kind}" for each in removals if each.num)
             raise TaskError(
-                f"{len(items)} demonstrations of {name} are left, and two are needed ({words}): change sft.ngram_words "
-                f"or sft.trivial_samples, or give more"
+                f"{len(items)} demonstrations of {name} are left, and two are needed "
+                f"({', '.join(f'{each.num} {each.kind}' for each in removals)}): change sft.ngram_words or "
+                f"sft.trivial_samples, or give more"
             )
-    return drawn, tuple(each for each in removals if each.num)
+    return drawn, removals
 
 
 def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
