@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -99,8 +100,8 @@ class Reader:
     """Reads settings by dotted key, with the framework's defaults, and records which keys were read."""
 
     def __init__(self, settings: Mapping[str, Any], defaults: str) -> None:
-        """`defaults` are written as the arguments of a command."""
-        self.settings, self._defaults = dict(settings), _arguments(defaults)
+        """`defaults` are written as TOML."""
+        self.settings, self._defaults = dict(settings), dict(leaves(tomllib.loads(defaults)))
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -175,8 +176,8 @@ def _trl(given: Reader) -> Iterator[Row]:
     yield _anchor(change if steps == 1 else "", one_step=steps == 1)
 
 
-_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-_LOW, _HIGH, _MODE = f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high", f"{_ACTOR}.policy_loss.loss_mode"
+_LOW, _HIGH = "actor_rollout_ref.actor.clip_ratio_low", "actor_rollout_ref.actor.clip_ratio_high"
+_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 _ESTIMATOR, _REFILLS = "algorithm.adv_estimator", "algorithm.filter_groups.enable"
 _STALE, _BYPASS = "async_training.staleness_threshold", "algorithm.rollout_correction.bypass_mode"
 
@@ -192,7 +193,7 @@ def _verl(given: Reader) -> Iterator[Row]:
     if is_cispo and low < 1:
         words = f"ratios below {1 - low:g} are raised to it; ScaleRL's CISPO has no floor"
         yield Row("loss.cap", words=words, change=f"{_LOW}=1", kind="floor")
-    averages, key = {"token-mean": "token", "seq-mean-token-mean": "sample"}, f"{_ACTOR}.loss_agg_mode"
+    averages, key = {"token-mean": "token", "seq-mean-token-mean": "sample"}, "actor_rollout_ref.actor.loss_agg_mode"
     yield Row("weights.name", key, averages.get(str(given[key]), "constant"))
     advantage = str(given[_ESTIMATOR])
     by_group = advantage == "grpo" and given.flag("algorithm.norm_adv_by_std_in_grpo")
@@ -207,15 +208,15 @@ def _verl(given: Reader) -> Iterator[Row]:
     yield Row("filter.refill", key, most)
     yield from _verl_correction(given)
     if name in ("clip_cov", "clip-cov"):
-        of = f"{_ACTOR}.policy_loss.clip_cov"
+        of = "actor_rollout_ref.actor.policy_loss.clip_cov"
         yield Row("entropy.name", _MODE, "clip_cov")
         bounds = {"fraction": f"{of}_ratio", "low": f"{of}_lb", "high": f"{of}_ub"}
         yield from (Row(f"entropy.{ours}", theirs, given.number(theirs)) for ours, theirs in bounds.items())
-    elif bonus := given.number(f"{_ACTOR}.entropy_coeff"):
-        yield Row("entropy.name", value="bonus", change=f"{_ACTOR}.entropy_coeff=0")
-        yield Row("entropy.coefficient", f"{_ACTOR}.entropy_coeff", bonus)
-    batch, key = given.number("data.train_batch_size", 1), f"{_ACTOR}.ppo_mini_batch_size"
-    steps = max(round(batch / (given.number(key, 1) or 1) * given.number(f"{_ACTOR}.ppo_epochs", 1)), 1)
+    elif bonus := given.number("actor_rollout_ref.actor.entropy_coeff"):
+        yield Row("entropy.name", value="bonus", change="actor_rollout_ref.actor.entropy_coeff=0")
+        yield Row("entropy.coefficient", "actor_rollout_ref.actor.entropy_coeff", bonus)
+    batch, key = given.number("data.train_batch_size", 1), "actor_rollout_ref.actor.ppo_mini_batch_size"
+    steps = max(round(batch / (given.number(key, 1) or 1) * given.number("actor_rollout_ref.actor.ppo_epochs", 1)), 1)
     stale = given[_STALE]
     yield Row("pipeline.push_every", key, steps if stale is None else None)
     change = f"the fully asynchronous trainer: {_STALE}, async_training.partial_rollout"
@@ -225,34 +226,29 @@ def _verl(given: Reader) -> Iterator[Row]:
         yield Row("pipeline.max_lag", words=words, kind="lag")
     if not given.flag(_BYPASS):
         yield _anchor(f"{_BYPASS}=True", one_step=stale is None and steps == 1)
-    key = f"{_ACTOR}.kl_loss_coef"
-    coefficient, uses_kl = given.number(key), given.flag(f"{_ACTOR}.use_kl_loss")
-    yield Row("kl.coefficient", key, coefficient if uses_kl else 0.0, f"{_ACTOR}.use_kl_loss=False")
-
-
-_CORRECTION = "algorithm.rollout_correction"
+    key = "actor_rollout_ref.actor.kl_loss_coef"
+    coefficient, uses_kl = given.number(key), given.flag("actor_rollout_ref.actor.use_kl_loss")
+    yield Row("kl.coefficient", key, coefficient if uses_kl else 0.0, "actor_rollout_ref.actor.use_kl_loss=False")
 
 
 def _verl_correction(given: Reader) -> Iterator[Row]:
     """Yield verl's correction: weights by sequence, or rejection; weights by token correspond to our losses."""
-    weights, rejects = str(given[f"{_CORRECTION}.rollout_is"]), str(given[f"{_CORRECTION}.rollout_rs"])
-    change = f"{_CORRECTION}.rollout_is=token {_CORRECTION}.rollout_rs=null"
+    weights = str(given["algorithm.rollout_correction.rollout_is"])
+    rejects = str(given["algorithm.rollout_correction.rollout_rs"])
+    change = "algorithm.rollout_correction.rollout_is=token algorithm.rollout_correction.rollout_rs=null"
     if rejects not in ("None", "none"):
-        key, lower = f"{_CORRECTION}.rollout_rs_threshold", f"{_CORRECTION}.rollout_rs_threshold_lower"
+        key = "algorithm.rollout_correction.rollout_rs_threshold"
+        lower = f"{key}_lower"
         # One number, or the ends of a band: "0.5_2.0".
         *first, last = str(given[key] or 2.0).split("_")
-        yield Row(
-            "correction.name",
-            f"{_CORRECTION}.rollout_rs",
-            "band" if rejects.startswith("token") else "sequence_mask",
-            change,
-        )
+        name = "band" if rejects.startswith("token") else "sequence_mask"
+        yield Row("correction.name", "algorithm.rollout_correction.rollout_rs", name, change)
         low = float(first[0]) if first else given.number(lower)
         yield Row("correction.low", key if first else lower, low)
         yield Row("correction.high", key, float(last))
     elif weights == "sequence":
-        key = f"{_CORRECTION}.rollout_is_threshold"
-        yield Row("correction.name", f"{_CORRECTION}.rollout_is", "sequence_truncate", change)
+        key = "algorithm.rollout_correction.rollout_is_threshold"
+        yield Row("correction.name", "algorithm.rollout_correction.rollout_is", "sequence_truncate", change)
         yield Row("correction.cap", key, given.number(key))
 
 
@@ -316,11 +312,25 @@ FRAMEWORKS: dict[str, Framework] = {
     "trl": Framework(
         _trl,
         "loss_type num_generations scale_rewards epsilon_high max_completion_length num_iterations",
-        "loss_type=dapo epsilon=0.2 scale_rewards=group cast_lm_head_to_fp32=False use_vllm=False num_iterations=1 "
-        "mask_truncated_completions=False max_completion_length=256 beta=0.0 num_generations=8 temperature=1.0 "
-        "learning_rate=1e-06 importance_sampling_level=token gradient_accumulation_steps=1 "
-        "vllm_importance_sampling_correction=True vllm_importance_sampling_mode=sequence_mask "
-        "vllm_importance_sampling_cap=3.0",
+        """
+        loss_type = "dapo"
+        epsilon = 0.2
+        scale_rewards = "group"
+        cast_lm_head_to_fp32 = false
+        use_vllm = false
+        num_iterations = 1
+        mask_truncated_completions = false
+        max_completion_length = 256
+        beta = 0.0
+        num_generations = 8
+        temperature = 1.0
+        learning_rate = 1e-06
+        importance_sampling_level = "token"
+        gradient_accumulation_steps = 1
+        vllm_importance_sampling_correction = true
+        vllm_importance_sampling_mode = "sequence_mask"
+        vllm_importance_sampling_cap = 3.0
+        """,
         {
             "max_completion_length": "length.max_length",
             "num_generations": "pipeline.completions_per_group",
@@ -330,26 +340,48 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "verl": Framework(
         _verl,
-        f"actor_rollout_ref {_ESTIMATOR} data.train_batch_size async_training",
-        f"{_MODE}=vanilla {_LOW}=0.2 {_HIGH}=0.2 {_ACTOR}.loss_agg_mode=token-mean {_ESTIMATOR}=gae {_REFILLS}=False "
-        f"{_ACTOR}.ppo_mini_batch_size=256 data.max_response_length=512 {_ACTOR}.kl_loss_coef=0.001 {_ROLLOUT}.n=1 "
-        f"{_ROLLOUT}.temperature=1.0 {_ACTOR}.optim.lr=1e-06 {_ACTOR}.ppo_epochs=1 {_ACTOR}.use_kl_loss=False "
-        f"algorithm.norm_adv_by_std_in_grpo=True {_BYPASS}=False data.train_batch_size=1024 "
-        f"{_CORRECTION}.rollout_is_threshold=2.0 {_ACTOR}.policy_loss.clip_cov_ratio=0.0002 "
-        f"{_ACTOR}.policy_loss.clip_cov_lb=1.0 {_ACTOR}.policy_loss.clip_cov_ub=5.0",
+        "actor_rollout_ref algorithm.adv_estimator data.train_batch_size async_training",
+        """
+        data = {train_batch_size = 1024, max_response_length = 512}
+        [algorithm]
+        adv_estimator = "gae"
+        norm_adv_by_std_in_grpo = true
+        filter_groups.enable = false
+        rollout_correction = {bypass_mode = false, rollout_is_threshold = 2.0}
+        [actor_rollout_ref]
+        rollout = {n = 1, temperature = 1.0}
+        [actor_rollout_ref.actor]
+        policy_loss = {loss_mode = "vanilla", clip_cov_ratio = 0.0002, clip_cov_lb = 1.0, clip_cov_ub = 5.0}
+        loss_agg_mode = "token-mean"
+        clip_ratio_low = 0.2
+        clip_ratio_high = 0.2
+        ppo_mini_batch_size = 256
+        ppo_epochs = 1
+        use_kl_loss = false
+        kl_loss_coef = 0.001
+        optim.lr = 1e-06
+        """,
         {
             "data.max_response_length": "length.max_length",
-            f"{_ROLLOUT}.n": "pipeline.completions_per_group",
-            f"{_ROLLOUT}.temperature": "rollout.temperature",
-            f"{_ACTOR}.optim.lr": "optimizer.lr",
+            "actor_rollout_ref.rollout.n": "pipeline.completions_per_group",
+            "actor_rollout_ref.rollout.temperature": "rollout.temperature",
+            "actor_rollout_ref.actor.optim.lr": "optimizer.lr",
         },
     ),
     "prime-rl": Framework(
         _prime_rl,
         "orchestrator trainer.loss inference.model trainer.model",
-        "trainer.loss.type=default trainer.optim.lr=1e-06 orchestrator.max_off_policy_steps=8 "
-        "orchestrator.group_size=8 orchestrator.sampling.temperature=1.0 trainer.loss.kl_tau=0.001 max_async_level=1 "
-        "orchestrator.batch_size=128 orchestrator.oversampling_factor=1.0",
+        """
+        max_async_level = 1
+        trainer.loss = {type = "default", kl_tau = 0.001}
+        trainer.optim.lr = 1e-06
+        [orchestrator]
+        max_off_policy_steps = 8
+        group_size = 8
+        batch_size = 128
+        oversampling_factor = 1.0
+        sampling.temperature = 1.0
+        """,
         {
             "orchestrator.group_size": "pipeline.completions_per_group",
             "orchestrator.rollouts_per_example": "pipeline.completions_per_group",
