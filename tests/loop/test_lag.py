@@ -103,32 +103,28 @@ def test_lag_rule_matches_its_definition(regime, seed):
 
 
 def test_invalid_calls_are_refused():
-    with pytest.raises(ValueError, match=r"push_every is 4 with max_lag = 2.*set push_every <= 3"):
+    with pytest.raises(AssertionError, match="every new group would be too old already"):
         LagRule(groups_per_batch=1, max_lag=2, push_every=4)
-    with pytest.raises(ValueError, match="groups_per_batch >= 1"):
-        LagRule(groups_per_batch=0, max_lag=2)
     roomy = LagRule(groups_per_batch=2, max_lag=0)
     roomy.submitted("a")
-    with pytest.raises(ValueError, match="'a' may not be submitted"):
+    with pytest.raises(AssertionError, match="a may not be submitted"):
         roomy.submitted("a")
     rule = LagRule(groups_per_batch=1, max_lag=0, version=5)
     rule.submitted("a")
-    with pytest.raises(ValueError, match="'b' may not be submitted"):
+    with pytest.raises(AssertionError, match="b may not be submitted"):
         rule.submitted("b")
-    with pytest.raises(ValueError, match="'b' is finished but not in flight"):
+    with pytest.raises(AssertionError, match="b was never submitted"):
         rule.finished("b", first_version=5)
     for version in (4, 6):
-        with pytest.raises(ValueError, match=rf"version {version} sampled the first token.*had version 5"):
+        with pytest.raises(AssertionError, match=f"was not sampled by version {version}"):
             rule.finished("a", first_version=version)
     rule.finished("a", first_version=5)
-    with pytest.raises(ValueError, match="came twice"):
+    with pytest.raises(AssertionError, match="came twice"):
         rule.finished("a", first_version=5)
 
 
-def test_a_checkpoint_of_other_settings_is_refused():
+def test_a_checkpoint_of_another_rule_is_refused():
     state = LagRule(groups_per_batch=1, max_lag=3, waits_for="groups").state_dict()
-    with pytest.raises(ValueError, match=r"pipeline\.max_lag = 3, not 2"):
-        LagRule(groups_per_batch=1, max_lag=2).restored(state)
     with pytest.raises(ValueError, match=r"pipeline\.waits_for = groups, not batch"):
         LagRule(groups_per_batch=1, max_lag=3, waits_for="batch").restored(state)
     del state["waits_for"]

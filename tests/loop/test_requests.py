@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from scalerl.errors import PromptError
-from scalerl.loop.requests import RequestMaker, Text
+from scalerl.loop.requests import Asked, RequestMaker, Text
 from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
@@ -33,8 +33,7 @@ def request_maker(text: Text, seed: int = 0) -> RequestMaker:
         max_tokens=40, plan=lambda seed: LengthPlan(answer_budget=seed % 7 + 30), adjust=lambda num, correct: 0.0
     )
     return RequestMaker(
-        problems={"a": PROBLEM},
-        prompt_tokens={"a": tuple(text.encode_prompt(PROBLEM.prompt, PromptFormat()))},
+        problems={"a": Asked(PROBLEM, tuple(text.encode_prompt(PROBLEM.prompt, PromptFormat())))},
         completions_per_group=3,
         temperature=0.7,
         length=length,
@@ -126,4 +125,4 @@ def test_request_seeds_depend_on_run_seed_and_group_only(text: Text):
     for request in first:
         assert request.length == maker.length.plan(request.seed)
         assert request.temperature == 0.7
-        assert (request.problem, request.prompt_tokens) == (PROBLEM, maker.prompt_tokens["a"])
+        assert (request.problem, request.prompt_tokens) == maker.problems["a"][:2]

@@ -22,19 +22,13 @@ per step at most, of which B are trained. So the mean lag of groups is at most m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 WaitsFor = Literal["batch", "groups"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Untrained:
-    finished: bool
-    first_version: int
-    """For a group in flight, a lower bound: the engine's version at its submission."""
-
-
+@dataclass(kw_only=True)
 class LagRule:
     """Decides when to submit, step and push, so that no group is trained past its deadline and none is discarded.
 
@@ -69,100 +63,76 @@ class LagRule:
     rule allows none in between, since each step lowers both of its sides by B.
     """
 
-    def __init__(
-        self,
-        *,
-        groups_per_batch: int,
-        max_lag: int,
-        push_every: int = 1,
-        drain: bool = False,
-        waits_for: WaitsFor = "batch",
-        version: int = 0,
-    ) -> None:
-        if groups_per_batch < 1 or max_lag < 0 or push_every < 1:
-            raise ValueError(
-                f"a pipeline needs groups_per_batch >= 1, max_lag >= 0 and push_every >= 1, got "
-                f"{groups_per_batch}, {max_lag} and {push_every}"
-            )
-        if push_every > max_lag + 1:
-            raise ValueError(
-                f"push_every is {push_every} with max_lag = {max_lag}: after {max_lag + 1} steps without a push every "
-                f"new group would be too old already; set push_every <= {max_lag + 1}"
-            )
-        self.groups_per_batch = groups_per_batch
-        self.max_lag = max_lag
-        self.push_every = push_every
-        self.drain = drain
-        self.waits_for: WaitsFor = waits_for
-        self._version = version
-        self._engine_version = version
-        # In the order of issue; sorting by deadline is stable, so that order breaks ties.
-        self._untrained: dict[str, _Untrained] = {}
+    groups_per_batch: int
+    max_lag: int
+    push_every: int = 1
+    drain: bool = False
+    waits_for: WaitsFor = "batch"
+    version: int = 0
+    """The number of steps taken: the version that the next step starts from."""
 
-    @property
-    def version(self) -> int:
-        """The number of steps taken: the version that the next step starts from."""
-        return self._version
-
-    @property
-    def engine_version(self) -> int:
+    def __post_init__(self) -> None:
+        assert self.push_every <= self.max_lag + 1, "after max_lag + 1 steps every new group would be too old already"
+        self.engine_version = self.version
         """The version pushed last. No token of a group submitted now is sampled by an older one."""
-        return self._engine_version
+        # The first version of each untrained group; of one in flight, a lower bound: the engine's at its submission. In
+        # the order of issue; sorting by deadline is stable, so that order breaks ties.
+        self._untrained: dict[str, int] = {}
+        self._finished: set[str] = set()
 
     @property
     def num_in_flight(self) -> int:
-        return sum(not group.finished for group in self._untrained.values())
+        return len(self._untrained) - len(self._finished)
 
     @property
     def num_finished(self) -> int:
-        return sum(group.finished for group in self._untrained.values())
+        return len(self._finished)
 
     @property
     def finished_keys(self) -> tuple[str, ...]:
         """Groups that are finished but not yet trained, in the order of issue."""
-        return tuple(key for key, group in self._untrained.items() if group.finished)
+        return tuple(key for key in self._untrained if key in self._finished)
 
     @property
     def may_submit(self) -> bool:
-        behind = self._version - self._engine_version
+        behind = self.version - self.engine_version
         return len(self._untrained) < (self.max_lag + 1 - behind) * self.groups_per_batch
 
     @property
     def push_due(self) -> bool:
-        return self._version - self._engine_version >= self.push_every
+        return self.version - self.engine_version >= self.push_every
 
     def submitted(self, key: str) -> None:
         """Record that a group was given to the engine."""
-        if not self.may_submit or key in self._untrained:
-            raise ValueError(f"group {key!r} may not be submitted: there is no room for it, or it is untrained already")
-        self._untrained[key] = _Untrained(finished=False, first_version=self._engine_version)
+        assert self.may_submit, f"{key} may not be submitted: there is no room for it"
+        assert key not in self._untrained, f"{key} may not be submitted: it is untrained already"
+        self._untrained[key] = self.engine_version
 
     def finished(self, key: str, *, first_version: int) -> None:
         """Record that a group is complete and graded; `first_version` sampled its first token."""
-        group = self._untrained.get(key)
-        if group is None or group.finished:
-            raise ValueError(f"group {key!r} is finished but not in flight: it was never submitted, or came twice")
-        if not group.first_version <= first_version <= self._version:
-            raise ValueError(
-                f"version {first_version} sampled the first token of group {key!r}, but the engine had version "
-                f"{group.first_version} when it was submitted and the learner is at {self._version} now"
-            )
-        self._untrained[key] = _Untrained(finished=True, first_version=first_version)
+        self._check_in_flight(key)
+        assert self._untrained[key] <= first_version <= self.version, (
+            f"{key} was not sampled by version {first_version}"
+        )
+        self._untrained[key] = first_version
+        self._finished.add(key)
 
     def replaced(self, key: str) -> None:
         """Record that a group in flight is complete and will not be trained: another one may be submitted.
 
         The state stays good, since no count of untrained groups rises.
         """
-        group = self._untrained.pop(key, None)
-        if group is None or group.finished:
-            raise ValueError(f"group {key!r} is replaced but not in flight: it was never submitted, or is finished")
+        self._check_in_flight(key)
+        del self._untrained[key]
+
+    def _check_in_flight(self, key: str) -> None:
+        assert key in self._untrained.keys() - self._finished, f"{key} was never submitted, or came twice"
 
     def due(self, *, last: bool = False) -> tuple[str, ...]:
         """Return the groups of the next step, or none if it must wait. `last`: no more groups will be submitted."""
         if self.drain and self.num_in_flight:
             return ()
-        finished = [key for key, group in self._untrained.items() if group.finished]
+        finished = self.finished_keys
         if len(finished) < self.groups_per_batch and not (last and not self.num_in_flight):
             return ()
         batch = sorted(finished, key=self._deadline)[: self.groups_per_batch]
@@ -171,27 +141,32 @@ class LagRule:
         taken = set(batch)
         rest = sorted(self._deadline(key) for key in self._untrained if key not in taken)
         # The condition for every j at once: with B groups per step from v + 1 on, earliest first, all are in time.
-        earliest_step = (self._version + 1 + place // self.groups_per_batch for place in range(len(rest)))
+        earliest_step = (self.version + 1 + place // self.groups_per_batch for place in range(len(rest)))
         in_time = all(deadline >= step for deadline, step in zip(rest, earliest_step, strict=True))
         return tuple(batch) if in_time else ()
 
     def trained(self, keys: Sequence[str]) -> None:
         """Record that a step took these groups, as `due` returned them; the version advances."""
         for key in keys:
-            group = self._untrained.pop(key)
-            assert group.finished, f"{key} is trained but not finished"
-            in_time = self.waits_for == "batch" or self._version - group.first_version <= self.max_lag
+            assert key in self._finished, f"{key} is trained but not finished"
+            in_time = self.waits_for == "batch" or self._deadline(key) >= self.version
             assert in_time, f"{key} is trained past its deadline"
-        self._version += 1
+            self._finished.remove(key)
+            del self._untrained[key]
+        self.version += 1
 
     def pushed(self) -> None:
         """Record that the engine samples with the learner's version from now on."""
-        self._engine_version = self._version
+        self.engine_version = self.version
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a resumed run, in JSON types, without groups in flight: they are submitted again."""
-        finished = [[key, group.first_version] for key, group in self._untrained.items() if group.finished]
-        return {**self._settings(), "version": self._version, "engine_version": self._engine_version, "kept": finished}
+        return {
+            "waits_for": self.waits_for,
+            "version": self.version,
+            "engine_version": self.engine_version,
+            "kept": [[key, self._untrained[key]] for key in self.finished_keys],
+        }
 
     def restored(self, state: Mapping[str, Any]) -> Self:
         """Return a rule with the same settings in the state that `state_dict` returned, with nothing in flight.
@@ -199,27 +174,17 @@ class LagRule:
         The engine's version stays the one pushed last, although a new engine has newer weights: it is still a lower
         bound, and pushes stay at the same steps.
         """
-        for name, value in self._settings().items():
-            # Checkpoints made before there was a choice have no waits_for.
-            if (saved := state.get(name, "groups")) != value:
-                raise ValueError(
-                    f"the checkpoint was made with pipeline.{name} = {saved}, not {value}; resume with the same"
-                )
-        rule = type(self)(**self._settings(), version=state["version"])
-        rule._engine_version = state["engine_version"]
-        rule._untrained = {
-            key: _Untrained(finished=True, first_version=first_version) for key, first_version in state["kept"]
-        }
+        # The recipe's settings are those of the first attempt. Checkpoints made before there was a choice have no
+        # waits_for, and neither have their recipes.
+        if (saved := state.get("waits_for", "groups")) != self.waits_for:
+            raise ValueError(
+                f"the checkpoint was made with pipeline.waits_for = {saved}, not {self.waits_for}; resume with the same"
+            )
+        rule = replace(self, version=state["version"])
+        rule.engine_version = state["engine_version"]
+        rule._untrained = dict(state["kept"])
+        rule._finished = set(rule._untrained)
         return rule
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "groups_per_batch": self.groups_per_batch,
-            "max_lag": self.max_lag,
-            "push_every": self.push_every,
-            "drain": self.drain,
-            "waits_for": self.waits_for,
-        }
-
     def _deadline(self, key: str) -> int:
-        return self._untrained[key].first_version + self.max_lag
+        return self._untrained[key] + self.max_lag

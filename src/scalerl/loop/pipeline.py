@@ -155,16 +155,9 @@ class Pipeline:
         self.lag = self.lag.restored(state.meta["lag"])
         self._refill.restore(state.meta.get("refill", {}))
         self._finished = {group.key: group for group in state.groups}
-        if self.lag.version != self._learner.version:
-            raise ValueError(
-                f"the checkpoint's pipeline is at version {self.lag.version}, its learner at {self._learner.version}"
-            )
+        assert self.lag.version == self._learner.version, "the pipeline and the learner are of different steps"
         kept, untrained = set(self.lag.finished_keys), {issued.key for issued in self._curriculum.untrained}
-        if not set(self._finished) == kept == untrained:
-            raise ValueError(
-                f"the checkpoint's parts disagree on which groups wait to be trained: it holds {len(self._finished)}, "
-                f"the lag rule counts {len(kept)} and the curriculum {len(untrained)}"
-            )
+        assert set(self._finished) == kept == untrained, "the parts disagree on which groups wait to be trained"
 
     def _submit(self) -> None:
         with self._timed("submit"):

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
@@ -219,39 +219,30 @@ def spells_special(plain: str | Sequence[Message]) -> bool:
     return _CUT in (plain if isinstance(plain, str) else "".join(text for turn in plain for text in turn.values()))
 
 
+class Asked(NamedTuple):
+    """A problem, as the requests for its completions have it."""
+
+    problem: Problem
+    prompt_tokens: tuple[int, ...]
+    environment: str = ""
+    hint_tokens: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMaker:
     """Turns the problems that a curriculum issues into requests for an engine."""
 
-    problems: Mapping[str, Problem]
-    prompt_tokens: Mapping[str, tuple[int, ...]]
-    """Both by a problem's id."""
+    problems: Mapping[str, Asked]
+    """By a problem's id."""
     completions_per_group: int
     temperature: float
     length: LengthControl
     seed: int
-    environments: Mapping[str, str] = field(default_factory=dict)
-    """The environment of each problem that has one, by the problem's id."""
-    hint_tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The prompt with a hint of each problem that has one, by the problem's id."""
 
     def requests(self, issued: Issued) -> list[Request]:
         """Return one request per completion of a group. Equal keys give equal seeds and plans, also after a resume."""
-        key = issued.key
-        problem, prompt = self.problems[issued.problem_id], self.prompt_tokens[issued.problem_id]
-        environment = self.environments.get(issued.problem_id, "")
-        hint = self.hint_tokens.get(issued.problem_id, ())
+        seeds = derive_seeds("rollout", self.seed, issued.key, num=self.completions_per_group)
+        common = {"group": issued.key, "temperature": self.temperature, **self.problems[issued.problem_id]._asdict()}
         return [
-            Request(
-                group=key,
-                index=index,
-                problem=problem,
-                prompt_tokens=prompt,
-                seed=seed,
-                length=self.length.plan(seed),
-                temperature=self.temperature,
-                environment=environment,
-                hint_tokens=hint,
-            )
-            for index, seed in enumerate(derive_seeds("rollout", self.seed, key, num=self.completions_per_group))
+            Request(index=index, seed=seed, length=self.length.plan(seed), **common) for index, seed in enumerate(seeds)
         ]

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype, code_outside, replaced
-from scalerl.config.parts import Curriculum as CurriculumSettings
-from scalerl.config.parts import LearnerSettings, ModelSettings, PipelineSettings, RewardSettings, RolloutSettings
+from scalerl.config.parts import RewardSettings, RolloutSettings
 from scalerl.environments.turns import TurnsEngine
 from scalerl.import_path import announce
 from scalerl.loop.grading import GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.refill import Refill
-from scalerl.loop.requests import RequestMaker
+from scalerl.loop.requests import Asked, RequestMaker
 from scalerl.loop.seams import Engine, Learner
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
@@ -139,7 +138,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         trust = recipe.model.trust_remote_code
         check_context_ranks(recipe.learner, load_config(recipe.model.required_path, trust_remote_code=trust))
     with ExitStack() as opened:
-        place = enter_cluster(recipe.cluster.address, recipe.learner, recipe.rollout, opened, watchdog.end)
+        place = enter_cluster(recipe, opened, watchdog.end)
         if place.on_ray and recipe.learner.sharding == "none":
             # On a cluster even a single learner is a rank.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
@@ -153,33 +152,22 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         learner: CheckpointedLearner = build_learner(inputs.model.model, recipe, place=place)
         opened.callback(learner.close)
         state = _restore(learner, earlier.checkpoint)
-        rollout = with_slots(recipe, inputs.model, place.gpus)
-        engine, meter = _build_engine(
-            recipe.model,
-            rollout,
-            recipe.learner,
-            model=inputs.model,
-            place=place,
-            weights=learner.weights,
-            # If not every step pushes, the learner's memory may be ahead of the last push.
-            borrows=recipe.pipeline.push_every == 1,
-        )
+        recipe = with_slots(recipe, inputs.model, place.gpus)
+        engine, meter = _build_engine(recipe, inputs.model, place, learner)
         opened.callback(engine.close)
         # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank
         # that dies while the loop waits for completions.
         quiet_s = QUIET_S if meter is None else math.inf
         engine = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=learner.check)
-        turns = conversing(engine, inputs, rollout)
+        turns = conversing(engine, inputs, recipe.rollout)
         if recipe.learner.sharding != "none":
             # Ranks and engines have their own copies. The driver needs only names and shapes.
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
-        make_requests = request_maker(inputs, prompts, recipe.pipeline, rollout, seed=recipe.seed, hint=recipe.hint)
-        weights = {name: task.weight for name, task in recipe.tasks.items()}
-        curriculum = build_curriculum(recipe.curriculum, prompts, weights=weights, seed=recipe.seed, state=state)
+        make_requests = request_maker(inputs, prompts, recipe)
         grading = build_grading(inputs, recipe.reward)
         pipeline = Pipeline(
             engine=turns or engine,
-            curriculum=curriculum,
+            curriculum=build_curriculum(recipe, prompts, state),
             learner=learner,
             make_requests=make_requests.requests,
             grading=WatchedGrading(grading, watchdog),
@@ -191,7 +179,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             ),
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
-        assert rollout.slots is not None
+        assert recipe.rollout.slots is not None
         return Parts(
             inputs=inputs,
             place=place,
@@ -201,7 +189,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             engine=turns or engine,
             turns=turns,
             meter=meter,
-            lag=expected_lag(rollout.slots, recipe.pipeline),
+            lag=expected_lag(recipe.rollout.slots, recipe.pipeline),
             grading=grading,
             make_requests=make_requests,
             pipeline=pipeline,
@@ -210,49 +198,39 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         )
 
 
-def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> RolloutSettings:
-    """Return [rollout] with a number of slots: the recipe's, or as many as the lag rule can fill and memory allows.
+def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> Recipe:
+    """Return the recipe with a number of slots: its own, or as many as the lag rule can fill and memory allows.
 
     `gpus` are the GPUs of the learner's ranks, if the learner is not in this process.
     """
-    rollout, slots = recipe.rollout, recipe.rollout.slots
-    if slots is None and gpus is not None:
+    if recipe.rollout.slots is not None:
+        return recipe
+    if gpus is not None:
         each = memory_of(recipe, ModelSizes.from_config(model.model.config), gpus).slots
         slots = each * max(num_generators(recipe), 1)
-    elif slots is None:
+    else:
         slots = full_slots(recipe.pipeline)
         dtype = getattr(torch, body_dtype(recipe.model, gpu=model.device.type == "cuda"))
-        most = most_slots(model, rollout, dtype)
+        most = most_slots(model, recipe.rollout, dtype)
         # Each generator has a device like this one to itself.
-        slots = slots if most is None else min(slots, most * max(rollout.generators, 1))
-    return rollout.model_copy(update={"slots": slots})
+        slots = slots if most is None else min(slots, most * max(recipe.rollout.generators, 1))
+    return replaced(recipe, {"rollout.slots": slots})
 
 
-def _build_engine(
-    settings: ModelSettings,
-    rollout: RolloutSettings,
-    learner: LearnerSettings,
-    *,
-    model: LoadedModel,
-    place: Place,
-    **fleet: Any,
-) -> tuple[Any, FleetMeter | None]:
-    """Return the engine in this process, or a fleet of engines in other processes and its meter.
-
-    `fleet` are arguments of build_fleet.
-    """
-    if rollout.generators or rollout.engine != "torch":
-        return build_fleet(model, settings, rollout, learner, place=place, **fleet)
-    if learner.sharding == "none":
-        return make_engine(model, settings, rollout), None
-    return load_engine(settings, rollout, device=str(place.computes_on)), None
+def _build_engine(recipe: Recipe, model: LoadedModel, place: Place, learner: Learner) -> tuple[Any, FleetMeter | None]:
+    """Return the engine in this process, or a fleet of engines in other processes and its meter."""
+    if recipe.rollout.generators or recipe.rollout.engine != "torch":
+        return build_fleet(model, recipe, place, learner.weights)
+    if recipe.learner.sharding == "none":
+        return make_engine(model, recipe), None
+    return load_engine(recipe, device=str(place.computes_on)), None
 
 
 def build_engine(recipe: Recipe, inputs: Inputs) -> Engine:
     """Return an engine with a copy of the model; it holds conversations if a task has an environment."""
-    rollout = with_slots(recipe, inputs.model)
-    engine = make_engine(inputs.model, recipe.model, rollout)
-    return conversing(engine, inputs, rollout) or engine
+    recipe = with_slots(recipe, inputs.model)
+    engine = make_engine(inputs.model, recipe)
+    return conversing(engine, inputs, recipe.rollout) or engine
 
 
 def conversing(engine: Engine, inputs: Inputs, rollout: RolloutSettings) -> TurnsEngine | None:
@@ -273,47 +251,34 @@ def build_grading(inputs: Inputs, reward: RewardSettings) -> GroupGrading:
     return GroupGrading(inputs.graders, judge_of, reward=reward, length=inputs.length)
 
 
-def request_maker(
-    inputs: Inputs,
-    prompts: Mapping[str, Prompts],
-    pipeline: PipelineSettings,
-    rollout: RolloutSettings,
-    *,
-    seed: int,
-    hint: str = "",
-) -> RequestMaker:
-    """Return a maker of requests for issued problems; `hint` is the setting kl.reference.hint."""
-    tokens = {problem: ids for of_task in prompts.values() for problem, ids in of_task.tokens.items()}
-    hinted = [encode_hints(inputs.tasks[name], [*of_task.tokens], hint, text=inputs.text)
-              for name, of_task in prompts.items() if hint]  # fmt: skip
+def request_maker(inputs: Inputs, prompts: Mapping[str, Prompts], recipe: Recipe) -> RequestMaker:
+    """Return a maker of requests for issued problems."""
+    problems: dict[str, Asked] = {}
+    for name, of_task in prompts.items():
+        environment = name if name in inputs.environments else ""
+        hints = encode_hints(inputs.tasks[name], [*of_task.tokens], recipe.hint, text=inputs.text)
+        problems |= {
+            problem.id: Asked(problem, tokens, environment, hints.get(problem.id, ()))
+            for problem, tokens in of_task.tokens.items()
+        }
     return RequestMaker(
-        problems={problem.id: problem for problem in tokens},
-        prompt_tokens={problem.id: ids for problem, ids in tokens.items()},
-        completions_per_group=pipeline.completions_per_group,
-        temperature=rollout.temperature,
+        problems=problems,
+        completions_per_group=recipe.pipeline.completions_per_group,
+        temperature=recipe.rollout.temperature,
         length=inputs.length,
-        seed=seed,
-        environments={problem.id: name for name in inputs.environments if name in prompts
-                      for problem in prompts[name].tokens},
-        hint_tokens={problem: ids for of_task in hinted for problem, ids in of_task.items()},
-    )  # fmt: skip
+        seed=recipe.seed,
+    )
 
 
-def build_curriculum(
-    settings: CurriculumSettings,
-    prompts: Mapping[str, Prompts],
-    *,
-    seed: int,
-    weights: Mapping[str, float] | None = None,
-    state: PipelineState | None = None,
-) -> Curriculum:
-    """Return the curriculum over the training problems, restored from `state`; `weights` are the weights of tasks."""
+def build_curriculum(recipe: Recipe, prompts: Mapping[str, Prompts], state: PipelineState | None = None) -> Curriculum:
+    """Return the curriculum over the training problems, restored from `state`."""
     ids: Any = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
+    weights = {name: task.weight for name, task in recipe.tasks.items()}
     if not weights:
         (ids,) = ids.values()
-    common = {"left_out": choose(CURRICULA, settings), "weights": weights or {}}
+    common = {"left_out": choose(CURRICULA, recipe.curriculum), "weights": weights}
     if state is None:
-        return Curriculum(ids, seed=seed, **common)
+        return Curriculum(ids, seed=recipe.seed, **common)
     return Curriculum.restore(state.meta["curriculum"], ids, **common)
 
 

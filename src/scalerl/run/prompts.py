@@ -85,7 +85,12 @@ def encode_prompts(
 
 
 def encode_hints(task: Task, problems: Sequence[Problem], hint: str, *, text: Text) -> dict[str, tuple[int, ...]]:
-    """Return each problem's prompt with a hint, by the problem's id; in a chat, the hint is in the last turn."""
+    """Return each problem's prompt with a hint, by the problem's id; in a chat, the hint is in the last turn.
+
+    Without a hint, return nothing.
+    """
+    if not hint:
+        return {}
 
     def hinted(problem: Problem) -> str | list[dict[str, str]]:
         def fill(prompt: str) -> str:
