@@ -107,7 +107,7 @@ def test_columns_are_read_as_written(tmp_path: Path, name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     "lines", [["step,reward", "1,0.5", "2,0.75"], ['{"step": 1, "reward": 0.5}', '{"step": 2, "reward": 0.75}']]
@@ -361,7 +361,7 @@ def test_pipe_is_read_and_one_without_a_writer_is_not_waited_for(tmp_path: Path)
     os.close(writing)
     assert rows(read_log(f"/dev/fd/{reading}").frame) == [{"step": 1.0, "reward": 0.5}]
     os.close(reading)
-    assert "too much or nothing came from it" in fault(Path("/dev/zero"))
+    assert "too much came from it" in fault(Path("/dev/zero"))
 
 
 def test_readers_import_nothing_heavy() -> None:

@@ -15,7 +15,7 @@ from scalerl.logs.columns import is_evaluation
 from scalerl.logs.console import console_rows
 from scalerl.logs.delimited import csv_rows
 from scalerl.logs.facts import Fact, fact, facts_of
-from scalerl.logs.frame import Frame, Placed, Row, grouped, objects
+from scalerl.logs.frame import Frame, Item, Placed, Row, grouped, objects
 from scalerl.logs.names import FILE, without_split
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows
 from scalerl.logs.places import (
@@ -166,10 +166,10 @@ def _recognised(source: Source) -> Log:
     if not path.exists():
         raise InputError(no_such_file(path))
     if path.is_dir():
-        for kind in whole_kinds(path):
-            if log := FOLDERS[kind](source, files_of(path, kind)):
-                return log
-        raise InputError(nothing_to_read(path, ()))
+        kinds = whole_kinds(path)
+        if not kinds:
+            raise InputError(nothing_to_read(path, ()))
+        return _first_readable(kinds, lambda kind: FOLDERS[kind](Source(path), files_of(path, kind)))
     for kind, reader in FILES.items():
         if (rows := reader(source)) is not None:
             return _log(source, kind, rows)
@@ -177,6 +177,17 @@ def _recognised(source: Source) -> Log:
         f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
         "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
     )
+
+
+def _first_readable(items: Sequence[Item], read: Callable[[Item], Log]) -> Log:
+    """Return the first log that can be read; raise the first fault if none can."""
+    faults: list[InputError] = []
+    for item in items:
+        try:
+            return read(item)
+        except InputError as fault:  # still being written, or damaged
+            faults.append(fault)
+    raise faults[0]
 
 
 def _log(source: Source, kind: str, rows: Placed) -> Log:
@@ -216,35 +227,25 @@ def _study_log(source: Source, files: Files) -> Log:
     return _log(source, "run", [(place, flatten(row)) for place, row in store.study_rows(source.path)])
 
 
-def _longest(source: Source, files: Files) -> Log | None:
+def _longest(source: Source, files: Files) -> Log:
     """Read the largest file that can be read, since each checkpoint repeats those before it."""
-    faults: list[InputError] = []
-    for file in sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size)):
-        try:
-            log = read_place(file)
-        except InputError as fault:  # still being written, or damaged
-            faults.append(fault)
-            continue
-        are_alike = len({file.name for file in files}) == 1 < len(files)
-        facts = facts_of("longest_history", num_files=len(files) * are_alike, file=file.parent.name)
-        return replace(log, path=source.path, facts=(*facts, *log.facts))
-    if any(file.name == "output.log" for file in files):
-        return None
-    raise faults[0]
+    log = _first_readable(
+        sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size)), read_place
+    )
+    are_alike = len({file.name for file in files}) == 1 < len(files)
+    facts = facts_of("longest_history", num_files=len(files) * are_alike, file=log.path.parent.name)
+    return replace(log, path=source.path, facts=(*facts, *log.facts))
 
 
-def _wandb_log(source: Source, files: Files) -> Log | None:
-    """Return the history of wandb's runs; None for a run of which only what it printed is there."""
-    rows = trackers.wandb_rows(source, files)
-    is_printed = any((file.parent / "files/output.log").is_file() for file in files)
-    return _log(source, "wandb", rows) if rows or not is_printed else None
+def _wandb_log(source: Source, files: Files) -> Log:
+    return _log(source, "wandb", trackers.wandb_rows(source, files))
 
 
 def _event_log(source: Source, files: Files) -> Log:
     return _log(source, "tensorboard", trackers.event_rows(source, files))
 
 
-def _step_log(source: Source, files: Files) -> Log | None:
+def _step_log(source: Source, files: Files) -> Log:
     """Return a row for each step whose evaluation is a file; several files of a step put their names before columns."""
     contents: dict[tuple[str, int], Row] = {}
     for file, step in step_files(source.path).items():
@@ -258,10 +259,10 @@ def _step_log(source: Source, files: Files) -> Log | None:
     for (run, step), parts in contents.items():
         values = flatten(next(iter(parts.values())) if is_only else parts)
         rows.append((f"step {step}", {**({"run": run} if run else {}), "step": step, **values}))
-    return _log(source, "json", rows) if rows else None
+    return _log(source, "json", rows)
 
 
-FOLDERS: dict[str, Callable[[Source, Files], Log | None]] = {
+FOLDERS: dict[str, Callable[[Source, Files], Log]] = {
     "study": _study_log,
     "run": _run_log,
     "trainer folder": _longest,

@@ -75,7 +75,7 @@ def groups(
     beside what lies in the only other folder may be of the same run: they are one group.
     """
     kinds = whole_kinds(path, direct=everything)
-    kind: Kind = "run" if kinds[:1] == ["run"] else "study" if kinds[:1] == ["study"] else "log"
+    kind: Kind = "run" if kinds == ["run"] else "study" if kinds == ["study"] else "log"
     place = Place(path, kind, depth == 0)
     if kind != "log" or not path.is_dir() or (kinds and kinds != ["a file each step"]):
         return [[place]]
@@ -107,9 +107,13 @@ def _is_open(folder: Path) -> bool:
 
 
 def whole_kinds(folder: Path, *, direct: bool = False) -> list[str]:
-    """Return the kinds of log that a folder may be as a whole, in the order of trial; none for a file."""
-    kinds = {kind: files_of(folder, kind) for kind in WHOLE if folder.is_dir()}
-    return [kind for kind, files in kinds.items() if any(_is_of(folder, file) or not direct for file in files)]
+    """Return the kinds of log that a folder may be as a whole, in the order of trial; none for a file.
+
+    One of our own folders is nothing else.
+    """
+    files = {kind: files_of(folder, kind) for kind in WHOLE if folder.is_dir()}
+    kinds = [kind for kind in files if any(_is_of(folder, file) or not direct for file in files[kind])]
+    return kinds[:1] if kinds[:1] in (["study"], ["run"]) else kinds
 
 
 def _is_of(folder: Path, file: Path) -> bool:

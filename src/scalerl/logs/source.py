@@ -4,10 +4,8 @@ import codecs
 import gzip
 import io
 import os
-import select
 import time
 import zlib
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +38,8 @@ class Source:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.facts: list[Fact] = []
+        self.is_inside = False
+        """Whether the text was printed inside the file, whose name does not say what it is then."""
         self._values = 0
         self._until = time.process_time() + _MAX_SECONDS
 
@@ -80,17 +80,10 @@ class Source:
     @cached_property
     def text(self) -> str:
         """The content as text, or what was printed in a notebook or a container; InputError for what is no text."""
-        return self._text[0]
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the text was printed inside the file, whose name does not say what it is then."""
-        return self._text[1]
-
-    @cached_property
-    def _text(self) -> tuple[str, bool]:
-        inside = printed_inside(text := _decoded(self.path, self.data))
-        return inside or text, bool(inside)
+        text = _decoded(self.path, self.data)
+        inside = printed_inside(text)
+        self.is_inside = bool(inside)
+        return inside or text
 
 
 def bounded_bytes(path: Path) -> bytes:
@@ -103,19 +96,12 @@ def bounded_bytes(path: Path) -> bytes:
 
 def _piped(path: Path) -> bytes:
     """Return what comes through a pipe or from a device. A pipe that nobody writes to is empty, and not waited for."""
-    data, descriptor = bytearray(), os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        while len(data) <= _MAX_UNPACKED:
-            with suppress(BlockingIOError):
-                if not (part := os.read(descriptor, 1 << 20)):
-                    return bytes(data)
-                data += part
-                continue
-            if not select.select([descriptor], [], [], _MAX_SECONDS)[0]:
-                break
-    finally:
-        os.close(descriptor)
-    raise InputError(f"{path} is not a file, and too much or nothing came from it: write it to a file first.")
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as pipe:
+        os.set_blocking(pipe.fileno(), True)
+        data = pipe.read(_MAX_UNPACKED + 1)
+    if len(data) > _MAX_UNPACKED:
+        raise InputError(f"{path} is not a file, and too much came from it: write it to a file first.")
+    return data
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:
@@ -134,9 +120,6 @@ def _decoded(path: Path, data: bytes) -> str:
         raise InputError(f"{path} is empty: give a file with at least a header and a few rows.")
     if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return data.decode("utf-16", errors="replace")
-    even, odd = (data[begin:4000:2].count(0) / (1 + len(data[:4000]) // 2) for begin in (0, 1))
-    if abs(even - odd) > 0.8 and len(data) > 16:
-        return data.decode("utf-16-be" if even > odd else "utf-16-le", errors="replace")
     # Output of several processes may hold NUL bytes, and a file that was cut while it was written begins with many.
     content = data.replace(b"\0", b"")
     num_binary = len(content) - len(content.translate(None, _BINARY))

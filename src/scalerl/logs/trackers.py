@@ -92,19 +92,14 @@ def event_file_rows(source: Source) -> Placed | None:
 def event_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
     """Return one row per file and step. Sub-folders are runs, or training and its evaluations where named so."""
     rows_of = {file: rows for file in files or (source.path,) if (rows := _events_by_step(file, source))}
-    folders = [*dict.fromkeys(file.parent for file in rows_of)]
+    folders = {file.parent for file in rows_of}
     label = "split" if len(folders) > 1 and are_splits(folder.name for folder in folders) else "run"
     root = source.path if source.path.is_dir() else source.path.parent
-    placed: Placed = []
-    # Files of one folder follow each other in time.
-    for file in sorted(rows_of, key=lambda file: (folders.index(file.parent), min(map(_time, rows_of[file].values())))):
-        run = {label: file.parent.relative_to(root).as_posix()}
-        placed += [(f"step {step}", {**run, **row}) for step, row in rows_of[file].items()]
-    return placed
-
-
-def _time(row: Row) -> float:
-    return row["wall_time"]
+    return [
+        (f"step {step}", {label: file.parent.relative_to(root).as_posix(), **row})
+        for file, rows in rows_of.items()
+        for step, row in rows.items()
+    ]
 
 
 def _events_by_step(file: Path, source: Source) -> dict[int, Row]:
@@ -116,9 +111,8 @@ def _events_by_step(file: Path, source: Source) -> dict[int, Row]:
         (wall_time,) = struct.unpack("<d", event.last(_EVENT_TIME, bytes(8)))
         step = event.last(_EVENT_STEP, 0)
         step -= (step >= 1 << 63) << 64
-        for value in [
-            value for summary in event.messages(_EVENT_SUMMARY) for value in summary.messages(_SUMMARY_VALUE)
-        ]:
+        values = [value for summary in event.messages(_EVENT_SUMMARY) for value in summary.messages(_SUMMARY_VALUE)]
+        for value in values:
             if (scalar := _scalar(value)) is not None:
                 row = rows.setdefault(step, {"step": step})
                 row |= {"wall_time": wall_time, value.text(_VALUE_TAG): scalar}
@@ -152,19 +146,14 @@ def _records(data: bytes, path: Path) -> Iterator[memoryview]:
         yield view[begin : begin + length]
 
 
-@functools.cache
-def _crc_table() -> list[int]:
-    table = list(range(256))
-    for _ in range(8):
-        table = [(entry >> 1) ^ (0x82F63B78 * (entry & 1)) for entry in table]
-    return table
-
-
+@functools.lru_cache(maxsize=1024)
 def _masked_crc32c(data: bytes) -> int:
     """Return the CRC-32C, rotated and offset as TFRecord stores it."""
-    crc, table = 0xFFFFFFFF, _crc_table()
+    crc = 0xFFFFFFFF
     for byte in data:
-        crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 * (crc & 1))
     crc ^= 0xFFFFFFFF
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -234,36 +223,28 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 # SQLite: trackio has one file per project and one row per step, MLflow one row per metric; both may be written to now
 
-_OPCODES_PER_CHECK = 10_000
 _SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "is_nan": ""}
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
 def sqlite_rows(source: Source) -> Placed:
-    """Return the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
+    """Return the rows of the table `metrics`, in the order in which they were logged; a view is none."""
     import sqlite3
-
-    refused: list[InputError] = []
-
-    def within_budget() -> int:
-        try:
-            source.spend()
-        except InputError as fault:
-            refused.append(fault)
-        return len(refused)
 
     try:
         with closing(_opened(source.path, source.data)) as connection:
             connection.row_factory = sqlite3.Row
-            connection.set_progress_handler(within_budget, _OPCODES_PER_CHECK)
             if not connection.execute(_METRICS).fetchall():
                 raise InputError(
                     f"{source.path} is an SQLite database without a table 'metrics', as trackio and MLflow have."
                 )
-            logged = connection.execute("SELECT * FROM metrics ORDER BY rowid")
-            return [(f"row {at}", _sqlite_row(dict(row))) for at, row in enumerate(logged, start=1)]
+            placed: Placed = []
+            for at, row in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
+                source.spend(len(row))
+                placed.append((f"row {at}", _sqlite_row(dict(row))))
+            return placed
     except sqlite3.Error as fault:
-        raise refused[0] if refused else InputError(f"{source.path} is a damaged SQLite database ({fault}).") from None
+        raise InputError(f"{source.path} is a damaged SQLite database ({fault}).") from None
 
 
 def _sqlite_row(row: Row) -> Row:
