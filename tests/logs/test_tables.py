@@ -8,7 +8,7 @@ import pytest
 from read_logs import fault, kinds, names, read, runs, write
 
 from scalerl.logs import Series
-from scalerl.logs.wrapped import printed_inside
+from scalerl.logs.wrapped import printed_by_cells
 
 REWARDS = [round(0.2 + 0.6 * step / (step + 4), 3) for step in range(12)]
 
@@ -181,7 +181,7 @@ def test_tables_of_a_notebook_are_found_in_no_time(part: str) -> None:
     html = f"<tr>{part * (100_000 // len(part))}</tr"
     cells = [{"outputs": [{"data": {"text/html": html}}]}]
     began = time.process_time()
-    printed_inside(json.dumps({"cells": cells, "nbformat": 4}))
+    printed_by_cells(json.dumps({"cells": cells, "nbformat": 4}).encode())
     assert time.process_time() - began < 2
 
 

@@ -35,6 +35,7 @@ from scalerl.logs.rules import decided
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import Source
 from scalerl.logs.tidy import tidied
+from scalerl.logs.wrapped import printed_by_cells, printed_in_rows
 
 Files = Sequence[Path]
 
@@ -170,9 +171,13 @@ def _recognised(source: Source) -> Log:
         if not kinds:
             raise InputError(nothing_to_read(path, ()))
         return _first_readable(kinds, lambda kind: FOLDERS[kind](Source(path), files_of(path, kind)))
+    if printed := printed_by_cells(source.data):
+        return _recognised(Source(path, printed))
     for kind, reader in FILES.items():
         if (rows := reader(source)) is not None:
-            return _log(source, kind, rows)
+            log = _log(source, kind, rows)
+            printed = printed_in_rows(rows)
+            return _recognised(Source(path, printed)) if printed else log
     raise InputError(
         f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
         "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."

@@ -69,12 +69,12 @@ def json_rows(source: Source) -> Placed | None:
     """Return the rows of one JSON document; None if it is not one."""
     body = source.text.strip()
     document = parse_or_none(body) if body[:1] in ("{", "[") else None
-    if document == [] or (isinstance(document, dict) and [] in document.values()):
-        return []
     if document is None and re.match(r"\[\s*[{\[\]]", body):
         raise InputError(f"{source.path} begins as a JSON list, but is not JSON: repair it.")
     tables = [] if document is None else [*_tables(document)]
     source.spend(sum(len(table.rows) for table in tables))
+    if not tables and (document == [] or (isinstance(document, dict) and [] in document.values())):
+        return []
     if not tables and isinstance(document, dict | None) and (document is None or "\n" not in body):
         return None  # lines of objects, perhaps
     if not tables:
@@ -132,10 +132,17 @@ def _rows(value: Any) -> list[Row]:
     kinds = set(map(type, value)) if isinstance(value, list) else set()
     if kinds == {dict}:
         return [metrics_of(row) for row in value]
+    if kinds == {list} and all(_is_pairs(row) for row in value):
+        return [{pair["field"]: pair["value"] for pair in row} for row in value]
     if kinds == {list} and all(len(row) in _POINTS and set(map(type, row)) <= _NUMBERS for row in value):
         return [dict(zip(_POINTS[len(row)], row, strict=True)) for row in value]
     is_numbers = bool(kinds) and kinds <= _NUMBERS and len(value) >= _MIN_VALUES
     return [{"value": cell} for cell in value] if is_numbers else []
+
+
+def _is_pairs(row: list[Any]) -> bool:
+    """Return whether a list is an object as pairs of field and value, as the queries of clouds answer."""
+    return bool(row) and all(isinstance(pair, dict) and pair.keys() >= {"field", "value"} for pair in row)
 
 
 def _named(rows: list[Row], path: tuple[str, ...], labels: Labels) -> Table:

@@ -13,7 +13,6 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Frame, Placed, frame_of
-from scalerl.logs.wrapped import printed_inside
 
 MAX_COLUMNS = 5_000
 """Columns of one log; a run with many metrics has some hundred."""
@@ -35,11 +34,13 @@ class Source:
     A damaged or hostile file ends in a sentence, not in a full memory or a hang.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, inside: str = "") -> None:
+        """`inside` is the content, where that is text which was printed inside the file."""
         self.path = path
+        self.is_inside = bool(inside)
+        """Whether the name of the file does not say what the content is."""
         self.facts: list[Fact] = []
-        self.is_inside = False
-        """Whether the text was printed inside the file, whose name does not say what it is then."""
+        self._inside = inside.encode()
         self._values = 0
         self._until = time.process_time() + _MAX_SECONDS
 
@@ -71,7 +72,7 @@ class Source:
     @cached_property
     def data(self) -> bytes:
         """The content of a file, unpacked."""
-        data = bounded_bytes(self.path)
+        data = self._inside or bounded_bytes(self.path)
         data = _unpacked(self.path, data) if data[:2] == b"\x1f\x8b" else data
         if data[:4] == b"PK\x03\x04" or data[257:262] == b"ustar":
             raise InputError(f"{self.path} is an archive or a spreadsheet: unpack it, or save the table as CSV.")
@@ -79,11 +80,8 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The content as text, or what was printed in a notebook or a container; InputError for what is no text."""
-        text = _decoded(self.path, self.data)
-        inside = printed_inside(text)
-        self.is_inside = bool(inside)
-        return inside or text
+        """The content as text; InputError for what is no text."""
+        return _decoded(self.path, self.data)
 
 
 def bounded_bytes(path: Path) -> bytes:
