@@ -167,7 +167,9 @@ def _two_heads(above: list[str], below: list[str]) -> list[str]:
     """
     if len(above) != len(below) or any(map(_is_number, [*above, *below])):
         return []
-    runs = itertools.accumulate(map(str.strip, above), lambda last, run: run or last)
+    runs: list[str] = []
+    for run in map(str.strip, above):
+        runs.append(run or (runs or [""])[-1])
     pairs = [*zip(runs, map(str.strip, below), strict=True)]
     again = {metric for _, metric in pairs if len({run for run, other in pairs if other == metric and run}) > 1}
     if not any(map(reward_rank, again)) or len({*pairs}) < len(pairs):
