@@ -68,8 +68,7 @@ def grow(run: GrowingRun, num: int) -> None:
 
 
 def link_to(board: ServedBoard, run: GrowingRun) -> str:
-    row = wait_until(lambda: [row for row in board.json("/api/runs")["runs"] if row["name"] == run.folder.name])[0]
-    return f"{board.link}#run/{row['key']}"
+    return f"{board.link}#run/{wait_until(lambda: board.runs().get(run.folder.name))}"
 
 
 def until(tab: Any, condition: str) -> None:

@@ -1,7 +1,6 @@
 """The server alone, on a board that has nothing to show: who is answered, and that nobody can hold it shut."""
 
 import functools
-import json
 import os
 import socket
 import threading
@@ -20,14 +19,14 @@ from scalerl.errors import UsageError
 from scalerl.report.board.serve import BoardServer, is_loopback, kept_token, link_to, listen
 
 TOKEN = "the-token"
-WHOLE = f"GET /api/runs?token={TOKEN} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+WHOLE = f"GET /part/list?token={TOKEN} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
 class EmptyBoard:
     """A board with nothing on it."""
 
-    def listing(self) -> bytes:
-        return b"{}"
+    def part(self, key: str) -> bytes:
+        return b"nothing"
 
     def versions(self, after: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
         time.sleep(wait_s if after else 0.0)
@@ -60,19 +59,19 @@ def test_every_request_needs_the_token(server: BoardServer):
     board = ServedBoard()
     board.link = link_to("127.0.0.1", server.server_address[1], TOKEN)
     for wrong in ("", "wrong", TOKEN[:-1]):
-        for path in ("/", "/api/runs", "/api/runs/000000000000/samples", "/api/events", "/no/such/path"):
+        for path in ("/", "/part/list", "/part/000000000000/samples", "/api/events", "/no/such/path"):
             status, headers, body = board.get(path, token=wrong)
             assert (status, b"token" in body, headers["Content-Security-Policy"][:11]) == (403, True, "default-src")
         # They are the same for everybody, and a page loads them by their names alone.
         assert board.get("/assets/board.js", token=wrong)[0] == 200
-    assert [board.get(path)[0] for path in ("/", "/api/runs", "/no/such/path")] == [200, 200, 404]
+    assert [board.get(path)[0] for path in ("/", "/part/list", "/no/such/path")] == [200, 200, 404]
 
 
 @needs_another_user
 def test_other_users_of_the_machine_are_refused(server: BoardServer):
     program = "print([urllib.request.urlopen(address).status for address in sys.argv[1:]])"
     ask = functools.partial(run_as_another, program, imports="urllib.request, encodings.idna")
-    address = f"http://127.0.0.1:{server.server_address[1]}/api/runs"
+    address = f"http://127.0.0.1:{server.server_address[1]}/part/list"
     assert "HTTP Error 403" in ask(address).stderr
     assert ask(f"{address}?token={TOKEN}").stdout == "[200]\n"
 
@@ -80,7 +79,7 @@ def test_other_users_of_the_machine_are_refused(server: BoardServer):
 def test_slow_connections_do_not_hold_it_shut(server: BoardServer):
     with ExitStack() as opened:
         stream = opened.enter_context(connected(server))
-        stream.sendall(WHOLE.replace(b"/api/runs", b"/api/events"))
+        stream.sendall(WHOLE.replace(b"/part/list", b"/api/events"))
         assert stream.recv(15) == b"HTTP/1.1 200 OK"
         for number in range(400):
             connection = opened.enter_context(connected(server))
@@ -135,7 +134,7 @@ def test_taken_port_is_reported(server: BoardServer):
         listen(server.board, "127.0.0.1", server.server_address[1], TOKEN)
 
 
-def test_answers_are_json(server: BoardServer):
+def test_parts_are_html(server: BoardServer):
     board = ServedBoard()
     board.link = link_to("127.0.0.1", server.server_address[1], TOKEN)
-    assert json.loads(board.get("/api/runs")[2]) == {}
+    assert board.get("/part/list")[2] == b"nothing"

@@ -1,9 +1,11 @@
 """A board in a process of its own, as `scalerl watch` starts it, and run folders that grow while it looks."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from html import unescape
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import HTTPError
@@ -52,15 +54,17 @@ class ServedBoard:
             with error:
                 return error.code, error.headers, error.read()
 
-    def json(self, path: str, **query: Any) -> Any:
-        status, _, body = self.get(path, **query)
-        assert status == 200, body
-        return json.loads(body)
+    def part(self, path: str) -> str:
+        """Return a part of the page as HTML: `list`, `overview`, or that of a key; empty where there is none yet."""
+        status, _, body = self.get(f"/part/{path}")
+        return body.decode() if status == 200 else ""
 
-    def run(self, name: str) -> dict[str, Any]:
-        """Return the details of the run or log of this name."""
-        row = next(row for row in self.json("/api/runs")["runs"] if row["name"] == name)
-        return self.json(f"/api/runs/{row['key']}")
+    def runs(self) -> dict[str, str]:
+        """Return the keys of all runs and logs by their names in the list."""
+        links = re.findall(
+            r'href="#run/(\w+)"><span[^>]*></span><span class="label" title="([^"]*)"', self.part("list")
+        )
+        return {unescape(name): key for key, name in links}
 
 
 class GrowingRun:

@@ -12,7 +12,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Literal
@@ -40,6 +40,9 @@ SURE_RISE = 2.0  # standard errors by which training rewards must have risen
 WINDOW = 3  # evaluations that are averaged at the peak and at the end, to be compared
 FEWEST_EVALUATIONS = 8  # fewer evaluations than these are not searched for a trend
 SURE_FALL = 3.0  # standard errors of a fall; more, since the highest window is high partly by chance
+# Columns that are derived: steps without anything to train on; tool calls per conversation, as a share of the most so
+# far; the largest lag, or the mean lag in logs without it.
+EMPTY, CALLS_SHARE, LAG = "derived/empty", "derived/tool_calls_share", "derived/lag"
 SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 FEWEST_CALLS = 0.1  # tool calls per conversation from which an agent counts as using its tools
 # Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
@@ -107,37 +110,25 @@ class Alarm:
 
     def say(self, **where: str) -> Say:
         """Return the alarm in words; given its `run` and the `unit` of compute, they also say when it was."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return Say(f"alarm_{self.kind}", values | where, Level.WHY if self.ended is not None else Level.WARNING)
+        level = Level.WHY if self.ended is not None else Level.WARNING
+        return Say(f"alarm_{self.kind}", asdict(self) | where, level)
 
 
 # Signals --------------------------------------------------------------------------------------------------------------
 
 
-def _column(columns: Columns, key: str) -> Array | None:
-    """Return the column as it is."""
-    return columns.get(key)
-
-
-def _is_empty(columns: Columns, key: str) -> Array | None:
-    """Return 1 for a step without anything to train on, 0 for any other."""
-    effective = columns.get(key)
-    return None if effective is None else np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
-
-
-def _share_of_peak(columns: Columns, key: str) -> Array | None:
-    """Return the tool calls per conversation of each step, as a share of the most so far; NaN before there were any."""
-    calls = columns.get(key)
-    if calls is None or not len(calls):
-        return None
-    most = np.fmax.accumulate(rolling_means(calls))
-    with np.errstate(invalid="ignore"):
-        return np.where(most >= FEWEST_CALLS, calls / most, np.nan)
-
-
-def _largest_lag(columns: Columns, key: str) -> Array | None:
-    """Return the largest lag of each step; the mean lag in logs without it."""
-    return columns.get(key, columns.get("rollout/lag_mean"))
+def _derived(columns: Columns) -> Columns:
+    """Return what signals average besides the columns that are logged."""
+    derived = {}
+    if (effective := columns.get("batch/effective")) is not None:
+        derived[EMPTY] = np.where(np.isfinite(effective), effective == 0, np.nan)
+    if (calls := columns.get("rollout/tool_calls_mean")) is not None:
+        most = np.fmax.accumulate(rolling_means(calls))
+        with np.errstate(invalid="ignore"):
+            derived[CALLS_SHARE] = np.where(most >= FEWEST_CALLS, calls / most, np.nan)
+    if (lag := columns.get("rollout/lag_max", columns.get("rollout/lag_mean"))) is not None:
+        derived[LAG] = lag
+    return derived
 
 
 def _why_empty(columns: Columns) -> AlarmFields:
@@ -176,7 +167,7 @@ def _most_solved(columns: Columns) -> AlarmFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """A column of metrics.jsonl that shows whether a run is healthy."""
+    """A column of metrics.jsonl, or one derived from them, that shows whether a run is healthy."""
 
     key: str
     limit: float
@@ -184,8 +175,6 @@ class Signal:
     alarm: AlarmKind
     below: bool = False
     """Whether the alarm is raised below the limit instead of above it."""
-    values: Callable[[Columns, str], Array | None] = _column
-    """What is averaged: the column, or what is derived from it; None where it is not logged."""
     explain: Callable[[Columns], AlarmFields] = lambda columns: {}
     """Further fields of an alarm that lasts, from the columns of the last steps."""
 
@@ -199,35 +188,30 @@ SIGNALS: tuple[Signal, ...] = (
     # More than lag alone explains.
     Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
     # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
-    Signal(
-        key="rollout/tool_calls_mean",
-        limit=0.25,
-        below=True,
-        alarm=AlarmKind.UNUSED_TOOLS,
-        values=_share_of_peak,
-    ),
+    Signal(key=CALLS_SHARE, limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS),
     # A grader without a verdict on this many answers is at fault, not the answers.
     Signal(key="batch/no_verdict_frac", limit=0.05, alarm=AlarmKind.NO_VERDICT, explain=_why_no_verdict),
     # One in twenty may be an outlier; more is a fault.
     Signal(key="optim/skipped", limit=0.05, alarm=AlarmKind.SKIPPED),
-    Signal(key="batch/effective", limit=0.2, alarm=AlarmKind.EMPTY, values=_is_empty, explain=_why_empty),
+    Signal(key=EMPTY, limit=0.2, alarm=AlarmKind.EMPTY, explain=_why_empty),
     # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/principles.md).
     Signal(key=SOLVED, limit=0.8, alarm=AlarmKind.SOLVED, explain=_most_solved),
     # The largest lag for which the paper found no loss (PipelineRL-8), where a run does not name its own.
-    Signal(key="rollout/lag_max", limit=8.0, alarm=AlarmKind.LAG, values=_largest_lag),
+    Signal(key=LAG, limit=8.0, alarm=AlarmKind.LAG),
 )
-LIMITS = {signal.key: signal.limit for signal in SIGNALS if signal.values is _column}
-"""Limits of the columns that are averaged as they are."""
+LIMITS = {signal.key: signal.limit for signal in SIGNALS}
+"""Limits of the columns that are averaged as they are, and of those derived."""
 
 
 def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
     """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit."""
     num_steps = max((len(values) for values in columns.values()), default=0)
+    if not num_steps:
+        return []
     steps = columns.get("step", np.arange(1.0, num_steps + 1))
-    raised = []
+    watched, raised = {**columns, **_derived(columns)}, []
     for signal in SIGNALS:
-        values = signal.values(columns, signal.key)
-        means = rolling_means(np.empty(0) if values is None else values)
+        means = rolling_means(watched.get(signal.key, np.full(num_steps, np.nan)))
         limit = max_lag if signal.alarm == AlarmKind.LAG and max_lag is not None else signal.limit
         for first, last in _stretches((means < limit) if signal.below else (means > limit + 1e-9)):
             lasts = last == num_steps - 1
@@ -352,13 +336,9 @@ def _rose_since(columns: Columns, step: float) -> bool:
 
 def rolling_means(values: Array) -> Array:
     """Return for each row the mean over the last ALARM_STEPS rows; NaN if fewer than FEWEST_STEPS of them are known."""
-    known = np.isfinite(values)
-    total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
-    count = np.concatenate([[0], np.cumsum(known)])
-    ends = np.arange(1, len(values) + 1)
-    begins = np.maximum(ends - ALARM_STEPS, 0)
-    num = count[ends] - count[begins]
-    return np.where(num >= FEWEST_STEPS, (total[ends] - total[begins]) / np.maximum(num, 1), np.nan)
+    known, window = np.isfinite(values), np.ones(ALARM_STEPS)
+    total, num = (np.convolve(each, window)[: len(values)] for each in (np.where(known, values, 0.0), known))
+    return np.where(num >= FEWEST_STEPS, total / np.maximum(num, 1), np.nan)
 
 
 def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ MAX_OBJECT = 16 << 20
 """Largest file that is parsed as one object, in bytes."""
 _CHUNK = 1 << 24
 # Not every system has all of them.
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +39,20 @@ class Root:
 def open_inside(path: Path, root: Root) -> int | None:
     """Open a regular file inside the root for reading; None if it is missing, special or lies outside.
 
-    Nothing else is opened: with a device that alone has an effect. From the root on no link is followed, so that what
-    replaces a folder meanwhile leads nowhere.
+    Nothing else is opened: with a device that alone has an effect.
     """
-    real = Path(os.path.realpath(path))
-    if not root.holds(real):
-        return None
-    top = real.parent if root.path is None else Path(os.path.realpath(root.path))
-    top = real.parent if top == real else top
-    folder: int | None = None
+    real = os.path.realpath(path)
     try:
-        if os.open not in os.supports_dir_fd:
-            return _open_regular(str(real))
-        folder = os.open(top, _FLAGS | os.O_DIRECTORY)
-        *between, name = real.relative_to(top).parts
-        for part in between:
-            outer, folder = folder, os.open(part, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(outer)
-        return _open_regular(name, folder)
+        if not root.holds(Path(real)) or not stat.S_ISREG(os.lstat(real).st_mode):
+            return None
+        # Without O_NONBLOCK a named pipe would wait for a writer.
+        descriptor = os.open(real, _FLAGS)
+        # A link that replaced the file or a folder meanwhile leads nowhere.
+        if os.path.realpath(real) == real and os.path.samestat(os.fstat(descriptor), os.lstat(real)):
+            return descriptor
+        os.close(descriptor)
     except OSError:
-        return None
-    finally:
-        if folder is not None:
-            os.close(folder)
-
-
-def _open_regular(name: str, folder: int | None = None) -> int | None:
-    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        return None
-    # Without O_NONBLOCK a named pipe would wait for a writer.
-    descriptor = os.open(name, _FLAGS | getattr(os, "O_NOFOLLOW", 0), dir_fd=folder)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
+        pass
     return None
 
 

@@ -150,22 +150,21 @@ def log_columns(log: Log) -> dict[str, Array]:
     """Return the columns of numbers of a log, with one entry per training step, in order of steps.
 
     Columns that we log too get our names. In a log without a column of steps, rows are counted; rows whose step is
-    missing are skipped.
+    missing, or that have no number, are skipped.
     """
     frame = log.frame
-    names, steps = renamed(list(frame.columns)), step_column(log)
+    names, step_name = renamed(list(frame.columns)), step_column(log)
     names.pop("step", None)
-    taken = {*names.values(), steps, *COLUMNS}
-    shown = {**names, **{name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}}
-    shown.pop("attempt", None)
+    taken = {*names.values(), step_name, *COLUMNS}
+    names |= {name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}
+    names.pop("attempt", None)
+    steps = (np.arange(1.0, len(frame) + 1) if step_name is None else frame.numbers(step_name)).tolist()
+    # A trainer may write several rows for one step, such as one of the losses and one of the times: the last counts.
     by_step: dict[float, dict[str, float]] = {}
-    columns = {key: frame.numbers(name).tolist() for key, name in shown.items()}
-    step_of_row = np.arange(1.0, len(frame) + 1) if steps is None else frame.numbers(steps)
-    for row, step in enumerate(step_of_row.tolist()):
-        known = {key: values[row] for key, values in columns.items() if math.isfinite(values[row])}
-        if known and math.isfinite(step):
-            # A trainer may write several rows for one step, such as one of the losses and one of the times.
-            by_step.setdefault(step, {}).update(known)
+    for key, name in names.items():
+        for step, value in zip(steps, frame.numbers(name).tolist(), strict=True):
+            if isfinite(step) and isfinite(value):
+                by_step.setdefault(step, {})[key] = value
     return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
 
 

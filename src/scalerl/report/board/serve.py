@@ -5,7 +5,6 @@ All routes but the assets require a token, on this machine too, where other user
 /                         the page                     /assets/NAME         its scripts and styles, from a fixed table
 /api/events               server-sent events: which versions have changed
 /part/list, /part/overview, /part/KEY, /part/KEY/samples                    parts of the page, as HTML
-/api/runs, /api/runs/KEY, /api/studies/KEY, /api/runs/KEY/samples           the same as JSON
 """
 
 import hmac
@@ -90,11 +89,9 @@ class BoardHandler(Handler):
         elif path in self.server.assets:
             self._send(200, *self.server.assets[path])
         elif (answer := _answer(self.server.board, path, given)) is None:
-            self._send(404, b'{"error": "there is no such page"}', "application/json")
-        elif isinstance(answer, bytes):
-            self._send(200, answer, "text/html")
+            self._send(404, b"there is no such page\n", "text/plain")
         else:
-            self._send(200, json.dumps(answer, allow_nan=False, default=str).encode(), "application/json")
+            self._send(200, answer, "text/html")
 
     do_HEAD = do_GET
 
@@ -124,21 +121,15 @@ class BoardHandler(Handler):
 
 
 def _headers(kind: str) -> dict[str, str]:
-    text = "" if "json" in kind or "image" in kind else "; charset=utf-8"
+    text = "" if "image" in kind else "; charset=utf-8"
     return {"Content-Type": kind + text, **HEADERS}
 
 
-def _answer(board: Board, path: str, given: Mapping[str, str]) -> Any:
-    """Return HTML as bytes, or JSON as a value; None where there is no such thing."""
+def _answer(board: Board, path: str, given: Mapping[str, str]) -> bytes | None:
+    """Return a part of the page; None where there is no such thing."""
     match path.split("/"):
-        case ["", "api", "runs"]:
-            return board.listing()
-        case ["", "api", "runs" | "studies", key]:
-            return board.detail(key)
         case ["", "part", key]:
             return board.part(key)
-        case ["", "api", "runs", key, "samples"]:
-            return board.samples(key, _query(given))
         case ["", "part", key, "samples"]:
             found = board.samples(key, _query(given))
             return None if found is None else found_samples(found).encode(errors="replace")

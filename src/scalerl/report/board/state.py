@@ -1,18 +1,18 @@
 """The board: watches the named paths, has workers make a document when files change, and keeps the latest.
 
     watcher thread    calls look() again and again: discover sources, collect what workers made, ask for what changed
-    server threads    call listing(), detail(), part() and samples(); event streams wait in versions()
+    server threads    call part() and samples(); event streams wait in versions()
 
 What there is to show of a source is a `Look`. The version of an item, and of the board, rises with each new one.
 """
 
-import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from scalerl.errors import WorkerDied
 from scalerl.report import samples
 from scalerl.report.board.look import Look, files_of, look, unreadable
 from scalerl.report.board.pages import article, navigation, overview
-from scalerl.report.document import Document, Json, to_json
+from scalerl.report.document import Document, Json
 from scalerl.report.inside import Root, read_object
 from scalerl.report.markup import Markup, tag
 from scalerl.report.page import html
@@ -41,7 +41,7 @@ SLOW_S = 5.0
 MOST_WORKERS = 4
 MOST_TOGETHER = 12
 """Runs and logs that are compared with each other in the overview."""
-# Pause after a look at a source: this many times its CPU time, but at most this many seconds.
+# Pause after a look at a source: this many times as long as it took, but at most this many seconds.
 PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0), "all": (8.0, 60.0)}
 
 
@@ -66,11 +66,10 @@ class Item:
     status: Any = None
     """Its status now. It may change without its files: a process that is killed writes nothing."""
 
-
-def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """Return what a function returns, and its CPU time."""
-    began = time.process_time()
-    return function(*arguments), time.process_time() - began
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is a file in a named folder that is not, or not yet, known to be a log."""
+        return self.source.quiet and (self.look is None or self.look.is_empty)
 
 
 class Board:
@@ -135,23 +134,21 @@ class Board:
         if item.done_for == seen_now:
             return
         item.done_for, item.asked_at = seen_now, now
-        item.future = self._workers.submit(
-            _timed, look, item.source, self._end_compute, most_s=LOOK_S[item.source.kind]
-        )
+        item.future = self._workers.submit(look, item.source, self._end_compute, most_s=LOOK_S[item.source.kind])
         item.future.add_done_callback(lambda _: self.woken.set())
 
     def _collect(self, item: Item, now: float) -> None:
         """Take the look that a worker has made of an item; if the worker died, one that says so."""
         assert item.future is not None
         try:
-            made, cpu_s = item.future.result()
+            made = item.future.result()
         except (WorkerDied, OSError, EOFError) as error:
             reason = str(error) if isinstance(error, WorkerDied) else "ended"
-            made, cpu_s = unreadable(item.source, f"its reader {reason}"), math.inf
+            made = unreadable(item.source, f"its reader {reason}")
         item.look = made
         factor, most = PAUSES[item.source.kind]
         item.took_s = now - item.asked_at
-        item.future, item.next_at = None, now + min(factor * cpu_s, most)
+        item.future, item.next_at = None, now + min(factor * item.took_s, most)
         self.version += 1
         item.version = self.version
         self._on_look(made)
@@ -159,14 +156,20 @@ class Board:
     def _discover(self) -> None:
         """Search the paths for sources; keep the items of those that are still there."""
         sources, notes = discover(self.roots)
-        single = tuple(source for source in sources if source.kind != "study" and self._counts(source))
+        # Compared with each other: what is not in a study, and named or with something to show.
+        known = {key for key, item in self._items.items() if not item.is_hidden}
+        single = tuple(
+            each
+            for each in sources
+            if each.kind != "study" and each.study is None and (not each.quiet or each.key in known)
+        )
         if 1 < len(single) <= MOST_TOGETHER:
             sources.append(Source(path=Path("all"), root=Root(), kind="all", name="all", members=single))
         before = {key: item.source for key, item in self._items.items()}, self._notes
         # In the order of discovery, which is the order of the list on the page.
-        known, self._items, self._notes = self._items, {}, notes
+        earlier, self._items, self._notes = self._items, {}, notes
         for source in sources:
-            item = known.get(source.key)
+            item = earlier.get(source.key)
             if item is None or item.source.kind != source.kind:
                 item = Item(source)
             if item.source != source:
@@ -177,18 +180,12 @@ class Board:
         if before != ({key: item.source for key, item in self._items.items()}, notes):
             self.version += 1
 
-    def _counts(self, source: Source) -> bool:
-        """Return whether a source is compared with others: not in a study, and named or with something to show."""
-        item = self._items.get(source.key)
-        seen = None if item is None else item.look
-        return source.study is None and (not source.quiet or (seen is not None and not seen.is_empty))
-
     # What the page asks for
 
     def _shown(self) -> Iterator[tuple[Item, Look]]:
-        """Yield the items with a look; skip files found in a named folder that turned out not to be logs."""
+        """Yield the items with a look."""
         for item in self._items.values():
-            if item.look is not None and not (item.source.quiet and item.look.is_empty):
+            if item.look is not None and not item.is_hidden:
                 yield item, item.look
 
     def versions(self, after: int = 0, wait_s: float = 0.0) -> Json:
@@ -198,55 +195,26 @@ class Board:
             items = {item.source.key: item.version for item, _ in self._shown()}
             return {"epoch": self.epoch, "version": self.version, "items": items}
 
-    def listing(self) -> Json:
-        """Return the list of runs and studies, and the overview of everything that is followed."""
-        with self.lock:
-            shown = [*self._shown()]
-            runs = [(item, look) for item, look in shown if item.source.kind in ("run", "log")]
-            return {
-                "version": self.version,
-                "runs": [{**look.row, "version": item.version} for item, look in runs],
-                "studies": [look.row for item, look in shown if item.source.kind == "study"],
-                "sections": to_json(self._overview()),
-            }
-
-    def detail(self, key: str) -> Json | None:
-        """Return the document of a run, log or study; None if there is none with this key."""
-        with self.lock:
-            item = self._items.get(key)
-            seen = None if item is None else item.look
-            if item is None or seen is None:
-                return None
-            return {
-                **seen.row,
-                "sections": to_json(seen.document),
-                "num_samples": seen.num_samples,
-                "version": item.version,
-            }
-
     def part(self, key: str) -> bytes | None:
         """Return a part of the page as HTML: `list`, `overview`, or that of the key of a run or study."""
         with self.lock:
             item = self._items.get(key)
-            seen = None if item is None else item.look
-            if item is not None and seen is not None:
-                return self._cached(key, item.version, lambda: article(seen))
-            if key == "list":
-                return self._cached(key, self.version, self._navigation)
-            if key == "overview":
-                return self._cached(key, self.version, lambda: tag("article", html(self._overview())))
-        return None
+            if item is not None and item.look is not None:
+                return self._cached(key, item.version, partial(article, item.look))
+            make = {"list": self._navigation, "overview": self._overview}.get(key)
+            return None if make is None else self._cached(key, self.version, make)
 
     def _navigation(self) -> Markup:
         rows = [look.row for _, look in self._shown()]
         return navigation(*([row for row in rows if row["kind"] in kinds] for kinds in (("run", "log"), ("study",))))
 
-    def _overview(self) -> Document:
+    def _overview(self) -> Markup:
         """Return all runs and logs in a table, and everything together where that is compared."""
         paths = tuple(str(root.path) for root in self.roots)
         looks = [look for _, look in self._shown()]
-        together = next((look.document for look in looks if look.row["kind"] == "all"), ())
-        return (*overview([look for look in looks if look.lines], self._notes, paths), *together)
+        together: Document = next((look.document for look in looks if look.row["kind"] == "all"), ())
+        table = overview([look for look in looks if look.lines], self._notes, paths)
+        return tag("article", html((*table, *together)))
 
     def _cached(self, key: str, version: int, make: Callable[[], Markup]) -> bytes:
         """Return what `make` returns; it is called once for each version of a key."""
