@@ -7,7 +7,7 @@ import pytest
 from log_texts import rising
 
 from scalerl import logs
-from scalerl.callbacks.publish import line_of, publish, tracker_of
+from scalerl.callbacks.publish import columns_of, publish, tracker_of
 from scalerl.errors import InputError, UsageError
 from scalerl.logs import Selection
 from scalerl.report.analyse import analyse_fit
@@ -23,7 +23,7 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> tuple[CurveResult, ...]:
 
 
 def test_line_goes_beyond_the_data_within_its_interval(curves: tuple[CurveResult, ...]) -> None:
-    line = line_of(curves[0])
+    line = columns_of(curves[0])
     assert (line["compute"][0], line["compute"][-1]) == (pytest.approx(1), pytest.approx(120))
     assert all(
         low <= middle <= high for middle, low, high in zip(line["reward"], line["low"], line["high"], strict=True)

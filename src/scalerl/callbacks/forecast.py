@@ -11,7 +11,7 @@ from scalerl.curves.decide import value_draws
 from scalerl.logs import Series
 from scalerl.report.outlook import FIRST_FIT, LiveForecast
 from scalerl.report.results import CurveResult
-from scalerl.report.words import text
+from scalerl.report.words import Lookup, text
 
 FEWEST_REWARDS = 16
 """Fewest training rewards for a fit: they are noisier than evaluations."""
@@ -63,9 +63,7 @@ class Forecast:
     @property
     def text(self) -> str:
         """The forecast in one line."""
-        shown = {name: getattr(self, name) for name in ("to_do", "ceiling", "end", "doubling", "is_training")}
-        decided = {name: getattr(self.decision, name) for name in ("state", "worth", "p_worth", "noticed")}
-        return text("forecast", {**shown, **decided, "num": self.num_points})
+        return text("forecast", Lookup({"num": self.num_points}, self, self.decision))
 
 
 def make_forecast(

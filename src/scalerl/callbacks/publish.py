@@ -5,21 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
-import numpy as np
-
 from scalerl.callbacks.forecast import describe
-from scalerl.curves import tails
 from scalerl.errors import InputError, UsageError, first_line
 from scalerl.logs.projects import Project, imported, project_at
+from scalerl.report.figures import line_of
 from scalerl.report.results import CurveResult
 
 _REACH = 4.0
 """A curve is drawn to this multiple of its largest compute."""
 _NUM_PLACES = 60
 
-Line = Mapping[str, Sequence[float]]
+Columns = Mapping[str, Sequence[float]]
 """Columns of equal length: compute, reward, low, high."""
-Publisher = Callable[[Any, Project, CurveResult, Line, Mapping[str, Any]], None]
+Publisher = Callable[[Any, Project, CurveResult, Columns, Mapping[str, Any]], None]
 
 
 def tracker_of(address: str) -> tuple[Project, Any]:
@@ -37,7 +35,7 @@ def publish(curves: Sequence[CurveResult], address: str) -> list[str]:
     for curve in usable:
         try:
             with redirect_stdout(sys.stderr):
-                PUBLISHERS[project.tracker](package, project, curve, line_of(curve), describe(curve).metrics())
+                PUBLISHERS[project.tracker](package, project, curve, columns_of(curve), describe(curve).metrics())
         except Exception as fault:  # trackers raise errors of their own and of the network
             raise InputError(
                 f"the forecast of {curve.series.name} was not logged to {project} ({first_line(fault)})."
@@ -49,16 +47,15 @@ def run_name(curve: CurveResult) -> str:
     return f"{curve.series.name} forecast"
 
 
-def line_of(curve: CurveResult) -> dict[str, list[float]]:
+def columns_of(curve: CurveResult) -> Columns:
     """Return the fitted curve with its interval, from the first point to beyond the last."""
-    fit = curve.fit
-    grid = np.geomspace(fit.compute.min(), _REACH * fit.scale, _NUM_PLACES)
-    low, high = tails(fit.level)
-    rewards = np.quantile(fit.curve_draws(grid), [0.5, low, high], axis=0).tolist()
-    return {"compute": grid.tolist(), **dict(zip(("reward", "low", "high"), rewards, strict=True))}
+    line = line_of(curve, _REACH * curve.fit.scale, has_bands=True, num=_NUM_PLACES)
+    assert line.band is not None
+    rows = (line.compute, line.reward, *line.band)
+    return {name: row.tolist() for name, row in zip(("compute", "reward", "low", "high"), rows, strict=True)}
 
 
-def _to_wandb(wandb: Any, project: Project, curve: CurveResult, line: Line, numbers: Mapping[str, Any]) -> None:
+def _to_wandb(wandb: Any, project: Project, curve: CurveResult, line: Columns, numbers: Mapping[str, Any]) -> None:
     """Log a panel with points, line and interval; the numbers are the summary of the run."""
     *entity, name = project.name.split("/")
     with wandb.init(
@@ -79,14 +76,12 @@ def _to_wandb(wandb: Any, project: Project, curve: CurveResult, line: Line, numb
         run.summary.update(numbers)
 
 
-def _to_trackio(trackio: Any, project: Project, curve: CurveResult, line: Line, numbers: Mapping[str, Any]) -> None:
+def _to_trackio(trackio: Any, project: Project, curve: CurveResult, line: Columns, numbers: Mapping[str, Any]) -> None:
     """Log the line as metrics over compute, and the numbers with its last point."""
     run = trackio.init(project=project.name, name=run_name(curve), config={"compute": curve.series.x_label})
-    for at in range(_NUM_PLACES):
-        is_last = at == _NUM_PLACES - 1
-        run.log(
-            {f"forecast/{key}": values[at] for key, values in line.items()} | (dict(numbers) if is_last else {}), at
-        )
+    for at, row in enumerate(zip(*line.values(), strict=True), start=1):
+        values = {f"forecast/{key}": value for key, value in zip(line, row, strict=True)}
+        run.log(values | (dict(numbers) if at == len(line["compute"]) else {}), at - 1)
     run.finish()
 
 

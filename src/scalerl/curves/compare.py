@@ -6,7 +6,8 @@ both posteriors. None of them decides: `decide.pick` chooses by the rewards that
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -64,32 +65,36 @@ class Measured:
     until: float
 
 
+NAN = float("nan")
+UNKNOWN = Value(value=NAN, low=NAN, high=NAN)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """Comparison of two recipes at the budget; differences and ratios are of `a` relative to `b`."""
 
     a: str
     b: str
-    answer: Answer | None
+    answer: Answer | None = None
     """None where the two cannot be compared."""
-    winner: str | None
+    winner: str | None = None
     """The recipe to take; None for any other answer."""
-    p_ahead: float
+    p_ahead: float = NAN
     """Probability that a is higher at the budget."""
-    p_close: float
+    p_close: float = NAN
     """Probability that the two differ by less than the worth."""
-    lead: Value
-    losses: tuple[float, float]
+    lead: Value = UNKNOWN
+    losses: tuple[float, float] = (NAN, NAN)
     """Expected loss of reward from taking a, and from taking b."""
-    settling: Settling | None
+    settling: Settling | None = None
     """The additional compute or seeds that should settle an open choice."""
-    p_higher_ceiling: float
-    ceiling_difference: Value
-    targets: tuple[Target, ...]
-    p_larger_exponent: float
+    p_higher_ceiling: float = NAN
+    ceiling_difference: Value = UNKNOWN
+    targets: tuple[Target, ...] = ()
+    p_larger_exponent: float = NAN
     """Probability that a's exponent is larger at a shared ceiling; NaN if they share none."""
-    measured: Measured | None
-    crossing: float | None
+    measured: Measured | None = None
+    crossing: float | None = None
     """The last compute at which the two curves cross, up to the budget."""
     is_same_run: bool = False
     """Whether one recipe's evaluations are the other's, or a part of them."""
@@ -179,9 +184,9 @@ def compare(
         leader = recipes[chosen.order[0]].name
         named = ((leader, name) for name in fits if name != leader)
     pairs = tuple(
-        _pair(by_name[a], by_name[b], values, correlation, shared, budget, worth)
+        _pair(by_name[a], by_name[b], values, correlation, shared, worth)
         if a in by_name and b in by_name
-        else no_pair(a, b)
+        else Pair(a=a, b=b)
         for a, b in named
     )
     standings = []
@@ -209,29 +214,6 @@ def compare(
         correlation=correlation,
         shared_ceiling=shared_ceiling,
         shared_fits=shared,
-    )
-
-
-def no_pair(a: str, b: str) -> Pair:
-    """Return a pair that cannot be compared."""
-    nan = float("nan")
-    nothing = Value(value=nan, low=nan, high=nan)
-    return Pair(
-        a=a,
-        b=b,
-        answer=None,
-        winner=None,
-        p_ahead=nan,
-        p_close=nan,
-        lead=nothing,
-        losses=(nan, nan),
-        settling=None,
-        p_higher_ceiling=nan,
-        ceiling_difference=nothing,
-        targets=(),
-        p_larger_exponent=nan,
-        measured=None,
-        crossing=None,
     )
 
 
@@ -263,13 +245,12 @@ class Recipe:
     """A standard normal number for each draw, by which the added spread moves it."""
     middle: Array
     """Median of `draws` at each place."""
-    _left: dict[float, list[float]] = field(default_factory=dict)
+    budget: float
 
-    def left_at(self, budget: float) -> list[float]:
-        """Return the `left_sds` of the curve at the budget, computed once for all pairs."""
-        if budget not in self._left:
-            self._left[budget] = left_sds(self.fit, budget)
-        return self._left[budget]
+    @cached_property
+    def left(self) -> list[float]:
+        """The `left_sds` of the curve at the budget."""
+        return left_sds(self.fit, self.budget)
 
 
 def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None) -> Recipe:
@@ -299,6 +280,7 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         draws=rng.permutation(draws),
         luck=rng.standard_normal(len(draws)),
         middle=np.median(draws, axis=0),
+        budget=budget,
     )
 
 
@@ -354,7 +336,6 @@ def _pair(
     values: Mapping[str, Array],
     correlation: float,
     shared: Mapping[str, Fit],
-    budget: float,
     worth: float,
 ) -> Pair:
     level = one.fit.level
@@ -362,7 +343,7 @@ def _pair(
     is_same_run = one.evaluations <= other.evaluations or other.evaluations <= one.evaluations
     chosen = pick(np.stack([mine, theirs]), worth)
     tops = narrowed(one.top, correlation) - narrowed(other.top, correlation)
-    p_larger = float("nan")
+    p_larger = NAN
     if one.name in shared and other.name in shared:
         exponents = (
             stream_of(each).permutation(shared[each].param_draws("exponent")) for each in (one.name, other.name)
@@ -371,8 +352,7 @@ def _pair(
     settling = None
     if chosen.answer == Answer.OPEN:
         between = float(np.hypot(one.spread, other.spread) * np.sqrt(1.0 - correlation))
-        left = one.left_at(budget), other.left_at(budget)
-        settling = settle((one.fit, other.fit), (mine, theirs), left, between, worth)
+        settling = settle((one.fit, other.fit), (mine, theirs), (one.left, other.left), between, worth)
     answer = None if is_same_run else chosen.answer
     return Pair(
         a=one.name,
@@ -389,7 +369,7 @@ def _pair(
         targets=_targets(one, other),
         p_larger_exponent=p_larger,
         measured=measured(one, other),
-        crossing=crossing_compute(one, other, budget, worth),
+        crossing=crossing_compute(one, other, worth),
         is_same_run=is_same_run,
     )
 
@@ -433,13 +413,13 @@ def measured(one: Recipe, other: Recipe) -> Measured | None:
     return Measured(difference=means[0] - means[1], error=float(np.hypot(*errors)), num=min(num), until=float(end))
 
 
-def crossing_compute(one: Recipe, other: Recipe, budget: float, worth: float) -> float | None:
+def crossing_compute(one: Recipe, other: Recipe, worth: float) -> float | None:
     """Return the last compute at which the curves cross, between the first point and the budget.
 
     None unless each is ahead of the other by the worth somewhere.
     """
     a, b = one.fit, other.fit
-    places = np.geomspace(max(a.compute.min(), b.compute.min()), max(budget, a.scale, b.scale), 80)
+    places = np.geomspace(max(a.compute.min(), b.compute.min()), max(one.budget, a.scale, b.scale), 80)
     mine, theirs = (np.interp(np.log(places), np.log(each.places), each.middle) for each in (one, other))
     gap = mine - theirs
     clear = np.flatnonzero(np.abs(gap) > worth)
@@ -485,21 +465,16 @@ class PaperPair:
 class PaperComparison:
     pairs: tuple[PaperPair, ...]
     shared_ceiling: float | None
-    """Mean ceiling of the recipes within the margin of the best."""
-    shared_fits: Mapping[str, Fit]
+    """Mean ceiling of the recipes within the margin of the best; None for a single one."""
 
 
 def compare_by_paper(fits: Mapping[str, Fit], *, margin: float = PAPER_MARGIN) -> PaperComparison:
     """Compare fits of method="paper" in pairs; those within the margin of the best share a ceiling."""
     usable = {name: curve for name, curve in fits.items() if curve.usable}
     pairs = tuple(_paper_pair(a, b, usable, margin) for a, b in combinations(usable, 2))
-    ceilings = {name: curve.params["ceiling"] for name, curve in usable.items()}
-    near = [name for name, ceiling in ceilings.items() if ceiling >= max(ceilings.values()) - margin - 1e-9]
-    if len(near) < 2:
-        return PaperComparison(pairs=pairs, shared_ceiling=None, shared_fits={})
-    shared = float(np.mean([ceilings[name] for name in near]))
-    refits = {name: _paper_refit(usable[name], shared) for name in near}
-    return PaperComparison(pairs=pairs, shared_ceiling=shared, shared_fits=refits)
+    ceilings = [curve.params["ceiling"] for curve in usable.values()]
+    near = [ceiling for ceiling in ceilings if ceiling >= max(ceilings) - margin - 1e-9]
+    return PaperComparison(pairs=pairs, shared_ceiling=float(np.mean(near)) if len(near) > 1 else None)
 
 
 def _paper_pair(name_a: str, name_b: str, fits: Mapping[str, Fit], margin: float) -> PaperPair:
@@ -507,9 +482,14 @@ def _paper_pair(name_a: str, name_b: str, fits: Mapping[str, Fit], margin: float
     difference = a.params["ceiling"] - b.params["ceiling"]
     by_ceiling, exponents, lead = True, None, difference
     if abs(difference) <= margin + 1e-9:
-        ceiling = (a.params["ceiling"] + b.params["ceiling"]) / 2
-        first, second = (_paper_refit(curve, ceiling).params["exponent"] for curve in (a, b))
-        by_ceiling, exponents, lead = False, (first, second), first - second
+        # Exponent and midpoint are fitted again with one ceiling, by the paper's grid.
+        grid = Grid(ceilings=np.array([(a.params["ceiling"] + b.params["ceiling"]) / 2]))
+        first, second = (
+            fit(each.compute, each.reward, start=each.start, bounds=each.bounds, method="paper", grid=grid)
+            for each in (a, b)
+        )
+        exponents = first.params["exponent"], second.params["exponent"]
+        by_ceiling, lead = False, exponents[0] - exponents[1]
     return PaperPair(
         a=name_a,
         b=name_b,
@@ -519,9 +499,3 @@ def _paper_pair(name_a: str, name_b: str, fits: Mapping[str, Fit], margin: float
         exponents=exponents,
         margin=margin,
     )
-
-
-def _paper_refit(curve: Fit, ceiling: float) -> Fit:
-    """Refit exponent and midpoint with this ceiling, by the paper's grid."""
-    grid = Grid(ceilings=np.array([ceiling]))
-    return fit(curve.compute, curve.reward, start=curve.start, bounds=curve.bounds, method="paper", grid=grid)

@@ -1,6 +1,6 @@
 """The evaluations to fit: validated, sorted, and averaged in blocks if a log is long."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,19 +36,11 @@ class Points:
     def num_runs(self) -> int:
         return len(np.unique(self.run))
 
-    def take(self, mask: np.ndarray) -> "Points":
-        """Return some of the points."""
-        pick = lambda values: None if values is None else values[mask]  # noqa: E731
-        return Points(
-            compute=self.compute[mask],
-            reward=self.reward[mask],
-            variance=self.variance[mask],
-            run=np.unique(self.run[mask], return_inverse=True)[1],
-            is_noise_known=self.is_noise_known,
-            bounds=self.bounds,
-            evaluation=pick(self.evaluation),
-            num_samples=pick(self.num_samples),
-        )
+    def take(self, which: np.ndarray) -> "Points":
+        """Return some of the points, by mask or index."""
+        own = {name: getattr(self, name) for name in ("compute", "reward", "variance", "evaluation", "num_samples")}
+        taken = {name: values[which] for name, values in own.items() if values is not None}
+        return replace(self, run=np.unique(self.run[which], return_inverse=True)[1], **taken)
 
 
 def make_points(compute, reward, *, num_samples=None, run=None, evaluation=None, bounds: Bounds = (0.0, 1.0)) -> Points:
@@ -80,18 +72,17 @@ def make_points(compute, reward, *, num_samples=None, run=None, evaluation=None,
         # Counts do not give the noise of an unbounded reward.
         num_samples = None if bounds is None else num_samples.astype(float)
     labels = np.zeros(compute.size, dtype=int) if run is None else np.unique(np.asarray(run), return_inverse=True)[1]
-    order = np.lexsort((compute, labels))
-    pick = lambda values: None if values is None else np.asarray(values)[order]  # noqa: E731
-    return Points(
-        compute=compute[order],
-        reward=reward[order],
-        variance=noise_variance(reward, num_samples, bounds)[order],
-        run=labels[order],
+    points = Points(
+        compute=compute,
+        reward=reward,
+        variance=noise_variance(reward, num_samples, bounds),
+        run=labels,
         is_noise_known=num_samples is not None,
         bounds=bounds,
-        evaluation=pick(evaluation),
-        num_samples=pick(num_samples),
+        evaluation=None if evaluation is None else np.asarray(evaluation),
+        num_samples=num_samples,
     )
+    return points.take(np.lexsort((compute, labels)))
 
 
 def noise_variance(reward: Array, num_samples: Array | None, bounds: Bounds) -> Array:

@@ -17,6 +17,8 @@ LEVEL = 0.9
 LEAST_POINTS = 6
 """Number of points that a fit needs. A known start counts as one."""
 LEAST_COMPUTES = 3
+OF_POINTS = ("compute", "reward", "run", "evaluation", "num_samples", "bounds")
+"""What a fit keeps of its points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,20 +229,8 @@ def fit(
 
 def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None) -> Fit:
     """Fit the same points again, with the ceiling held fixed or with another prior."""
-    again = fit(
-        curve.compute,
-        curve.reward,
-        start=curve.start,
-        start_sd=curve.start_sd,
-        num_samples=curve.num_samples,
-        form=curve.form,
-        fixed=curve.fixed if ceiling is None else {**curve.fixed, "ceiling": ceiling},
-        run=curve.run,
-        evaluation=curve.evaluation,
-        level=curve.level,
-        bounds=curve.bounds,
-        pool=pool,
-    )
+    given = {name: getattr(curve, name) for name in (*OF_POINTS, "start", "start_sd", "form", "level")}
+    again = fit(**given, fixed=curve.fixed if ceiling is None else {**curve.fixed, "ceiling": ceiling}, pool=pool)
     return again if pool is None else replace(again, alone=curve)
 
 
@@ -327,15 +317,10 @@ def _fit_without_curve(
         form=form.name,
         params=dict.fromkeys(form.params, float("nan")),
         lack=lack,
-        compute=points.compute,
-        reward=points.reward,
-        run=points.run,
-        evaluation=points.evaluation,
-        num_samples=points.num_samples,
+        **{name: getattr(points, name) for name in OF_POINTS},
         noise_sd=float("nan"),
         run_sd=None,
         level=level,
-        bounds=points.bounds,
         scale=float(points.compute.max()) if points.num else 1.0,
         start=start,
         start_sd=start_sd,

@@ -38,10 +38,9 @@ def siblings(fits: Mapping[str, Fit]) -> list[tuple[str, ...]]:
     Two starts are the same if noise could explain their difference. The curves must have the same axis of compute and
     the same task.
     """
-    known = [(start_of(curve), name) for name, curve in fits.items() if can_be_pooled(curve)]
+    known = sorted((start_of(curve), name) for name, curve in fits.items() if can_be_pooled(curve))
     groups: list[list[str]] = []
-    for place, (start, name) in enumerate(sorted(known)):
-        before, other = sorted(known)[place - 1] if place else (start, name)
+    for (start, name), (before, other) in zip(known, [*known[:1], *known], strict=False):
         is_near = start - before <= max(smallest_change(fits[name]), smallest_change(fits[other]))
         groups = [*groups[:-1], [*groups[-1], name]] if groups and is_near else [*groups, [name]]
     return [tuple(name for name in fits if name in group) for group in groups]

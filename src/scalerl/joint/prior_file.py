@@ -1,13 +1,11 @@
 """Read and write prior files. `scalerl prior RUNS --out FILE` writes one and `--prior FILE` reads it; the package ships
 one as well.
 
-A file contains the members (earlier runs) instead of densities, so that people can read it and remove members. A fitted
-run has the location and error of the logarithms of `population.py`, a published run its published parameters:
+A file contains the members (earlier runs) instead of densities, so that people can read it and remove members. Each has
+the location and error of the logarithms of `population.py` that are known:
 
     {"format": "scalerl-prior-2", "model": "scalerl-curve-8", "x": "gpu_hours", "members": [
-        {"name": ..., "log_share": [-1.1, 0.03], "log_exponent": [0.65, 0.12], "log_midpoint": [7.6, 0.1]},
-        {"name": ..., "source": ..., "start": 0.4, "ceiling": 0.61, "ceiling_sd": 0.01, "exponent": 1.9,
-         "log_exponent_sd": 0.12}]}
+        {"name": ..., "log_share": [-1.1, 0.03], "log_exponent": [0.65, 0.12], "log_midpoint": [7.6, 0.1]}]}
 """
 
 import math
@@ -91,15 +89,8 @@ def prior_content(fits: Mapping[str, Fit], x: str) -> dict[str, Any]:
 
 
 def _read_member(row: Mapping[str, Any]) -> Member:
-    if "ceiling" in row:
-        start, ceiling = float(row["start"]), float(row["ceiling"])
-        values = {
-            "share": (math.log((ceiling - start) / (1 - start)), float(row["ceiling_sd"]) / (ceiling - start)),
-            "exponent": (math.log(row["exponent"]), float(row["log_exponent_sd"])),
-        }
-    else:
-        given = {param: row[f"log_{param}"] for param in POOLED if f"log_{param}" in row}
-        values = {param: (float(value), float(error)) for param, (value, error) in given.items()}
+    given = {param: row[f"log_{param}"] for param in POOLED if f"log_{param}" in row}
+    values = {param: (float(value), float(error)) for param, (value, error) in given.items()}
     if not values or not all(math.isfinite(value) and 0 < error < math.inf for value, error in values.values()):
         raise ValueError
     return Member(name=str(row["name"]), values=values)

@@ -13,6 +13,7 @@ import numpy as np
 from scalerl.curves import Fit, fit
 from scalerl.joint.plan import Candidate, Planned, Reason, plan
 from scalerl.joint.pool import pool
+from scalerl.report.document import picked, plain
 
 EPSILON = 1e-6
 
@@ -83,11 +84,7 @@ def halving(arms: Sequence[ArmProgress], stages: int, share: float, busy: frozen
 
 
 def _rewards(arms: Sequence[ArmProgress]) -> dict[str, Any]:
-    return {"arms": [{"name": arm.name, "spent": arm.share, "reward": _finite(arm.latest)} for arm in arms]}
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return {"arms": plain([{"name": arm.name, "spent": arm.share, "reward": arm.latest} for arm in arms])}
 
 
 # The planner ----------------------------------------------------------------------------------------------------------
@@ -154,28 +151,15 @@ def fit_arm(arm: ArmProgress) -> Fit | None:
     )
 
 
+ARM_KEYS = ("name", "spent", "p_best", "reward_at_target", "loss", "action", "reason", "value")
+
+
 def plan_known(planned: Planned) -> dict[str, Any]:
     """Return the data of a plan as plain values for decisions.jsonl."""
-    rows = []
-    for arm in planned.arms:
-        value = arm.reward_at_target
-        rows.append(
-            {
-                "name": arm.name,
-                "spent": arm.spent,
-                "p_best": _finite(arm.p_best),
-                "reward_at_target": None
-                if value is None
-                else {"value": value.value, "low": value.low, "high": value.high},
-                "loss": _finite(arm.loss),
-                "action": arm.action,
-                "reason": arm.reason,
-                "value": _finite(arm.value),
-            }
-        )
-    favourite = planned.chosen[0] if planned.chosen else None
-    loss = None if favourite is None else _finite(planned.arm(favourite).loss)
-    return {"arms": rows, "answer": planned.answer, "favourite": favourite, "loss": loss, "worth": planned.worth}
+    favourite = planned.arm(planned.chosen[0]) if planned.chosen else None
+    rows = [picked(ARM_KEYS, arm) for arm in planned.arms]
+    best = {"favourite": favourite and favourite.name, "loss": favourite and favourite.loss}
+    return {"arms": rows, **picked(("answer", "favourite", "loss", "worth"), best, planned)}
 
 
 POLICIES = {"halving": halving, "forecast": forecast}
