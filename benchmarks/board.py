@@ -95,7 +95,7 @@ def measure(folder: Path, num_runs: int, num_rows: int, num_updates: int) -> dic
             assert board.process is not None
             figures["CPU of the server until then, s"] = cpu_s(board.process.pid)
             figures["first paint, s"] = paint_s(tab, f"{board.link}&again", all_drawn)
-            key = next(row["key"] for row in board.json("/api/runs")["runs"] if row["name"] == runs[0].folder.name)
+            key = board.runs()[runs[0].folder.name]
             figures["first paint of one run, s"] = paint_s(tab, f"{board.link}&one#run/{key}", "#curves svg circle")
             time.sleep(2)
             before = cpu_s(board.process.pid)

@@ -144,11 +144,19 @@ def plan(
     rows = []
     for arm in arms:
         row = _row(arm, names, choice, at_target, level)
-        rows.append(
-            _finished(arm, row, chosen, arm.name in past_peak, target)
-            if is_decided
-            else _continued(arm, row, known.get(arm.name), means, arm.name in past_peak, target, stage, worth)
-        )
+        if arm.spent >= DONE * target:
+            row = replace(row, action="done", reason=Reason.AT_TARGET)
+        elif is_decided and arm.name not in chosen[:1]:
+            pass
+        elif arm.name in past_peak:
+            row = replace(row, reason=Reason.PAST_PEAK)
+        elif not arm.can_continue:
+            row = replace(row, reason=Reason.CANNOT)
+        elif is_decided:
+            row = replace(row, action="continue", reason=Reason.CHOSEN, until=target)
+        else:
+            row = _continued(arm, row, known.get(arm.name), means, target, stage, worth)
+        rows.append(row)
     runs = {arm.name: arm.num_runs for arm in arms}
     rows, is_spent = _within(rows, runs, budget)
     cost = sum((row.until - row.spent) * runs[row.name] for row in rows if row.until is not None)
@@ -167,11 +175,6 @@ def plan(
 def table_of(draws: Sequence[Array]) -> Array:
     """Return draws of several arms as rows, cut to the smallest number of draws."""
     return np.stack([own[: min(map(len, draws))] for own in draws])
-
-
-def draws_at(name: str, curve: Fit, compute: float) -> Array:
-    """Return draws of the curve at a compute, shuffled by the name, so that draws of two arms are independent."""
-    return stream_of(name).permutation(curve.curve_draws([compute])[:, 0])
 
 
 def _row(
@@ -195,47 +198,27 @@ def _row(
     )
 
 
-def _finished(arm: Candidate, row: ArmPlan, chosen: Sequence[str], is_past_peak: bool, target: float) -> ArmPlan:
-    """Continue only the first of the chosen arms, to the target: used once the choice is made."""
-    if arm.spent >= DONE * target:
-        return replace(row, action="done", reason=Reason.AT_TARGET)
-    if arm.name != chosen[0]:
-        return row
-    if is_past_peak:
-        return replace(row, reason=Reason.PAST_PEAK)
-    if not arm.can_continue:
-        return replace(row, reason=Reason.CANNOT)
-    return replace(row, action="continue", reason=Reason.CHOSEN, until=target)
-
-
 def _continued(
     arm: Candidate,
     row: ArmPlan,
     curve: Fit | None,
     means: Mapping[str, float],
-    is_past_peak: bool,
     target: float,
     stage: float,
     worth: float,
 ) -> ArmPlan:
     """Continue an arm whose next evaluations are worth their compute: used while the choice is open."""
-    if arm.spent >= DONE * target:
-        return replace(row, action="done", reason=Reason.AT_TARGET)
-    if not arm.can_continue:
-        return replace(row, reason=Reason.CANNOT)
-    if is_past_peak:
-        return replace(row, reason=Reason.PAST_PEAK)
     value_at = row.reward_at_target
+    until = min(arm.spent + stage, target)
     if value_at is None:
-        until = min(arm.spent + stage, target)
-        return replace(
-            row, action="continue", reason=Reason.NO_CURVE, until=until, value=float("inf"), rate=float("inf")
-        )
+        return replace(row, action="continue", reason=Reason.NO_CURVE, until=until, value=np.inf, rate=np.inf)
     if curve is not None:
-        horizons, spread = horizons_of(arm, curve, target, stage)
+        # From one stage to the target.
+        num = max(min(NUM_HORIZONS, round((target - arm.spent) / stage)), 1)
+        horizons = np.linspace(until, target, num)
+        spread = explained_sds(curve, arm.spent, horizons, target)
     else:
-        horizons = np.array([min(arm.spent + stage, target)])
-        spread = np.array([FIRST_STAGE * (value_at.high - value_at.low) / 3.3])
+        horizons, spread = np.array([until]), np.array([FIRST_STAGE * (value_at.high - value_at.low) / 3.3])
     values = knowledge_gradient(_gap(arm.name, means), spread)
     rates = values / (horizons - arm.spent) / arm.num_runs
     best = int(np.argmax(rates))
@@ -249,13 +232,6 @@ def _continued(
         value=float(values[0]),
         rate=float(rates[best]),
     )
-
-
-def horizons_of(arm: Candidate, curve: Fit, target: float, stage: float) -> tuple[Array, Array]:
-    """Return the computes to continue to, from one stage to the target, and the `explained_sds` of each."""
-    num = max(min(NUM_HORIZONS, round((target - arm.spent) / stage)), 1)
-    horizons = np.linspace(min(arm.spent + stage, target), target, num)
-    return horizons, explained_sds(curve, arm.spent, horizons, target)
 
 
 def _gap(name: str, means: Mapping[str, float]) -> float:

@@ -294,16 +294,14 @@ def overtrained_alarms(rows: Sequence[Mapping[str, Any]], name: str) -> list[Ala
     last = len(usable) - WINDOW
     sums = np.convolve(pass_k.mean(axis=1), np.ones(WINDOW), mode="valid")
     peak = int(sums[: last - WINDOW + 1].argmax())  # windows that end before the last one begins
-    changes = []
-    for values in (pass_k, pass_1):
-        difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)
-        changes.append((float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))))
-    (change_k, error_k), (change_1, error_1) = changes
+    changes = [values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0) for values in (pass_k, pass_1)]
+    change_k, change_1 = (float(each.mean()) for each in changes)
+    error_k, error_1 = (float(each.std(ddof=1) / np.sqrt(len(each))) for each in changes)
     if not (change_k < -SURE_FALL * error_k and change_1 > error_1):
         return []
     since = float(usable[peak + WINDOW // 2]["step"])
-    values = {"value": -change_k, "before": change_1, "detail": str(k), "began": since}
-    return [Alarm(kind=AlarmKind.OVERTRAINED, subject=name, **values)]
+    kind = AlarmKind.OVERTRAINED
+    return [Alarm(kind=kind, subject=name, value=-change_k, before=change_1, detail=str(k), began=since)]
 
 
 def fall_alarms(name: str, curve: CurveResult, columns: Columns) -> list[Alarm]:
@@ -349,9 +347,8 @@ def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 
 def alarms_to_show(alarms: Sequence[Alarm]) -> list[Alarm]:
     """Return the alarms that a page shows: those that last first, then the latest of the others."""
-    active = [alarm for alarm in alarms if alarm.ended is None]
-    past = sorted((alarm for alarm in alarms if alarm.ended is not None), key=lambda alarm: -(alarm.ended or 0))
-    return [*active, *past[:MOST_PAST]]
+    latest = sorted(alarms, key=lambda alarm: -(np.inf if alarm.ended is None else alarm.ended))
+    return latest[: MOST_PAST + sum(alarm.ended is None for alarm in alarms)]
 
 
 class AlarmNews:

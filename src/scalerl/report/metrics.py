@@ -75,13 +75,10 @@ class NumberColumns:
 
     def add(self, row: Mapping[str, Any]) -> None:
         for key, value in row.items():
-            column = self._columns.get(key)
-            if column is None:
-                if not isinstance(value, int | float) or len(self._columns) == MOST_COLUMNS:
-                    continue
-                column = self._columns[key] = array("d")
-            if len(column) < self.num_rows:
-                column.extend([math.nan] * (self.num_rows - len(column)))
+            if key not in self._columns and isinstance(value, int | float) and len(self._columns) < MOST_COLUMNS:
+                self._columns[key] = array("d", [math.nan]) * self.num_rows
+        for key, column in self._columns.items():
+            value = row.get(key)
             column.append(value if type(value) is float and isfinite(value) else number(value))
         self.num_rows += 1
 
@@ -89,8 +86,6 @@ class NumberColumns:
         return len(self._columns)
 
     def arrays(self) -> dict[str, Array]:
-        for column in self._columns.values():
-            column.extend([math.nan] * (self.num_rows - len(column)))
         return {key: np.array(column) for key, column in self._columns.items()}
 
 

@@ -18,7 +18,6 @@ from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs.facts import Fact
 from scalerl.logs.formats import Log, log_of_rows, read_log
-from scalerl.logs.frame import grouped
 from scalerl.logs.objects import flatten
 from scalerl.report.alarms import Alarm, alarms, with_remedies
 from scalerl.report.document import Level, Say, say
@@ -170,14 +169,15 @@ class Run:
         rows = [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
         return dataclasses.replace(log_of_rows(self.source.path, rows), facts=tuple(self.facts))
 
-    def _evals_with_counts(self) -> dict[str, list[store.Row]]:
-        """Return the evaluations that have counts of right answers per problem, by set."""
-        rows = [row for _, row in self.evals if "num_correct" in row]
-        return {str(own[0].get("set", "")): own for own in grouped(rows, lambda row: str(row.get("set", "")))}
+    def _evals_by_set(self) -> dict[str, list[store.Row]]:
+        by_set: dict[str, list[store.Row]] = {}
+        for _, row in self.evals:
+            by_set.setdefault(str(row.get("set", "")), []).append(row)
+        return by_set
 
     def passes(self) -> dict[str, tuple[list[float], dict[int, list[float]]]]:
         """Return steps and pass@k by k, of each set that was sampled more than once."""
-        found = {name: pass_curves(rows) for name, rows in self._evals_with_counts().items()}
+        found = {name: pass_curves(rows) for name, rows in self._evals_by_set().items()}
         return {name: (steps, curves) for name, (steps, curves) in found.items() if curves}
 
     def end_compute(self, axis: str) -> float | None:
@@ -200,7 +200,7 @@ class Run:
     @cached_property
     def alarms(self) -> list[Alarm]:
         """Alarms from its metrics and evaluations, including those that are over, but not those of curves."""
-        raised = alarms(self.columns, max_lag=self.max_lag, evals=self._evals_with_counts())
+        raised = alarms(self.columns, max_lag=self.max_lag, evals=self._evals_by_set())
         # What can help is looked up only where there is something to help against: it loads all settings.
         return with_remedies(raised, self._remedies()) if raised else []
 

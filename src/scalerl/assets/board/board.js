@@ -107,9 +107,9 @@ function heard({ online, versions: news }) {
   byId("connection").dataset.state = online ? "live" : "lost";
   if (!news) return;
   if (versions && versions.epoch !== news.epoch) loaded.clear();
-  // A single run is what its reader came for.
-  const [only, ...others] = Object.keys(news.items);
-  if (!versions && only && !others.length && !location.hash) location.replace(`#run/${only}`);
+  // A single run is what its reader came for, also where the page was there first.
+  const [only, ...others] = Object.keys(news.items), isFirst = !versions || !Object.keys(versions.items).length;
+  if (isFirst && only && !others.length && !location.hash) location.replace(`#run/${only}`);
   versions = news;
   refresh();
 }
