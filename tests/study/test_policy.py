@@ -76,7 +76,7 @@ def test_several_jobs_decide_while_others_run(tmp_path):
 
 
 def measured(name: str, share: float, reward: float = 0.5, **more) -> ArmProgress:
-    return ArmProgress(name=name, share=share, num_runs=1, compute=(share,), reward=(reward,), run=(0,), **more)
+    return ArmProgress(name=name, share=share, num_runs=1, points=((share, reward, 0, None),), **more)
 
 
 def test_halving_waits_for_running_arms():

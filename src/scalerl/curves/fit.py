@@ -125,8 +125,12 @@ class Fit:
         """Return the central interval of one parameter; NaN for the paper's procedure."""
         if self.posterior is None:
             return (np.nan, np.nan)
-        low, high = np.quantile(self.param_draws(param), tails(self.level if level is None else level))
+        low, high = self._ends(self.param_draws(param), level)
         return float(low), float(high)
+
+    def _ends(self, draws: Array, level: float | None) -> tuple[Array, Array]:
+        low, high = np.quantile(draws, tails(self.level if level is None else level), axis=0)
+        return low, high
 
     def curve_draws(self, compute) -> Array:
         """Return the recipe's curve at `compute` (last axis) for every draw (first axis)."""
@@ -145,18 +149,11 @@ class Fit:
 
     def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
         """Return the interval of the recipe's own curve."""
-        low, high = np.quantile(self.curve_draws(compute), tails(self.level if level is None else level), axis=0)
-        return low, high
+        return self._ends(self.curve_draws(compute), level)
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
         """Return the interval of one new evaluation: curve, drift, misfit, noise and spread between runs."""
-        values = self.drawn.new_evaluations(np.asarray(compute, dtype=float))
-        low, high = np.quantile(values, tails(self.level if level is None else level), axis=0)
-        return low, high
-
-    def thinned(self, every: int) -> Posterior:
-        """Return the posterior with every n-th draw, for computations at many places."""
-        return replace(self.drawn, draws=self.drawn.draws.take(slice(None, None, every)))
+        return self._ends(self.drawn.new_evaluations(np.asarray(compute, dtype=float)), level)
 
     @property
     def drawn(self) -> Posterior:

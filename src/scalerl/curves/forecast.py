@@ -1,7 +1,7 @@
 """Forecast what more compute brings, and score forecasts on held-out points."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,7 +65,8 @@ def reward_at(curve: Fit, computes: Sequence[float]) -> list[At]:
 def wide_curve(curve: Fit) -> tuple[Array, Array]:
     """Return computes from long before the data to far beyond them, and draws (rows) of the curve there."""
     places = np.geomspace(1e-3 * float(curve.compute.min()), 1e4 * curve.scale, NUM_PLACES)
-    return places, curve.thinned(EVERY).curve(places)
+    drawn = curve.drawn
+    return places, replace(drawn, draws=drawn.draws.take(slice(None, None, EVERY))).curve(places)
 
 
 def reach_draws(places: Array, draws: Array, rewards: Sequence[float] | Array) -> Array:

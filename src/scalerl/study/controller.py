@@ -80,27 +80,21 @@ class Controller:
 
 def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> ArmProgress:
     """Read what the runs of one arm have measured from their folders."""
-    compute, reward, run, num_samples, starts = [], [], [], [], []
+    points, starts = [], []
     for place, status in enumerate(statuses):
         budget = dict(status.run.recipe.budget)
         for row in evals_of_first_set(run_folder(folder, status.run)):
             spent, samples = store.share_spent(budget, row), number(row.get("num_samples"))
             if spent == 0:
                 starts.append(float(row["reward"]))
-                continue
-            compute.append(spent)
-            reward.append(float(row["reward"]))
-            run.append(place)
-            num_samples.append(int(samples) if samples >= 1 else 0)
+            else:
+                points.append((spent, float(row["reward"]), place, int(samples) if samples >= 1 else None))
     return ArmProgress(
         name=arm,
         # A run may also end because its data are exhausted.
         share=min((1.0 if each.state == "done" else share_spent(folder, each.run) for each in statuses), default=0.0),
         num_runs=len(statuses),
-        compute=tuple(compute),
-        reward=tuple(reward),
-        run=tuple(run),
-        num_samples=tuple(num_samples) if num_samples and min(num_samples) > 0 else None,
+        points=tuple(points),
         start=sum(starts) / len(starts) if starts else None,
         failed=any(status.state == "failed" for status in statuses),
     )

@@ -29,19 +29,16 @@ class ArmProgress:
     share: float
     """Share of the budget that all of its runs have spent at least."""
     num_runs: int
-    compute: tuple[float, ...] = ()
-    """Share of the budget at each evaluation."""
-    reward: tuple[float, ...] = ()
-    run: tuple[int, ...] = ()
-    num_samples: tuple[int, ...] | None = None
+    points: tuple[tuple[float, float, int, int | None], ...] = ()
+    """Share of the budget, reward, number of the run, and number of answers if known, of each evaluation."""
     start: float | None = None
     failed: bool = False
 
     @property
     def latest(self) -> float:
         """Mean over runs of the latest reward; the reward at the start if nothing else was measured."""
-        last = [self.reward[self.run.index(run) :][self.run.count(run) - 1] for run in dict.fromkeys(self.run)]
-        return float(np.mean(last)) if last else (self.start if self.start is not None else -np.inf)
+        last = {run: reward for _, reward, run, _ in self.points}
+        return float(np.mean([*last.values()])) if last else (self.start if self.start is not None else -np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +135,16 @@ def make_plan(arms: Sequence[ArmProgress], stages: int, share: float) -> Planned
 @functools.lru_cache(maxsize=64)
 def fit_arm(arm: ArmProgress) -> Fit | None:
     """Fit the arm's curve; None if nothing was measured after the start. Cached until the arm has new evaluations."""
-    if not arm.compute:
+    if not arm.points:
         return None
-    several = len(set(arm.run)) > 1
+    compute, reward, run, num_samples = zip(*arm.points, strict=True)
     return fit(
-        arm.compute,
-        arm.reward,
+        compute,
+        reward,
         start=arm.start,
         start_sd=None if arm.start is not None else 0.0,
-        run=arm.run if several else None,
-        num_samples=arm.num_samples,
+        run=run if len(set(run)) > 1 else None,
+        num_samples=num_samples if all(num_samples) else None,
     )
 
 
