@@ -53,9 +53,9 @@ class Reported:
         store.write_env(folder, {"device": "cpu"})
         self.reports: list[tuple[Outlooks, list[Alarm]]] = []
         self.health = Health(
-            self.rows,
-            self.clock,
-            lambda rows, outlooks, alarms: self.reports.append((outlooks, list(alarms))),
+            rows=self.rows,
+            clock=self.clock,
+            report=lambda rows, outlooks, alarms: self.reports.append((outlooks, list(alarms))),
             at_end=END.get,
             errors=lambda: errors or {},
             num_unrewarded=lambda: num_unrewarded,

@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+Tree = Mapping[str, Any]
+"""Settings by name; a table is a tree, too."""
+
 
 def dotted(table: str, key: str) -> str:
     return f"{table}.{key}" if table else key

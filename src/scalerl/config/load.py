@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from scalerl.config.keys import dotted, leaves, nested
+from scalerl.config.keys import Tree, dotted, leaves, nested
 from scalerl.config.messages import Origins, problems_of
 from scalerl.config.recipe import Recipe, trusting
 from scalerl.config.suggest import did_you_mean
@@ -38,7 +38,7 @@ def list_recipes() -> list[str]:
     return list(shipped("recipe"))
 
 
-Layer = tuple[str, Mapping[str, Any]]
+Layer = tuple[str, Tree]
 """Settings, and the name of their origin in messages."""
 
 
@@ -80,7 +80,7 @@ def override_layer(text: str) -> Layer:
     return f"--set {text}", expand(nested(*read_override(text)))
 
 
-def _with_layers(tree: Mapping[str, Any], layers: Sequence[Layer], origins: Origins) -> Recipe:
+def _with_layers(tree: Tree, layers: Sequence[Layer], origins: Origins) -> Recipe:
     # Merge all into one layer, so that the order of a name and its settings does not matter.
     above: dict[str, Any] = {}
     for label, layer in layers:
@@ -94,7 +94,7 @@ def _with_layers(tree: Mapping[str, Any], layers: Sequence[Layer], origins: Orig
     return _validated(tree, origins)
 
 
-def _merged(tree: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(tree: Tree, layer: Tree) -> dict[str, Any]:
     """Return a layer merged over the tree; settings of the layer are no longer derived."""
     set_here = [key for key, _ in leaves(layer)]
     derived = tree.get(DERIVED)
@@ -114,7 +114,7 @@ def load_written(file: Path) -> Recipe:
         raise RecipeError(RecipeProblem(origin=first.origin, statement=statement)) from None
 
 
-def _validated(tree: Mapping[str, Any], origins: Origins) -> Recipe:
+def _validated(tree: Tree, origins: Origins) -> Recipe:
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:

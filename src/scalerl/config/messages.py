@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from scalerl.config.keys import dotted
+from scalerl.config.keys import Tree, dotted
 from scalerl.config.parts import Settings
 from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import closest, did_you_mean, quoted, show
@@ -93,7 +93,7 @@ def _holds(table: str, key: str) -> bool:
     return f"{key}.".startswith(f"{table}.")
 
 
-def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
+def problems_of(error: ErrorDetails, tree: Tree, origins: Origins) -> Iterator[RecipeProblem]:
     """Yield the problems of a pydantic error; it may contain several conflicts."""
     if error["type"] == "conflict":
         for keys, sentence in error.get("ctx", {})["conflicts"]:
@@ -105,7 +105,7 @@ def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) 
     yield RecipeProblem(origin=origins.label(key), statement=statement, suggestion=suggestion)
 
 
-def described(error: ErrorDetails, tree: Mapping[str, Any], root: type[Settings] = Recipe) -> tuple[str, str, str]:
+def described(error: ErrorDetails, tree: Tree, root: type[Settings] = Recipe) -> tuple[str, str, str]:
     """Return the key of an error, a statement about its value in `tree`, and a suggestion or ""."""
     kind, key, value = error["type"], _dotted_key(error["loc"]), error["input"]
     if kind == "extra_forbidden":
@@ -154,7 +154,7 @@ def _at(tree: Any, key: str) -> Any:
     return tree
 
 
-def _names(table: str, tree: Mapping[str, Any], root: type[Settings]) -> list[str]:
+def _names(table: str, tree: Tree, root: type[Settings]) -> list[str]:
     """Return the settings of the table at a key; those of an axis depend on its name in `tree`."""
     settings_class, key = root, ""
     for name in table.split(".") if table else []:
@@ -166,14 +166,14 @@ def _names(table: str, tree: Mapping[str, Any], root: type[Settings]) -> list[st
     return names_of(settings_class)
 
 
-def _owner(table: str, tree: Mapping[str, Any], root: type[Settings]) -> str:
+def _owner(table: str, tree: Tree, root: type[Settings]) -> str:
     """Return the name of a setting's table for messages: its key, or the chosen name of an axis."""
     if table not in AXES:
         return table or {"Recipe": "a recipe", "Study": "a study"}.get(root.__name__, "the table")
     return f'{table}.name = "{_at(tree, f"{table}.name")}"'
 
 
-def _unknown_key(key: str, tree: Mapping[str, Any], root: type[Settings]) -> tuple[str, str]:
+def _unknown_key(key: str, tree: Tree, root: type[Settings]) -> tuple[str, str]:
     """Return a statement about a key that does not exist, and a suggestion or ""."""
     table, _, name = key.rpartition(".")
     owner, settings = _owner(table, tree, root), _names(table, tree, root)

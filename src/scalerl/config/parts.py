@@ -553,6 +553,11 @@ class PipelineSettings(Settings):
     completions_per_group: Count = 16
     """Number of completions per problem; at least two, because advantages compare them."""
 
+    @property
+    def batch(self) -> int:
+        """Completions per step, before any filter."""
+        return self.groups_per_batch * self.completions_per_group
+
 
 class OptimizerSettings(Settings):
     lr: Positive = 5e-7

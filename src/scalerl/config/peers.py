@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scalerl.config.keys import leaves
+from scalerl.config.keys import Tree, leaves
 from scalerl.config.load import load_recipe, read_table
 from scalerl.config.tree import settings_of
 from scalerl.errors import UsageError
@@ -99,7 +99,7 @@ class Row(NamedTuple):
 class Reader:
     """Reads settings by dotted key, with the framework's defaults, and records which keys were read."""
 
-    def __init__(self, settings: Mapping[str, Any], defaults: str) -> None:
+    def __init__(self, settings: Tree, defaults: str) -> None:
         """`defaults` are written as TOML."""
         self.settings, self._defaults = dict(settings), dict(leaves(tomllib.loads(defaults)))
         self.read: set[str] = set()
@@ -433,7 +433,7 @@ def _differences(rows: Sequence[Row]) -> Iterator[Difference]:
             yield Difference(kind=row.kind, ours=row.ours, statement=row.words, change=row.change)
 
 
-def _recognised(settings: Mapping[str, Any], path: Path) -> str:
+def _recognised(settings: Tree, path: Path) -> str:
     known = {name: tuple(f"{key}." for key in each.known_by.split()) for name, each in FRAMEWORKS.items()}
     counts = {name: sum(f"{key}.".startswith(keys) for key in settings) for name, keys in known.items()}
     best = max(counts, key=lambda name: counts[name])

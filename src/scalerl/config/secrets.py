@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from scalerl.config.keys import leaves
+from scalerl.config.keys import Tree, leaves
 from scalerl.errors import RecipeError
 from scalerl.import_path import announce
 
@@ -79,7 +79,7 @@ def _hidden(value: Any, name: str, secrets: Iterable[str]) -> Any:
     return _redacted(value, secrets) if isinstance(value, str) else value
 
 
-def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def secrets_in(settings: Tree) -> Iterator[tuple[str, str]]:
     """Yield the dotted name and value of each secret in nested settings."""
     for name, value in leaves(settings, numbered=True):
         for inner in value if isinstance(value, list | tuple) else [value]:
@@ -87,7 +87,7 @@ def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, inner
 
 
-def from_environment(settings: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def from_environment(settings: Tree, owner: str) -> dict[str, Any]:
     """Return the settings of `owner` with "env:NAME" replaced by the variable's value; RecipeError if there is none.
 
     A line on stderr says which variables are read and for which server, because a stranger's recipe may name any.

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from scalerl.config.keys import dotted
+from scalerl.config.keys import Tree, dotted
 from scalerl.config.parts import CustomSettings, Settings
 from scalerl.config.recipe import Recipe
 from scalerl.config.task_settings import own_meanings
@@ -78,7 +78,7 @@ def is_named(key: str) -> bool:
     return key in AXES or is_task or (name == "environment" and is_named(table))
 
 
-def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:
+def expand(tree: Tree, table: str = "") -> dict[str, Any]:
     """Replace bare names by tables: loss = "dapo" becomes loss = {name = "dapo"}, and a file of problems its task."""
     expanded: dict[str, Any] = {}
     for name, value in tree.items():

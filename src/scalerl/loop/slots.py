@@ -42,7 +42,7 @@ class ExpectedLag:
 
 def full_slots(pipeline: PipelineSettings) -> int:
     """Return the most completions that the lag rule allows to be untrained at once; more slots would stay empty."""
-    return (pipeline.max_lag + 1) * pipeline.groups_per_batch * pipeline.completions_per_group
+    return (pipeline.max_lag + 1) * pipeline.batch
 
 
 def expected_lag(
@@ -52,7 +52,7 @@ def expected_lag(
 
     `learner` is the share of a step in which a learner beside the engine trains; 0 if they take turns.
     """
-    max_lag, batch = pipeline.max_lag, pipeline.groups_per_batch * pipeline.completions_per_group
+    max_lag, batch = pipeline.max_lag, pipeline.batch
     batches, of_mean = slots / batch, pipeline.waits_for == "batch"
     if pipeline.drain:
         # All groups of a round are sampled by one version and trained at lags 0, 1, ... max_lag.

@@ -194,51 +194,47 @@ def _crc32(path: Path) -> int:
     return value
 
 
+@dataclass(kw_only=True)
 class Checkpoints(Hook):
     """Saves a run at regular intervals and at its end, at most once per step. It must be the last hook."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: CheckpointSettings,
-        *,
-        step: Callable[[], int],
-        content: Callable[[], Checkpoint],
-        best: Callable[[], int | None] = lambda: None,
-        paused: Callable[[], AbstractContextManager[object]] = nullcontext,
-        saved: int = -1,
-    ) -> None:
-        """`content` returns the checkpoint of the current `step`; it is called while the run is `paused`.
+    folder: Path
+    settings: CheckpointSettings
+    step: Callable[[], int]
+    content: Callable[[], Checkpoint]
+    """Returns the checkpoint of the current step; called while the run is `paused`."""
+    best: Callable[[], int | None] = lambda: None
+    """Returns the step of the best evaluation, whose checkpoint is kept."""
+    paused: Callable[[], AbstractContextManager[object]] = nullcontext
+    saved: int = -1
+    """The newest saved step."""
 
-        `best` returns the step of the best evaluation, whose checkpoint is kept; `saved` is the newest saved step.
-        """
-        self._folder, self._settings, self._step, self._content = folder, settings, step, content
-        self._best, self._paused = best, paused
-        self._saved, self._saved_at = saved, time.monotonic()
+    def __post_init__(self) -> None:
+        self._saved_at = time.monotonic()
         self._writer, self._written = ThreadPoolExecutor(1, "checkpoint"), None
 
     def after_step(self, done: Any, end: RunEnd | None) -> None:
-        step = self._step()
-        is_due = step > 0 and (step % self._settings.every == 0 or self._best() == step or self._is_late)
-        if step != self._saved and (end is not None or is_due):
+        step = self.step()
+        is_due = step > 0 and (step % self.settings.every == 0 or self.best() == step or self._is_late)
+        if step != self.saved and (end is not None or is_due):
             self._save(step)
 
     @property
     def _is_late(self) -> bool:
-        return time.monotonic() - self._saved_at > 60 * self._settings.every_minutes
+        return time.monotonic() - self._saved_at > 60 * self.settings.every_minutes
 
     def _save(self, step: int) -> None:
-        with self._paused():
+        with self.paused():
             # Wait before the state is copied: a rank has room for only one copy.
             self.wait()
-            content = self._content()
+            content = self.content()
             self._written: Future[Path] | None = self._writer.submit(
-                save, self._folder, content, keep=self._settings.keep, keep_step=self._best()
+                save, self.folder, content, keep=self.settings.keep, keep_step=self.best()
             )
             if not isinstance(content.tensors, WritesTensors):
                 # Other processes write a copy of their state while training continues; this one does not.
                 self.wait()
-        self._saved, self._saved_at = step, time.monotonic()
+        self.saved, self._saved_at = step, time.monotonic()
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written; raise the error of the last one, if any."""

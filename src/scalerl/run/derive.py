@@ -55,7 +55,7 @@ def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Deri
     """
     if not recipe.derived:
         return recipe, ()
-    by_key = _derive_all(recipe, gpus or Gpus.here()).by_key
+    by_key = _derive_all(recipe, gpus or Gpus.here())
     if unknown := [key for key in recipe.derived if key not in by_key]:
         raise RecipeError(f"derived names {quoted(unknown)}, which cannot be derived; choices: {quoted(by_key)}")
     # The chosen length control may have no such setting.
@@ -64,31 +64,21 @@ def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Deri
     return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
 
 
-class _Derivation:
-    """Collects derived values, also of settings that the recipe does not leave open."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self.by_key: dict[str, Derived] = {}
-
-    def record(self, key: str, value: Any, reason: str) -> None:
-        self.by_key[key] = Derived(key, value, reason)
-
-    def add(self, key: str, value: Any, reason: str) -> Any:
-        """Record a derived value; return the value that applies, which is the recipe's if it sets the key."""
-        self.record(key, value, reason)
-        return value if key in self._recipe.derived else value_at(self._recipe, key)
-
-
-def _derive_all(recipe: Recipe, gpus: Gpus | None) -> _Derivation:
+def _derive_all(recipe: Recipe, gpus: Gpus | None) -> dict[str, Derived]:
     """Derive every setting that can be derived, each from the values that apply for the earlier ones."""
+    derived: dict[str, Derived] = {}
+
+    def add(key: str, value: Any, reason: str) -> Any:
+        """Record a derived value; return the value that applies, which is the recipe's if it sets the key."""
+        derived[key] = Derived(key, value, reason)
+        return value if key in recipe.derived else value_at(recipe, key)
+
     path, trust = recipe.model.required_path, recipe.model.trust_remote_code
     config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
     sizes, device = ModelSizes.from_config(config), "cpu" if gpus is None else "cuda"
     if recipe.tasks:
         raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
-    task, derivation = build_whole_task(recipe.task, recipe.evaluation), _Derivation(recipe)
-    add = derivation.add
+    task = build_whole_task(recipe.task, recipe.evaluation)
 
     template = bool(getattr(tokenizer, "chat_template", None))
     chat = add("task.chat", template, f"the tokenizer has {'a' if template else 'no'} chat template")
@@ -110,7 +100,7 @@ def _derive_all(recipe: Recipe, gpus: Gpus | None) -> _Derivation:
         )
     length, sets_length = max(min(LENGTH[device], room), 1), is_open and "length.max_length" in limits
     why = f"{LENGTH[device]:,} on this device, if the model's context has room"
-    derivation.record("length.max_length", length, why)
+    derived["length.max_length"] = Derived("length.max_length", length, why)
     if limits and not sets_length:
         length = sum(value_at(recipe, key) for key in limits)
     why = f"prompt and completion; the model has room for {longest_context:,}"
@@ -135,29 +125,29 @@ def _derive_all(recipe: Recipe, gpus: Gpus | None) -> _Derivation:
     rate = ADAPTER_RATE if savings["model.lora.rank"] else RATE
     lr = float(f"{rate / config.hidden_size:.1g}")
     add("optimizer.lr", lr, f"{rate:g} / width {config.hidden_size:,}")
-    return derivation
+    return derived
 
 
 def _savings(recipe: Recipe, sizes: ModelSizes, gpus: Gpus | None) -> Iterable[Derived]:
-    """Yield the settings that determine the memory of training, and the number of slots."""
-    batch = recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
-    choice = None if gpus is None else choose_savings(recipe, sizes, gpus, recipe.derived)
-    if gpus is not None and choice is not None:
-        why = reasons(recipe, sizes, gpus, choice)
-    else:
+    """Return the settings that determine the memory of training, and the number of slots."""
+    batch, choice = recipe.pipeline.batch, None if gpus is None else choose_savings(recipe, sizes, gpus, recipe.derived)
+    if gpus is None or choice is None:
         # No known settings fit, or this layout is not one that savings are chosen for; `--check` says more.
         why = dict.fromkeys(KEYS, "on a CPU nothing is saved" if gpus is None else "as the recipe has it")
-    values = {key: value_at(recipe, key) for key in KEYS} if choice is None else choice.changes
-    for key in KEYS:
-        is_batch = key == "rollout.slots" and (choice is None or values[key] == batch)
-        value, reason = (batch, "one batch: training follows sampling closely") if is_batch else (values[key], why[key])
-        yield Derived(key, value, reason)
+        values = {key: value_at(recipe, key) for key in KEYS} | {"rollout.slots": batch}
+    else:
+        why, values = reasons(recipe, sizes, gpus, choice), choice.changes
+    if values["rollout.slots"] == batch:
+        why["rollout.slots"] = "one batch: training follows sampling closely"
+    return [Derived(key, values[key], why[key]) for key in KEYS]
 
 
 def _grader(task: Task) -> tuple[str, str]:
     answers = [problem.answer for problem in task.training]
-    if task.grader == "exact" and all(map(_NUMBER.fullmatch, answers)):
-        return "numeric", "every reference is a number, or ends in #### and one"
-    if task.grader == "exact" and all(map(_LETTER.fullmatch, answers)):
-        return "choice", "every reference is a letter"
+    for name, pattern, why in (
+        ("numeric", _NUMBER, "every reference is a number, or ends in #### and one"),
+        ("choice", _LETTER, "every reference is a letter"),
+    ):
+        if task.grader == "exact" and all(map(pattern.fullmatch, answers)):
+            return name, why
     return task.grader, "the task's own"

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from scalerl.config import Recipe
@@ -29,34 +30,38 @@ SAMPLES_KEPT = 4
 """Completions written to samples.jsonl at each evaluation."""
 
 
+@dataclass(kw_only=True)
 class Evaluations(Hook):
     """Evaluates a run before its first step, every `every` steps and at its end, while training is paused."""
 
-    def __init__(
-        self, parts: Parts, rows: Rows, clock: Clock, *, every: int, observer: RunObserver, watchdog: Watchdog
-    ) -> None:
-        self._parts, self._rows, self._clock = parts, rows, clock
-        self._every, self._observer, self._watchdog = every, observer, watchdog
-        self.last = max((row["step"] for row in rows.evals), default=-1)
+    parts: Parts
+    rows: Rows
+    clock: Clock
+    every: int
+    observer: RunObserver
+    watchdog: Watchdog
+
+    def __post_init__(self) -> None:
+        self.last = max((row["step"] for row in self.rows.evals), default=-1)
         """The last step that was evaluated on every set."""
 
     def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
-        step = self._parts.pipeline.version
-        is_due = step % self._every == 0 or (end is not None and end.kind in ("budget", "data"))
+        step = self.parts.pipeline.version
+        is_due = step % self.every == 0 or (end is not None and end.kind in ("budget", "data"))
         # If asked to stop, end without an evaluation, which may take long; a resumed run catches up on it.
-        if is_due and self.last < step and not self._observer.stopping():
-            self._rows.flush()
+        if is_due and self.last < step and not self.observer.stopping():
+            self.rows.flush()
             self._evaluate(step, () if done is None else done.batch.groups)
 
     def _evaluate(self, step: int, groups: Sequence[Group]) -> None:
         """Evaluate and write the rows, with samples of `groups`, the last training groups."""
-        parts, engine, before = self._parts, self._parts.engine, self._parts.engine.eval_work
-        with self._clock.aside("evaluation"), engine.paused():
+        parts, engine, before = self.parts, self.parts.engine, self.parts.engine.eval_work
+        with self.clock.aside("evaluation"), engine.paused():
             engine.push_weights(parts.learner.weights(), step)
-            spent = self._clock.row()
+            spent = self.clock.row()
             evaluation = begin_evaluation(engine, parts.inputs, step=step, on_progress=self._on_progress)
-            with self._watchdog.watching("the grader"):
-                if not evaluation.finish(lambda: bool(self._observer.stopping())):
+            with self.watchdog.watching("the grader"):
+                if not evaluation.finish(lambda: bool(self.observer.stopping())):
                     # A resumed run evaluates this step again.
                     return
             results = evaluation.results()
@@ -64,14 +69,14 @@ class Evaluations(Hook):
                 # Training may teach the model a readable format, but will not mend a grader that always fails.
                 check_verdicts(results, parts.inputs, allowed=["grader/no_answer", "environment/no_answer"])
             samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
-            self._rows.add_evaluation(step, eval_rows(results, spent), samples)
+            self.rows.add_evaluation(step, eval_rows(results, spent), samples)
             self.last = step
-        self._clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
+        self.clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
 
     def _on_progress(self, finished: int, total: int) -> None:
         # Not watched: if the terminal blocks, the grader does not hang.
-        with self._watchdog.watching(None):
-            self._observer.evaluating(finished, total)
+        with self.watchdog.watching(None):
+            self.observer.evaluating(finished, total)
 
 
 def complete(evals: Sequence[Row], num_sets: int) -> list[Row]:

@@ -93,9 +93,9 @@ class TrainingRun:
             on_row=self.observer.stepped,
         )
         self.evaluations = Evaluations(
-            self.parts,
-            self.rows,
-            self.clock,
+            parts=self.parts,
+            rows=self.rows,
+            clock=self.clock,
             every=self.recipe.evaluation.every,
             observer=self.observer,
             watchdog=self._watchdog,
@@ -120,9 +120,9 @@ class TrainingRun:
             self.observer.started(self)
             sinks = self._open_folder()
             health = Health(
-                self.rows,
-                self.clock,
-                self.observer.evaluated,
+                rows=self.rows,
+                clock=self.clock,
+                report=self.observer.evaluated,
                 at_end=self.budget.at_end,
                 errors=lambda: self.parts.first_errors,
                 num_unrewarded=lambda: self.parts.num_unrewarded,
@@ -197,8 +197,8 @@ class TrainingRun:
                 yield
 
         return Checkpoints(
-            self.folder / store.CHECKPOINTS,
-            self.recipe.checkpoint,
+            folder=self.folder / store.CHECKPOINTS,
+            settings=self.recipe.checkpoint,
             step=lambda: self.pipeline.version,
             content=content,
             best=lambda: best_step(self.rows.evals, self.recipe.best_set),

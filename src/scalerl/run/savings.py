@@ -10,7 +10,7 @@ they compare settings and do not predict a run.
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +60,7 @@ def step_seconds(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, flo
     shape, pipeline, optimizer = sizes.shape, recipe.pipeline, recipe.optimizer
     weights, trained, adapters = shape.params, sizes.trained(recipe), recipe.model.lora.rank > 0
     decodes = recipe.model.lora.bits == 4
-    batch, prompt = pipeline.groups_per_batch * pipeline.completions_per_group, recipe.rollout.max_prompt_tokens
-    length = recipe.longest - prompt
-    tokens = batch * recipe.longest
+    prompt, tokens = recipe.rollout.max_prompt_tokens, pipeline.batch * recipe.longest
     passes = math.ceil(tokens / max(recipe.learner.micro_batch_tokens, recipe.rollout.context))
     products = (4 if adapters else 6) + (2 if recipe.learner.gradient_checkpointing is True else 0)
     # A weight is read as bf16. A weight in 4 bits is read, written decoded and read again.
@@ -72,7 +70,7 @@ def step_seconds(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, flo
     # Weights, gradients and moments are read; weights and moments are written. Rounding to 8 bits repeats that.
     updated = (24 + (40 if optimizer.bits == 8 else 0)) * trained
     return {
-        "sampling": length * math.ceil(batch / slots) * weights * reads / BANDWIDTH
+        "sampling": (recipe.longest - prompt) * math.ceil(pipeline.batch / slots) * weights * reads / BANDWIDTH
         + 2 * weights * pipeline.groups_per_batch * prompt / FLOPS,
         "training": products * weights * tokens / FLOPS + passes * touched / BANDWIDTH,
         "update": updated / BANDWIDTH + host_bytes(recipe, sizes) / BUS,
@@ -88,44 +86,46 @@ def choose_savings(
     """
     if recipe.learner.sharding != "none" or num_generators(recipe) or recipe.rollout.engine != "torch":
         return None
-    current = {key: value_at(recipe, key) for key in KEYS}
-    best = [each for each in _fastest(recipe, sizes, gpus, current, is_open) if each is not None]
-    chosen: SavingsChoice | None = None
-    for has_adapters in (False, True):
-        tier = [each for each in best if (each.changes["model.lora.rank"] > 0) == has_adapters]
-        if not tier:
-            continue
-        least = min(each.total for each in tier)
-        first = next(each for each in tier if each.total <= WORTH * least)
-        if chosen is None or chosen.total > FULL_WORTH * first.total:
-            chosen = first
-    return chosen
+    choices = [_fastest(recipe, sizes, Gpus(1, ROOM * gpus.bytes_each), saving, is_open) for saving in SAVINGS]
+    of_weights, of_adapters = (
+        _fewest(
+            [each for each in choices if each is not None and (each.changes["model.lora.rank"] > 0) == has_adapters]
+        )
+        for has_adapters in (False, True)
+    )
+    if of_weights is None or (of_adapters is not None and of_weights.total > FULL_WORTH * of_adapters.total):
+        return of_adapters
+    return of_weights
+
+
+def _fewest(choices: Sequence[SavingsChoice]) -> SavingsChoice | None:
+    """Return the choice with the fewest savings, the first, that is about as fast as the fastest."""
+    least = min((each.total for each in choices), default=0.0)
+    return next((each for each in choices if each.total <= WORTH * least), None)
 
 
 def _fastest(
-    recipe: Recipe, sizes: ModelSizes, gpus: Gpus, current: Mapping[str, Any], is_open: Collection[str]
-) -> Iterator[SavingsChoice | None]:
-    """Yield the fastest settings that fit with each saving, or None; skip savings that change a setting not open."""
-    batch = recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
-    tokens, lora = current["learner.micro_batch_tokens"], {"model.lora.rank": current["model.lora.rank"]}
-    passes = [tokens, *(2**power for power in range(20, 10, -1) if SHORTEST_PASS <= 2**power < tokens)]
-    slots = sorted({max(batch >> power, min(batch, FEWEST_SLOTS)) for power in range(6)}, reverse=True)
-    room = Gpus(1, ROOM * gpus.bytes_each)
-    for saving in SAVINGS:
-        saving = {**saving, **({} if "model.lora.rank" in is_open or not saving["model.lora.rank"] else lora)}
-        if any(saving[key] != current[key] for key in saving if key not in is_open):
-            continue
-        choices = []
-        for num_tokens, num_slots in itertools.product(
-            passes if "learner.micro_batch_tokens" in is_open else passes[:1],
-            slots if "rollout.slots" in is_open else [current["rollout.slots"] or batch],
-        ):
-            changes = {**saving, "learner.micro_batch_tokens": num_tokens, "rollout.slots": num_slots}
-            memory = memory_of(replaced(recipe, changes), sizes, room)
-            if memory.fits:
-                seconds = step_seconds(memory.recipe, sizes, num_slots)
-                choices.append(SavingsChoice(changes=changes, memory=memory, seconds=seconds))
-        yield min(choices, key=lambda choice: choice.total, default=None)
+    recipe: Recipe, sizes: ModelSizes, room: Gpus, saving: Mapping[str, Any], is_open: Collection[str]
+) -> SavingsChoice | None:
+    """Return the fastest settings that fit with a saving; None if none do, or if it changes a setting not open."""
+    current, batch = {key: value_at(recipe, key) for key in KEYS}, recipe.pipeline.batch
+    if saving["model.lora.rank"] and "model.lora.rank" not in is_open:
+        saving = {**saving, "model.lora.rank": current["model.lora.rank"]}
+    if any(saving[key] != current[key] for key in saving if key not in is_open):
+        return None
+    passes, slots = [current["learner.micro_batch_tokens"]], [current["rollout.slots"] or batch]
+    if "learner.micro_batch_tokens" in is_open:
+        passes += [2**power for power in range(20, 10, -1) if SHORTEST_PASS <= 2**power < passes[0]]
+    if "rollout.slots" in is_open:
+        slots = sorted({max(batch >> power, min(batch, FEWEST_SLOTS)) for power in range(6)}, reverse=True)
+    choices = []
+    for num_tokens, num_slots in itertools.product(passes, slots):
+        changes = {**saving, "learner.micro_batch_tokens": num_tokens, "rollout.slots": num_slots}
+        memory = memory_of(replaced(recipe, changes), sizes, room)
+        if memory.fits:
+            seconds = step_seconds(memory.recipe, sizes, num_slots)
+            choices.append(SavingsChoice(changes=changes, memory=memory, seconds=seconds))
+    return min(choices, key=lambda choice: choice.total, default=None)
 
 
 def reasons(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, choice: SavingsChoice) -> dict[str, str]:
@@ -146,17 +146,13 @@ def reasons(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, choice: SavingsChoice
             f"{without('model.lora.bits'):.3g} of {size} otherwise; decoding makes sampling 1 to 2 times slower"
         )
     if changes["optimizer.bits"] == 8:
-        moved = "fewer bytes to move between host and GPU"
-        why["optimizer.bits"] = (
-            moved if changes["optimizer.on_host"] else f"{without('optimizer.bits'):.3g} of {size} otherwise"
-        )
+        why["optimizer.bits"] = f"{without('optimizer.bits'):.3g} of {size} otherwise"
     if changes["optimizer.on_host"]:
-        seconds = choice.memory.host / BUS
+        why["optimizer.bits"] = "fewer bytes to move between host and GPU"
         why["optimizer.on_host"] = (
             f"{without('optimizer.on_host'):.3g} of {size} otherwise; takes {choice.memory.host / 1e9:.3g} GB of host "
-            f"memory, and about {seconds:.1f} s per step"
+            f"memory, and about {choice.memory.host / BUS:.1f} s per step"
         )
-    batch = recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
-    if changes["rollout.slots"] < batch:
-        why["rollout.slots"] = f"as many as a GPU of {size} has room for, of {batch}"
+    if changes["rollout.slots"] < recipe.pipeline.batch:
+        why["rollout.slots"] = f"as many as a GPU of {size} has room for, of {recipe.pipeline.batch}"
     return why

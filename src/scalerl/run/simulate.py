@@ -212,7 +212,7 @@ def _schemes(pipeline: PipelineSettings) -> list[PipelineSettings]:
 def _split(pipeline: PipelineSettings, rates: Rates, gpus: int, generators: int, longest: int) -> Split:
     num, learner_gpus = max(generators, 1), gpus - generators * rates.gpus_per_generator
     size, mean = pipeline.completions_per_group, rates.length(longest)
-    batch, pushes = pipeline.groups_per_batch * size, pipeline.push_every
+    batch, pushes = pipeline.batch, pipeline.push_every
     untrained = pushes * batch if pipeline.drain else max(pipeline.max_lag, 1) * batch
     spread = rates.longest_of(size, longest) / mean
     sampled_s = mean * rates.decode_token_s(rates.slots)

@@ -152,7 +152,7 @@ def cost(plan: StudyPlan, folder: Path, pace: Pace) -> Cost:
 
 
 def _completions(recipe: Recipe) -> int:
-    return recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
+    return recipe.pipeline.batch
 
 
 def _steps_left(run: PlannedRun, folder: Path, pace: Pace, scale: float) -> int:

@@ -165,7 +165,7 @@ def sft(
         "num_parameters": num_parameters,
         "vocabulary_size": len(text.tokenizer),
         "gain_last_fifth": round(result.gain_last_fifth, 5),
-        "curve": [_rounded(point) for point in curve],
+        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in curve],
         "environment": environment(device),
         **(record or {}),
     }
@@ -175,11 +175,6 @@ def sft(
         (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(checkpoint_folder, ignore_errors=True)
     return result
-
-
-def _rounded(point: SftProgress) -> dict[str, float | None]:
-    """Return a point of the loss curve as made_by.json has it."""
-    return {key: None if value is None else round(value, 5) for key, value in asdict(point).items()}
 
 
 def _train(
@@ -212,10 +207,17 @@ def _train(
         )
         observer.planned(plan)
         every = max(1, len(batches) // NUM_MEASUREMENTS)
-        losses = _HeldoutLosses(learner, examples.heldout, restored, every=every, observer=observer)
+        losses = _HeldoutLosses(
+            learner=learner,
+            heldout=examples.heldout,
+            every=every,
+            observer=observer,
+            curve=[SftProgress(**point) for point in restored.get("curve", ())],
+            losses=list(restored.get("losses", ())),
+        )
         checkpoints = Checkpoints(
-            folder,
-            CheckpointSettings(every=every, keep=1),
+            folder=folder,
+            settings=CheckpointSettings(every=every, keep=1),
             step=lambda: learner.version,
             content=lambda: Checkpoint(
                 step=learner.version, tensors=learner.state_dict(), meta={**must_match, **losses.state()}
@@ -360,53 +362,46 @@ def _restore(learner: Any, folder: Path, must_match: Mapping[str, Any]) -> Mappi
     return checkpoint.meta
 
 
+@dataclass(kw_only=True)
 class _HeldoutLosses(Hook):
     """Measures the held-out loss at the start, every `every` steps and at the end."""
 
-    def __init__(
-        self,
-        learner: Any,
-        heldout: Sequence[Completion],
-        restored: Mapping[str, Any],
-        *,
-        every: int,
-        observer: RunObserver,
-    ) -> None:
-        """`restored` is the state of the run that is resumed; empty for a new run."""
-        self._learner = learner
-        self._heldout = heldout
-        self._every = every
-        self._observer = observer
-        self.curve = [SftProgress(**point) for point in restored.get("curve", ())]
-        self._losses: list[float] = list(restored.get("losses", ()))
-        """Losses of the steps since the last point of the curve."""
+    learner: Any
+    heldout: Sequence[Completion]
+    every: int
+    observer: RunObserver
+    curve: list[SftProgress]
+    losses: list[float]
+    """Losses of the steps since the last point of the curve."""
+
+    def __post_init__(self) -> None:
         # As if the earlier attempts had just been running.
         self._started_at = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
 
     def after_step(self, done: Mapping[str, float] | None, end: RunEnd | None) -> None:
-        step = self._learner.version
+        step = self.learner.version
         if done is not None:
             # A step with a non-finite loss was skipped and reports none.
             if "loss/value" in done:
-                self._losses.append(done["loss/value"])
-            self._observer.stepped({"step": step})
-        is_due = step % self._every == 0 or (end is not None and end.kind == "budget")
+                self.losses.append(done["loss/value"])
+            self.observer.stepped({"step": step})
+        is_due = step % self.every == 0 or (end is not None and end.kind == "budget")
         if is_due and (not self.curve or self.curve[-1].step < step):
             self._measure(step)
 
     def state(self) -> dict[str, Any]:
-        return {"curve": [asdict(point) for point in self.curve], "losses": self._losses}
+        return {"curve": [asdict(point) for point in self.curve], "losses": self.losses}
 
     def _measure(self, step: int) -> None:
-        heldout_loss = self._learner.mean_loss(batch_of(self._heldout, step))
+        heldout_loss = self.learner.mean_loss(batch_of(self.heldout, step))
         if not math.isfinite(heldout_loss):
             # Raise before the checkpoint is written, so that an earlier one remains.
             raise LearnerError(
                 f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start again with a "
                 f"lower sft.lr"
             )
-        train_loss = fmean(self._losses) if self._losses else None
-        self._losses = []
+        train_loss = fmean(self.losses) if self.losses else None
+        self.losses = []
         elapsed_s = time.monotonic() - self._started_at
         self.curve.append(SftProgress(step=step, train_loss=train_loss, heldout_loss=heldout_loss, elapsed_s=elapsed_s))
-        self._observer.measured(self.curve[-1])
+        self.observer.measured(self.curve[-1])
