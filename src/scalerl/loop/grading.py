@@ -143,19 +143,18 @@ class _Waiting:
     judge: Judge
     episode: Episode | None = None
     """The conversation that the answer belongs to, if any."""
-    values: dict[str, float | None] = field(default_factory=dict)
-    outcomes: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, Score] = field(default_factory=dict)
     reason: Reason | None = None
 
     def take(self, column: str, score: Score, reason: Reason | None) -> Verdict | None:
         """Add the value of one grader; return the verdict after the last one."""
-        self.values[column], self.outcomes[column] = score.value, score.outcome
+        self.scores[column] = score
         self.reason = self.reason or reason
-        if len(self.values) < len(self.judge.graders):
+        if len(self.scores) < len(self.judge.graders):
             return None
-        outcome = next((name for grader in self.judge.graders if (name := self.outcomes[grader.column])), "")
-        scores = {name: value for name, value in self.values.items() if value is not None}
-        if len(scores) < len(self.judge.graders):
+        outcome = next((name for grader in self.judge.graders if (name := self.scores[grader.column].outcome)), "")
+        scores = {name: score.value for name, score in self.scores.items() if score.value is not None}
+        if len(scores) < len(self.scores):
             return Verdict(subject=self.subject, correct=None, reason=self.reason, outcome=outcome)
         value = self.judge.value_of(scores)
         if self.episode is not None and (self.episode.base, self.episode.weight) != (0.0, 1.0):

@@ -146,14 +146,14 @@ class Pipeline:
             meta={
                 "lag": self.lag.state_dict(),
                 "curriculum": self._curriculum.state_dict(),
-                "refill": self._refill.state_dict(),
+                "refill": dict(self._refill.counts),
             },
             groups=tuple(self._finished[key] for key in self.lag.finished_keys),
         )
 
     def _restore(self, state: PipelineState) -> None:
         self.lag = self.lag.restored(state.meta["lag"])
-        self._refill.restore(state.meta.get("refill", {}))
+        self._refill.counts.update(state.meta.get("refill", {}))
         self._finished = {group.key: group for group in state.groups}
         assert self.lag.version == self._learner.version, "the pipeline and the learner are of different steps"
         kept, untrained = set(self.lag.finished_keys), {issued.key for issued in self._curriculum.untrained}

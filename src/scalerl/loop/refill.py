@@ -4,9 +4,9 @@ A replaced group is graded and counts for the curriculum, but no step waits for 
 compute axis, because the engine counts everything that it samples. Plain Python, no torch.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, field
 
 from scalerl.config.parts import FilterSettings
 from scalerl.types import Group
@@ -24,50 +24,33 @@ def teaches_nothing(group: Group, filters: FilterSettings) -> bool:
     return len(values) < 2
 
 
+@dataclass(kw_only=True)
 class Refill:
     """Decides which groups are replaced, and counts what was graded since the last step."""
 
-    def __init__(
-        self,
-        *,
-        most: int = 0,
-        filters: FilterSettings = FilterSettings(),  # noqa: B008 -- frozen
-        own: Mapping[str, FilterSettings] = MappingProxyType({}),
-    ) -> None:
-        """Replace at most `most` groups per step; after that, groups that teach nothing are kept.
-
-        `own` has the filters of tasks that differ from `filters`.
-        """
-        self._most, self._filters, self._own = most, filters, own
-        self._num_replaced = self._num_correct = self._num_graded = 0
+    most: int = 0
+    """Replace at most this many groups per step; after that, groups that teach nothing are kept."""
+    filters: FilterSettings = field(default_factory=FilterSettings)
+    own: Mapping[str, FilterSettings] = field(default_factory=dict)
+    """The filters of tasks that differ from `filters`."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Replaced groups, and correct and graded completions, since the last step."""
 
     def replaces(self, group: Group) -> bool:
         """Return whether a group that was graded is replaced by another one."""
-        self._num_correct += group.num_correct
-        self._num_graded += group.num_graded
-        filters = self._own.get(group.problem.task, self._filters)
-        if self._num_replaced >= self._most or not teaches_nothing(group, filters):
-            return False
-        self._num_replaced += 1
-        return True
+        self.counts.update(correct=group.num_correct, graded=group.num_graded)
+        filters = self.own.get(group.problem.task, self.filters)
+        is_replaced = self.counts["replaced"] < self.most and teaches_nothing(group, filters)
+        self.counts["replaced"] += is_replaced
+        return is_replaced
 
     def take_metrics(self) -> dict[str, float]:
         """Return columns of a step's row, and reset the counts.
 
         They cover all groups graded since the last step, replaced ones too; `reward/` columns cover only the batch.
         """
-        if not self._most:
+        if not self.most:
             return {}
-        share = {"rollout/correct_frac": self._num_correct / self._num_graded} if self._num_graded else {}
-        metrics = {"batch/replaced_groups": float(self._num_replaced), **share}
-        self._num_replaced = self._num_correct = self._num_graded = 0
-        return metrics
-
-    def state_dict(self) -> dict[str, int]:
-        """Return what was counted since the last step."""
-        return {"replaced": self._num_replaced, "correct": self._num_correct, "graded": self._num_graded}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._num_replaced, self._num_correct, self._num_graded = (
-            state.get(name, 0) for name in ("replaced", "correct", "graded")
-        )
+        counts, self.counts = self.counts, Counter()
+        share = {"rollout/correct_frac": counts["correct"] / counts["graded"]} if counts["graded"] else {}
+        return {"batch/replaced_groups": float(counts["replaced"]), **share}

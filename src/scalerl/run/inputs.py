@@ -89,17 +89,7 @@ def load_inputs(
         played = {name: task for name, task in wanted.items() if task.environment.name}
         environments = {name: build_playing(task, text, num_tokens) for name, task in played.items()}
         eval_sets = tuple(
-            eval_set(
-                name,
-                task,
-                recipe.evaluation,
-                text=text,
-                graders=graders,
-                plan=length.plan,
-                max_tokens=recipe.rollout.max_prompt_tokens,
-                threshold=recipe.reward.threshold,
-            )
-            for name, task in wanted.items()
+            eval_set(name, task, recipe, text=text, graders=graders, plan=length.plan) for name, task in wanted.items()
         )
         opened.pop_all()
     return Inputs(

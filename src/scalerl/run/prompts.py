@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalerl.config import Recipe
 from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import RecipeError
 from scalerl.loop.evaluate import SetRequests, eval_requests, hash_prompts
@@ -108,22 +109,26 @@ def encode_hints(task: Task, problems: Sequence[Problem], hint: str, *, text: Te
 def eval_set(
     name: str,
     task: Task,
-    settings: EvaluationSettings,
+    recipe: Recipe,
     *,
     text: Text,
     graders: GraderRunner,
     plan: Callable[[int], LengthPlan],
-    max_tokens: int,
-    threshold: float,
 ) -> EvalSet:
     """Encode the evaluation problems of a task and check that its grader can be used."""
-    prompts = encode_prompts(name, task, task.evaluation, text=text, max_tokens=max_tokens, purpose="evaluation")
+    longest, threshold = recipe.rollout.max_prompt_tokens, recipe.reward.threshold
+    prompts = encode_prompts(name, task, task.evaluation, text=text, max_tokens=longest, purpose="evaluation")
     opening = opened_thinking(text.decode(next(iter(prompts.tokens.values()))), task)
     judge = Judge(graders=graders_of(task), decode_all=text.decode_all, opening=opening, threshold=threshold)
     graders.check(judge)
-    prompts_hash = hash_prompts(tuple(prompts.tokens))
     return EvalSet(
-        name=name, task=task, prompts=prompts, judge=judge, prompts_hash=prompts_hash, settings=settings, plan=plan
+        name=name,
+        task=task,
+        prompts=prompts,
+        judge=judge,
+        prompts_hash=hash_prompts(tuple(prompts.tokens)),
+        settings=recipe.evaluation,
+        plan=plan,
     )
 
 

@@ -212,12 +212,9 @@ def _check_token_is_private() -> None:
 def _others_can_read(path: Path) -> bool:
     """Return whether the permissions of a file and of its parent folders let other users read it."""
     real = path.resolve()
-    mode = real.stat().st_mode
-    folders = [folder.stat().st_mode for folder in real.parents]
-    # A user in the file's group who is not in a folder's group enters that folder with the permissions of others.
-    group_can_enter = all(each & (stat.S_IXGRP | stat.S_IXOTH) for each in folders)
-    others_can_enter = all(each & stat.S_IXOTH for each in folders)
-    return bool((mode & stat.S_IRGRP and group_can_enter) or (mode & stat.S_IROTH and others_can_enter))
+    # A folder's group need not be the file's.
+    can_enter = all(folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH) for folder in real.parents)
+    return can_enter and bool(real.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def _check_answers(address: str) -> None:
