@@ -55,8 +55,11 @@ def default_worth(curves: Sequence[Fit]) -> float:
     scales = [curve.bounds[1] - curve.bounds[0] for curve in curves if curve.bounds is not None]
     if scales:
         return WORTH * max(scales)
-    ranges = [float(np.ptp(curve.reward)) if len(curve.reward) else 0.0 for curve in curves if curve.posterior is None]
-    ranges += [curve.posterior.blocks.span for curve in curves if curve.posterior is not None]
+    ranges = [
+        curve.posterior.blocks.span if curve.posterior else float(np.ptp(curve.reward))
+        for curve in curves
+        if len(curve.reward)
+    ]
     return WORTH_OF_RANGE * max(ranges, default=0.0)
 
 

@@ -95,12 +95,9 @@ def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, rewar
             for c, a, b in zip(at, *asked, strict=True)
         ],
         "path": {
-            "compute": [float(place) for place in places],
-            "value": [float(value) for value in fit.predict(places)],
-            "intervals": {
-                level: {"low": [float(v) for v in path[0]], "high": [float(v) for v in path[1]]}
-                for level, path in paths.items()
-            },
+            "compute": places.tolist(),
+            "value": fit.predict(places).tolist(),
+            "intervals": {level: {"low": low.tolist(), "high": high.tolist()} for level, (low, high) in paths.items()},
         },
     }
 

@@ -30,10 +30,7 @@ class Root:
 
     def holds(self, path: Path) -> bool:
         """Return whether a path, with all links followed, is the root or lies inside it."""
-        if self.path is None:
-            return True
-        real, root = os.path.realpath(path), os.path.realpath(self.path)
-        return real == root or real.startswith(root.rstrip(os.sep) + os.sep)
+        return self.path is None or Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
 
 
 def open_inside(path: Path, root: Root) -> int | None:

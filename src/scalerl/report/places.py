@@ -51,8 +51,7 @@ def discover(roots: Sequence[Root]) -> tuple[list[Source], list[Say]]:
     sources, notes = list({source.key: source for source in found}.values()), []
     if left_out := [source for source in sources if source.kind != "study"][MOST_SOURCES:]:
         notes.append(say("too_many_sources", Level.WARNING, most=MOST_SOURCES, num=len(left_out)))
-        gone = {source.key for source in left_out}
-        sources = [source for source in sources if source.key not in gone]
+        sources = [source for source in sources if source not in left_out]
     unnamed = [source.path for source in sources if not source.name]
     names = dict(zip(unnamed, file_names(unnamed), strict=True)) if unnamed else {}
     return [source if source.name else replace(source, name=names[source.path]) for source in sources], notes
@@ -62,9 +61,8 @@ def _look(path: Path, root: Root) -> Iterator[Source]:
     """Yield what lies at a path, as `fit` would read it, and the runs of studies."""
     found = groups(path, holds=root.holds, everything=True) if path.exists() else []
     for place in (place for group in found for place in group):
-        plan = read_object(place.path / store.STUDY, root)[0] if place.kind == "study" else {}
         if place.kind == "study":
-            yield from _study(place.path, plan)
+            yield from _study(place.path, root)
         else:
             yield Source(path=place.path, root=root, kind=place.kind, quiet=place.kind == "log" and not place.is_named)
 
@@ -72,9 +70,10 @@ def _look(path: Path, root: Root) -> Iterator[Source]:
 # Studies
 
 
-def _study(folder: Path, plan: dict[str, Any]) -> Iterator[Source]:
+def _study(folder: Path, root: Root) -> Iterator[Source]:
     """Yield the runs of a study and the study itself, whose faults name the folders that lie outside it."""
-    name, inside = str(plan.get("name") or folder.resolve().name), Root(folder)
+    plan, inside = read_object(folder / store.STUDY, root)[0], Root(folder)
+    name = str(plan.get("name") or folder.resolve().name)
     faults = []
     study = Source(path=folder, root=inside, kind="study", name=name, plan=plan)
     for run in planned(study):

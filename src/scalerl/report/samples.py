@@ -14,7 +14,6 @@ from scalerl.report.inside import Lines, Root
 from scalerl.report.metrics import number
 
 PAGE = 20
-MAX_PAGE = 100
 MAX_TEXT = 40_000
 """Characters of one text that are shown; the file has the rest."""
 MAX_PROBLEM = 6000
@@ -50,7 +49,7 @@ def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
     next_place: int | None = None
     for place, row in lines.rows(range(end - 1, -1, -1)):
         if row is not None and _matches(row, query, words):
-            if len(rows) == min(query.num, MAX_PAGE):
+            if len(rows) == query.num:
                 next_place = place + 1
                 break
             rows.append(sample_json(row))

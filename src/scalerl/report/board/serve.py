@@ -28,7 +28,7 @@ from scalerl.errors import UsageError
 from scalerl.report.board.news import News
 from scalerl.report.board.pages import found_samples
 from scalerl.report.board.state import LOOK_EVERY_S, Board
-from scalerl.report.samples import MAX_PAGE, PAGE, Query
+from scalerl.report.samples import Query
 from scalerl.web_server import Handler, Server
 
 DEFAULT_PORT = 8420
@@ -56,10 +56,11 @@ def read_assets() -> dict[str, tuple[bytes, str]]:
     folder = files("scalerl") / "assets"
     page = (folder / "board" / "board.html").read_bytes()
     page = page.replace(b"<!-- words -->", (folder / "report" / "words.html").read_bytes())
-    found = [file for place in ("report", "board") for file in (folder / place).iterdir()]
-    kinds = {file: _TYPES.get(file.name.rsplit(".", 1)[-1]) for file in found}
-    assets = {f"/assets/{file.name}": (file.read_bytes(), kind) for file, kind in kinds.items() if kind is not None}
-    return {"/": (page, "text/html"), **assets}
+    assets = {"/": (page, "text/html")}
+    for file in (*(folder / "report").iterdir(), *(folder / "board").iterdir()):
+        if (kind := _TYPES.get(file.name.rpartition(".")[2])) is not None:
+            assets[f"/assets/{file.name}"] = (file.read_bytes(), kind)
+    return assets
 
 
 class BoardServer(Server):
@@ -137,17 +138,13 @@ def _answer(board: Board, path: str, given: Mapping[str, str]) -> bytes | None:
 
 
 def _query(given: Mapping[str, str]) -> Query:
+    before = given.get("before", "")
     return Query(
         text=given.get("q", "")[:_MAX_QUERY],
         problem=given.get("problem"),
         verdict=given.get("verdict", ""),
-        before=_integer(given.get("before")),
-        num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
+        before=int(before) if before.isascii() and before.isdecimal() and len(before) < 10 else None,
     )
-
-
-def _integer(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 # Starting it
