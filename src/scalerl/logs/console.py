@@ -10,14 +10,14 @@ records are counted. Records that differ in one word, the name of a run, are tho
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import ROLES, is_evaluation, plain, reward_rank
-from scalerl.logs.frame import Placed, Row, grouped, members, numbered
+from scalerl.logs.frame import Item, Placed, Row, grouped, members, numbered
 from scalerl.logs.lines import Printed, printed_lines
-from scalerl.logs.printed import COUNTING, VERL, Counters, Line, Values, evaluated, is_rule, read_line
+from scalerl.logs.printed import COUNTING, VERL, Counters, Line, Values, cells_of, evaluated, read_line
 from scalerl.logs.source import MAX_WORD, Source
 
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
@@ -68,15 +68,15 @@ def console_rows(source: Source) -> Placed | None:
 
 def _with_evaluations(printed: Iterable[Printed]) -> Iterator[Printed]:
     """Yield the lines, the rows of tables that an evaluation prints as values with their names."""
-    header, before = "", ""
+    header, above = list[str](), list[str]()
     for line in printed:
-        is_row = line.text.lstrip()[:1] in ("|", "\u2502", "\u2503")
-        if is_rule(line.text):
-            header = header or before
-        elif not is_row:
-            header = ""
-        said = evaluated(header, line.text) if is_row and header and not is_rule(line.text) else ""
-        before = line.text if is_row else ""
+        cells = cells_of(line.text)
+        if not any(map(str.isalnum, line.text)):
+            header = header or above  # a rule stands under it
+        elif not cells:
+            header = []
+        said = evaluated(header, cells)
+        above = cells
         yield line._replace(text=said) if said else line
 
 
@@ -92,21 +92,16 @@ class Habits:
             self._shapes[line.shape] == 1 for line in lines if line.values and (line.counters | line.counting)
         ]
         self._is_prose = 2 * sum(are_unlike) < len(are_unlike)
-        said: dict[str, set[float]] = {}
-        for line in lines:
-            for name, value in line.values.items():
-                said.setdefault(name, set()).add(value)
         # The reward of each step of an environment, always 1, says nothing about lines without it.
-        is_constant = {name for name, each in said.items() if len(each) == 1}
+        is_constant = {name for name, each in _distinct(line.values for line in lines).items() if len(each) == 1}
         whole = [line for line in lines if line.is_whole and any(map(reward_rank, line.values.keys() - is_constant))]
         self._are_dicts = sum(line.is_dict for line in whole) > 1
         self._are_whole = len(whole) > 1
         self._keys = Counter(frozenset(line.values) for line in lines if line.is_dict)
         self._most_alike = max(self._keys.values(), default=0)
         counts: dict[str, list[int]] = {}
-        for line in lines:
-            for name, count in line.counters.items():
-                counts.setdefault(name, []).append(count)
+        for name, count in (counter for line in lines for counter in line.counters.items()):
+            counts.setdefault(name, []).append(count)
         self.inner = {name for name, each in counts.items() if _num_falls(each) > _MAX_FALLS * len({*each})}
         """Counters that begin anew again and again: they count within each step."""
 
@@ -121,6 +116,15 @@ class Habits:
         # Where the reward stands in dicts, or beside its step, lines without one are single answers.
         is_part = not self._are_whole or line.is_whole or line.is_in_box or evaluates
         return VERL.search(line.text) is not None or bool(is_alike and is_part and not self._are_dicts)
+
+
+def _distinct(rows: Iterable[Mapping[str, Item]]) -> dict[str, set[Item]]:
+    """Return the values of each name in rows."""
+    values: dict[str, set[Item]] = {}
+    for row in rows:
+        for name, value in row.items():
+            values.setdefault(name, set()).add(value)
+    return values
 
 
 def _num_falls(counts: Sequence[int]) -> int:
@@ -197,10 +201,7 @@ def _records(lines: list[Line]) -> Iterator[Record]:
 def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
     """Return the records as rows, with run and step, and where the step comes from."""
     names = Counter(name for record in records for name in record.values if not is_evaluation(name))
-    said: dict[str, set[float]] = {}
-    for record in records:
-        for name, value in record.values.items():
-            said.setdefault(name, set()).add(value)
+    said = _distinct(record.values for record in records)
     main = max(
         (name for name in names if not COUNTING.fullmatch(name)),
         key=lambda name: (reward_rank(name) is not None, len(said[name]) >= _MIN_ALIKE, names[name]),
@@ -227,25 +228,27 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
 
 def _once_each(rows: list[Row], main: str) -> list[Row]:
     """Leave out what is printed again and again at a step, as each of several processes does; their rows are empty."""
-    same = grouped(range(len(rows)), lambda at: (rows[at].get("run"), rows[at]["step"], frozenset(rows[at])))
-    same = [each for each in same if main in rows[each[0]]]
+    there = [at for at, row in enumerate(rows) if main in row]
+    same = grouped(there, lambda at: (rows[at].get("run"), rows[at]["step"], frozenset(rows[at])))
     # Processes print a step at about one time; a run that is printed after another is one of its own.
     near = [each for each in same if len(each) > 1 and 2 * (each[-1] - each[0]) < len(rows)]
     num_alike = sum(len({rows[at][main] for at in each}) == 1 for each in near)
-    is_repeated = num_alike >= _MIN_ALIKE and num_alike >= _MANY_ALIKE * len(same)
-    again = {at for each in same if is_repeated for at in each[1:] if rows[at][main] == rows[each[0]][main]}
+    if num_alike < max(_MIN_ALIKE, _MANY_ALIKE * len(same)):
+        return rows
+    again = {at for each in same for at in each[1:] if rows[at][main] == rows[each[0]][main]}
     return [{} if at in again else row for at, row in enumerate(rows)]
 
 
 def _without_parts(rows: list[Row], shapes: list[str], main: str) -> list[Row]:
     """Leave out the value of a line that comes several times a step, if another line says it once for each."""
-    steps: dict[str, list[int]] = {}
+    steps: dict[str, Counter[int]] = {}
     for row, shape in zip(rows, shapes, strict=True):
         if main in row:
-            steps.setdefault(shape, []).append(row["step"])
-    num_steps = len({step for each in steps.values() for step in each})
-    means = [shape for shape, each in steps.items() if len(each) == len({*each}) == num_steps]
-    parts = [shape for shape, each in steps.items() if len(means) == 1 and len(each) > len({*each})]
+            steps.setdefault(shape, Counter())[row["step"]] += 1
+    parts = {shape for shape, times in steps.items() if max(times.values()) > 1}
+    num_steps = len(set[int]().union(*steps.values()))
+    if [len(steps[shape]) for shape in steps.keys() - parts].count(num_steps) != 1:
+        return rows
     return [
         {name: value for name, value in row.items() if name != main or shape not in parts}
         for row, shape in zip(rows, shapes, strict=True)

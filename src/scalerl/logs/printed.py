@@ -77,7 +77,7 @@ _ENTRY = re.compile(
 _TEXT_TABLE = re.compile(r"\s*([|\u2502\u2503\u2506])(?:[^|\u2502\u2503\u2506]*+\1){3,}\s*")
 # A cell of such a table that names what was evaluated; a prompt has blanks.
 _TASK = re.compile(r"[A-Za-z][\w./@+-]{0,60}")
-_RULE = re.compile(r"(?=.*[-=])[\s|\u2502\u2503\u2506+:=-]++")
+_ROW = re.compile(r"\s*[|\u2502\u2503](.*)[|\u2502\u2503\u2506]\s*")
 _FRAME = re.compile(r"[|\u2502\u2503\u2506]")
 # | loss | 0.1 | reward | 0.5 |
 _PAIRS = re.compile(
@@ -164,18 +164,18 @@ def read_line(text: str, at: int = 0, speaker: str = "", is_cut: bool = False) -
     return replace(_said(text, is_cut), at=at, speaker=speaker)
 
 
-def evaluated(header: str, row: str) -> str:
+def cells_of(text: str) -> list[str]:
+    """Return the cells of a row of a table; [] for another line."""
+    row = _ROW.fullmatch(text) if len(text) <= _MAX_PROSE else None
+    return [cell.strip(" *`") for cell in _FRAME.split(row[1])] if row else []
+
+
+def evaluated(names: list[str], cells: list[str]) -> str:
     """Return the row of a table of an evaluation as 'gsm8k/accuracy: 0.5, ...'; "" for one of another table.
 
     Its first cell names what was evaluated, and one word more may name the metric of a column of values.
     """
-    names, cells = ([cell.strip(" *`") for cell in _FRAME.split(line.strip())[1:-1]] for line in (header, row))
-    if (
-        len(names) != len(cells)
-        or len(cells) < 3
-        or not _TASK.fullmatch(cells[0])
-        or number(names[0]) == number(names[0])
-    ):
+    if len(names) != len(cells) or len(cells) < 3 or not _TASK.fullmatch(cells[0]):
         return ""
     said = dict(zip(names, cells, strict=True))
     metrics, values = with_role(names, "metric"), with_role(names, "value")
@@ -183,11 +183,6 @@ def evaluated(header: str, row: str) -> str:
         said = {said[metrics[0]]: said[values[0]]}
     said = {name: value for name, value in said.items() if reward_rank(name) and number(value) == number(value)}
     return ", ".join(f"{cells[0]}/{name.replace(' ', '_')}: {value}" for name, value in said.items())
-
-
-def is_rule(text: str) -> bool:
-    """Return whether a line only separates the rows of a table."""
-    return len(text) <= _MAX_PROSE and _RULE.fullmatch(text) is not None
 
 
 def _said(text: str, is_cut: bool) -> Line:

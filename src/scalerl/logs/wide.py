@@ -110,18 +110,24 @@ def _in_brackets(columns: Names) -> dict[str, Cell]:
     parts = {name: match for name in columns if (match := _BRACKETS.fullmatch(name.strip()))}
     cells = {name: (match[2].strip(), match[1]) for name, match in parts.items()
              if not all(map(is_spread, _WORD.findall(match[2])))}  # fmt: skip
-    runs = {metric: {run for run, other in cells.values() if other == metric} for _, metric in cells.values()}
-    best = next((each for metric, each in runs.items() if reward_rank(metric)), set[str]())
     is_no_run = any(
         are_splits([run]) or is_benchmark(run) or not _LETTER.search(run) or (without_seed(run) and _is_of(metric, run))
         for run, metric in cells.values()
     )
-    return {} if len(best) < 2 or is_no_run else {name: cell for name, cell in cells.items() if runs[cell[1]] == best}
+    return {} if is_no_run else _of_equal_runs(cells)
 
 
 def _is_of(metric: str, run: str) -> bool:
     """Return whether a word in the name of a run says which part of a reward it is; a rate has no parts."""
     return not is_rate(metric) and any(map(is_kind_of_reward, _WORD.findall(run)))
+
+
+def _of_equal_runs(cells: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Return the columns of metrics that have the same runs, several, as the first reward or average has."""
+    runs = {metric: {run for run, other in cells.values() if other == metric} for _, metric in cells.values()}
+    best = next((each for metric, each in runs.items() if reward_rank(metric) or is_average(metric)), set[str]())
+    of_best = {name: cell for name, cell in cells.items() if runs[cell[1]] == best}
+    return of_best if len(best) > 1 else {}
 
 
 def _of_seeds(columns: Names) -> dict[str, Cell]:
@@ -138,13 +144,8 @@ def _grid(columns: Names) -> dict[str, Cell]:
     """
     for from_end in (False, True):
         cells = _cells(columns, from_end)
-        runs = {metric: {run for run, other in cells.values() if other == metric} for _, metric in cells.values()}
-        all_runs = set[str]().union(*runs.values())
-        is_grid = len(all_runs) > 1 and all(each == all_runs for each in runs.values())
-        is_told = not any(map(_is_no_run, all_runs)) and not any(
-            is_part(name) and not is_part(metric) for name, (_, metric) in cells.items()
-        )
-        if is_grid and is_told and any(reward_rank(metric) or is_average(metric) for metric in runs):
+        is_no_run = any(_is_no_run(run) or is_part(name) > is_part(metric) for name, (run, metric) in cells.items())
+        if not is_no_run and len(_of_equal_runs(cells)) == len(columns) > 0:
             return {name: (run, VALUE if is_average(metric) else metric) for name, (run, metric) in cells.items()}
     return {}
 
