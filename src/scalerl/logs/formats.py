@@ -88,29 +88,29 @@ def read_logs(paths: Sequence[str | Path]) -> list[Log]:
 
 def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     """Read what lies at a path. Of files that the user did not name, those that make no curve are left out."""
-    named = {place.path for group in groups for place in group if place.is_named}
-    read: list[list[Log]] = []
-    for group in groups:
-        read.append([])
-        for place in group[:MAX_LOGS]:
-            try:
-                read[-1].append(read_place(place.path))
-            except InputError:
-                if place.path in named:
-                    raise
-    curves = [[log for log in logs if log.path in named or log.num_rewards > 1] for logs in read]
-    kept = curves if any(curves) else read
-    if not any(kept):
+    places = [place for group in groups for place in group[:MAX_LOGS]]
+    read: dict[Path, Log] = {}
+    for place in places:
+        try:
+            read[place.path] = read_place(place.path)
+        except InputError:
+            if place.is_named:
+                raise
+    curves = {
+        place.path for place in places if place.path in read and (place.is_named or read[place.path].num_rewards > 1)
+    }
+    used = curves or {*read}
+    if not used:
         raise InputError(nothing_to_read(path, ()))
-    used = {log.path for logs in kept for log in logs}
-    unused = [place.path for group in groups for place in group[:MAX_LOGS] if place.path not in used]
+    unused = [place.path for place in places if place.path not in used]
     num_beyond = sum(len(group[MAX_LOGS:]) for group in groups)
     inside = (file.relative_to(path) if file.is_relative_to(path) else file for file in unused)
     facts = facts_of("files_unused", names=tuple(map(str, inside)))
     if any(place.kind == "run" and place.path.parent == path for group in groups for place in group):
         facts += facts_of("files_beside", names=tuple(file.name for file in logs_among(path, sorted(path.iterdir()))))
     facts += facts_of("files_beyond", num=num_beyond, most=MAX_LOGS)
-    return [replace(log, facts=(*log.facts, *facts)) for logs in kept for log in _of_one_run(logs, path)]
+    logs = [[read[place.path] for place in group if place.path in used] for group in groups]
+    return [replace(log, facts=(*log.facts, *facts)) for group in logs for log in _of_one_run(group, path)]
 
 
 def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:

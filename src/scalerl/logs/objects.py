@@ -8,6 +8,8 @@ a step and the most rows is read, together with those that lie at the same depth
 
 import json
 import re
+from bisect import bisect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -215,29 +217,28 @@ def jsonl_rows(source: Source) -> Placed | None:
     text, decode = source.text, json.JSONDecoder().raw_decode
     if not re.match(r'\s*+\{\s*+(?:"|\}|$)', text):
         return None
+    line_ends = [match.start() for match in re.finditer("\n", text)]
     rows: Placed = []
-    tries: dict[int, int] = {}
-    at = end = line = 0
+    tries = Counter[int]()
+    at = end = 0
     while (begin := text.find("{", at)) >= 0:
         source.spend()
-        line, at = line + text.count("\n", at, begin), begin + 1
+        line, at = bisect(line_ends, begin) + 1, begin + 1
         try:
             row, stop = decode(text, begin)
         except (ValueError, RecursionError):
-            row, stop = {}, at
-        if stop > at and _LINE_END.match(text, stop):
-            rows.append((f"line {line + 1}", metrics_of(row)))
-            line, at, end = line + text.count("\n", begin, stop), stop, stop
+            row, stop = {}, begin
+        if stop > begin and _LINE_END.match(text, stop):
+            rows.append((f"line {line}", metrics_of(row)))
+            at = end = stop
             continue
-        tries[line] = tries.get(line, 0) + 1
+        tries[line] += 1
         if tries[line] > _MAX_TRIES:
             at += len(text[at:].partition("\n")[0])
     is_open = "{" in text[end:]  # the last line may be one that is being written
     bad = sorted(tries)[: len(tries) - (is_open and bool(rows))]
     if len(bad) > len(rows) or not rows:
-        raise InputError(
-            f"{source.path}, line {min(tries, default=0) + 1}: not JSON lines; repair or remove what is none."
-        )
+        raise InputError(f"{source.path}, line {min(tries, default=1)}: not JSON lines; repair or remove what is none.")
     if bad:
-        source.note("cut_lines", num=len(bad), line=bad[0] + 1)
+        source.note("cut_lines", num=len(bad), line=bad[0])
     return rows

@@ -26,7 +26,7 @@ from scalerl.logs.columns import (
     with_role,
 )
 from scalerl.logs.facts import Fact, fact, facts_of
-from scalerl.logs.frame import Floats, Frame, Names, concatenated, objects
+from scalerl.logs.frame import Floats, Frame, Names, concatenated, grouped, objects
 from scalerl.logs.names import num_shared, without_seed
 from scalerl.logs.selection import Selection
 
@@ -158,21 +158,16 @@ def _is_no_run(name: str) -> bool:
 def _cells(columns: Names, from_end: bool) -> dict[str, Cell]:
     """Return run and metric of each column if the metric stands first, or last, in its name."""
     turn = -1 if from_end else 1
-    families: dict[str, dict[str, list[re.Match[str]]]] = {}
-    for name in columns:
-        words = [*_WORD.finditer(name)]
-        families.setdefault(words[::turn][0][0] if words else name, {})[name] = words
+    words = {name: [*_WORD.finditer(name)][::turn] for name in columns}
     cells: dict[str, Cell] = {}
-    for family in families.values():
-        num = num_shared([[word[0] for word in words[::turn]] for words in family.values()])
-        num = min(num, *(len(words) - 1 for words in family.values()))  # something is left to name the run
+    for family in grouped(columns, lambda name: words[name][0][0] if words[name] else name):
+        num = num_shared([[word[0] for word in words[name]] for name in family])
+        num = min(num, *(len(words[name]) - 1 for name in family))  # something is left to name the run
         # A number alone does not name a run: the word before it does, as in reward (seed 1).
-        is_bare = not from_end and any(words[num:] and words[num][0].isdigit() for words in family.values())
+        is_bare = not from_end and any(words[name][num][0].isdigit() for name in family if words[name][num:])
         num -= is_bare and num > 1
-        for name, words in family.items():
-            at = len(words) - num if from_end else num
-            parts = _text(name, words[:at]), _text(name, words[at:])
-            cells[name] = parts if from_end else (parts[1], parts[0])
+        for name in family:
+            cells[name] = _text(name, words[name][num:][::turn]), _text(name, words[name][:num][::turn])
     return {name: cells[name] for name in columns}
 
 
