@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from scalerl.errors import InputError
 from scalerl.logs.columns import ROLES, is_evaluation, plain, reward_rank
 from scalerl.logs.frame import Item, Placed, Row, grouped, members, numbered
 from scalerl.logs.lines import Printed, printed_lines
 from scalerl.logs.printed import COUNTING, VERL, Counters, Line, Values, cells_of, evaluated, read_line
-from scalerl.logs.source import MAX_WORD, Source
+from scalerl.logs.source import Source
 
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 # The name of one of several processes of a run.
@@ -58,11 +57,6 @@ def console_rows(source: Source) -> Placed | None:
         rows, origin = _rows(records, lines)
         source.note("lines_taken", num=len(records), num_lines=printed[-1].at, origin=origin)
         return [(f"line {record.first.at}", row) for record, row in zip(records, rows, strict=True) if row]
-    longest = max((len(word) for line in printed for word in line.text.split()), default=0)
-    if longest > MAX_WORD:
-        raise InputError(
-            f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit: remove it."
-        )
     return None
 
 
@@ -282,13 +276,11 @@ def _runs(records: list[Record], training: list[Record]) -> list[str]:
     said: dict[tuple[str, ...], list[object]] = {}
     for record in training:
         said.setdefault(steady(record), []).append((*record.values.items(), *record.named))
-    apart = [words for words in zip(*said, strict=True) if len({*words}) > 1]
-    is_told = len(apart) == 1 and len({*apart[0]}) == len(said) and min(map(len, said.values())) >= _MIN_ALIKE
-    are_apart = len({*map(frozenset, said.values())}) == len(said) and not any(
-        map(_PROCESS.fullmatch, apart[0] if apart else ())
-    )
-    names = dict(zip(said, apart[0], strict=True)) if is_told and are_apart and len(said) <= _MAX_RUNS else {}
-    return [names.get(steady(record), "") for record in records]
+    apart = [at for at, words in enumerate(zip(*said, strict=True)) if len({*words}) > 1]
+    names = {words: words[apart[0]] for words in said} if len(apart) == 1 and len(said) <= _MAX_RUNS else {}
+    is_told = min(map(len, said.values())) >= _MIN_ALIKE and not any(map(_PROCESS.fullmatch, names.values()))
+    are_apart = len({*map(frozenset, said.values())}) == len(said)
+    return [names.get(steady(record), "") if is_told and are_apart else "" for record in records]
 
 
 def _step(training: list[Record]) -> str:

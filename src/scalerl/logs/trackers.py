@@ -9,7 +9,7 @@ which a few fields are read. Every loop moves forward in the file or spends the 
 import functools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -232,7 +232,7 @@ def sqlite_rows(source: Source) -> Placed:
     import sqlite3
 
     try:
-        with closing(_opened(source.path, source.data)) as connection:
+        with closing(_opened(source.path)) as connection:
             connection.row_factory = sqlite3.Row
             if not connection.execute(_METRICS).fetchall():
                 raise InputError(
@@ -254,22 +254,15 @@ def _sqlite_row(row: Row) -> Row:
     return named | (metrics_of(metrics) if isinstance(metrics, dict) else {})
 
 
-def _opened(path: Path, data: bytes) -> "sqlite3.Connection":
-    """Open a copy in memory, so that no lock is waited for and nothing is written.
+def _opened(path: Path) -> "sqlite3.Connection":
+    """Open a database so that nothing is written and no lock is waited for.
 
-    A writer may keep its newest rows in a file beside it: then the file itself is opened, where that is allowed. Bytes
-    18 and 19 of the copy say that it has no such file.
+    Without a file beside it in which a writer keeps its newest rows it counts as one that nobody changes.
     """
     import sqlite3
 
-    if path.with_name(f"{path.name}-wal").exists():
-        with suppress(sqlite3.Error):
-            connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=0.1)
-            connection.execute(_METRICS)
-            return connection
-    connection = sqlite3.connect(":memory:")
-    connection.deserialize(data[:18] + b"\x01\x01" + data[20:])
-    return connection
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=0.1)
 
 
 # Parquet, as wandb's exports of a history
