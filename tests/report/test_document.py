@@ -16,7 +16,6 @@ from scalerl.report.document import (
     MARKDOWN,
     TERMINAL,
     Grid,
-    Level,
     Section,
     render,
     say,
@@ -171,7 +170,7 @@ def test_old_keys_keep_their_names(made: Result):
 
 
 def test_detail_waits_for_a_question():
-    parts = sections(("a", "A", [say("flat_doubling"), say("worth", Level.DETAIL, worth=0.01)]))
+    parts = sections(("a", "A", [say("flat_doubling"), say("worth", worth=0.01)]))
     short, whole = (render(parts, MARKDOWN, explain=explain) for explain in (False, True))
     assert say("worth", worth=0.01).text in whole
     assert say("worth", worth=0.01).text not in short

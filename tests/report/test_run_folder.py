@@ -85,7 +85,7 @@ def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(tmp_path: 
     folder = write_run(tmp_path / "a")
     rows = [{"step": n, "rollout/lag_max": lag, "rollout/lag_mean": lag} for n, lag in enumerate((1, 9, None, 2), 1)]
     write_rows(folder / "metrics.jsonl", rows)
-    charts = lines_of([opened(folder)], ["a"])
+    charts = lines_of([opened(folder)])
     assert {chart.key: list(chart.lines[0][3]) for chart in charts} == {
         "rollout/lag_max": [1, 9, None, 2], "rollout/lag_mean": [1, 9, None, 2],
     }  # fmt: skip

@@ -125,6 +125,10 @@ def test_every_sentence_is_complete(line: str):
     assert not line.endswith(":") or line.startswith(("holds_for", "in_set"))
 
 
+def test_levels_are_those_of_sentences_that_exist():
+    assert {kind for kinds in words.LEVELS.values() for kind in kinds} <= WORDS.keys()
+
+
 def test_every_variant_says_something_else():
     assert all(words.text(kind, example(kind)) != words.text(kind, values)
                for kind, values in ((name.partition("/")[0], each) for name, each in VARIANTS.items()))  # fmt: skip

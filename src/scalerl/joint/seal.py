@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.curves.decide import decide
+from scalerl.curves.draws import Value
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
 from scalerl.curves.model import MODEL
@@ -33,14 +34,12 @@ class AtScore:
     """The forecast at one requested compute, and the mean reward measured near it (None if nothing was measured)."""
 
     compute: float
-    value: float
-    low: float
-    high: float
+    reward: Value
     measured: float | None
 
     @property
     def inside(self) -> bool | None:
-        return None if self.measured is None else self.low <= self.measured <= self.high
+        return None if self.measured is None else self.reward.low <= self.measured <= self.reward.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +58,10 @@ class SealScore:
     """Whether the log no longer contains the data that the forecast was made from."""
     beyond: int
     """Number of new evaluations beyond the largest compute in the sealed forecast."""
+
+    @property
+    def num_scored(self) -> int:
+        return self.num_new - self.beyond
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -113,7 +116,7 @@ def seal(curves: Sequence[Mapping[str, Any]], *, version: str, date: str, **orig
     return {**content, "digest": digest(content)}
 
 
-def opened(text: str, name: str) -> dict[str, Any]:
+def opened(text: str | bytes, name: str) -> dict[str, Any]:
     """Parse the text of a sealed file; InputError if it is not a sealed forecast or was changed."""
     try:
         content = parse_json(text)
@@ -160,11 +163,8 @@ def _inside(at: Array, seen: Array, places: Array, low: Sequence[float], high: S
 
 def _at_score(row: Mapping[str, Any], compute: Array, reward: Array) -> AtScore:
     near = np.abs(compute / row["compute"] - 1) <= NEAR
-    ends = row["reward"]
     return AtScore(
         compute=float(row["compute"]),
-        value=float(ends["value"]),
-        low=float(ends["low"]),
-        high=float(ends["high"]),
+        reward=Value(**row["reward"]),
         measured=float(reward[near].mean()) if near.any() else None,
     )

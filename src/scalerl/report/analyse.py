@@ -22,7 +22,7 @@ from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.facts import sentence
 from scalerl.logs.frame import grouped
 from scalerl.logs.series import Series
-from scalerl.report.document import Level, Say, say
+from scalerl.report.document import Say, say
 from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, unit_of
 from scalerl.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
 
@@ -34,7 +34,7 @@ MOST_ON_AXES = 8
 """More curves than these are not fitted again to be compared on other axes."""
 num_remembered = 0
 """Fits that this process keeps so as not to make them again: a board sets it, which looks at the same points often."""
-_FITS: dict[bytes, Fit] = {}
+_FITS: dict[tuple[bytes, bytes, str], Fit] = {}
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
@@ -101,11 +101,11 @@ def compared(result: Result) -> Result:
             has_others = len({curve.name for curve in result.curves}) > 1
             notes += [say("alone_in_set", name=members[0].name)] if has_others else []
         elif len(units) > 1:
-            notes.append(say("different_units", Level.WARNING, units=tuple(units)))
+            notes.append(say("different_units", units=tuple(units)))
         elif result.command == "report" and len(rewards) > 1:
             notes.append(say("different_rewards", names=rewards))
         elif sum(curve.usable for curve in members) > 1:
-            notes += [say("unlike_rewards", Level.WARNING, names=rewards)] if len(rewards) > 1 else []
+            notes += [say("unlike_rewards", names=rewards)] if len(rewards) > 1 else []
             comparison = comparisons[name] = result.options.compare(fits_of(members), result.options.at)
             if isinstance(comparison, Comparison):
                 by_axis[name] = _on_axes(members, comparison, result.options)
@@ -149,16 +149,27 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
 
 def _analysed(command: Command, series: Sequence[Series], options: FitOptions, share: float | None = None) -> Result:
     """Fit every series that has no problem; raise NoCurveError if no curve is usable."""
-    left_out = tuple(data for data in series if data.problem)
-    curves = fitted_curves([data for data in series if not data.problem], options, share)
-    if not any(curve.usable for curve in curves):
+    result = analysed(command, series, options, share)
+    if not any(curve.usable for curve in result.curves):
         first = series[0]
         among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
-        missing = None if first.problem else missing_say(curves[0])
+        missing = None if first.problem else missing_say(result.curves[0])
         why = first.problem or ("" if missing is None else missing.text)
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
-    notes = pool_notes(curves, options)
-    return Result(command=command, curves=tuple(curves), options=options, left_out=left_out, notes=notes)
+    return result
+
+
+def analysed(
+    command: Command,
+    series: Sequence[Series],
+    options: FitOptions,
+    share: float | None,
+    call: Callable[..., Iterable[Any]] = map,
+) -> Result:
+    """Fit every series that has no problem."""
+    curves = tuple(fitted_curves([data for data in series if not data.problem], options, share, call))
+    left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves, options)
+    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=notes)
 
 
 def missing_say(curve: CurveResult) -> Say | None:
@@ -167,7 +178,7 @@ def missing_say(curve: CurveResult) -> Say | None:
     if missing is None:
         return None
     has_start = missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None
-    return say(f"too_early_{missing.what}", Level.ANSWER, missing, curve, has_start=has_start)
+    return say(f"too_early_{missing.what}", missing, curve, has_start=has_start)
 
 
 def fitted_curves(
@@ -197,28 +208,19 @@ def _tested(data: Series, *, options: FitOptions, share: float | None) -> CurveR
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series by itself and decide about it."""
-    curve = _fitted(data, options)
-    return replace(curve, decision=_decision(curve.fit, options.worth))
+    """Fit one series and decide about it."""
+    (curve,) = fitted_curves([data], options)
+    return curve
 
 
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     """Fit one series, or remember its fit."""
-    done = _remembered(data, options) if num_remembered else _fit(data, options)
-    return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
-
-
-def _remembered(data: Series, options: FitOptions) -> Fit:
-    given = (data.name, data.start, data.x_label, options)
-    key = b"|".join([data.compute.tobytes(), data.reward.tobytes(), repr(given).encode()])
-    done = _FITS[key] = _FITS.pop(key, None) or _fit(data, options)
+    key = (data.compute.tobytes(), data.reward.tobytes(), repr((data.name, data.start, data.x_label, options)))
+    done = _FITS.pop(key, None) or fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    _FITS[key] = done
     while len(_FITS) > num_remembered:
         del _FITS[next(iter(_FITS))]
-    return done
-
-
-def _fit(data: Series, options: FitOptions) -> Fit:
-    return fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
 
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
@@ -244,24 +246,20 @@ def pooled(
         known = () if earlier is None else earlier.on_axis(of[places[0]].axis)
         for alike in [(place,) for place in own] if options.alone else siblings(own):
             fits |= pool({place: own[place] for place in alike}, known, call)
-    decisions = {}
+    decisions: dict[str, Decision] = {}
     # Curves of one scale of rewards share a worth.
     for places in grouped(of, lambda place: of[place].series.y_scale):
         own = {place: fits[place] for place in places}
         worth = default_worth([*own.values()]) if options.worth is None else options.worth
-        decisions |= {place: _decision(fit, worth) for place, fit in own.items()}
-    return [replace(curve, fit=fits[place], decision=decisions[place]) for place, curve in of.items()]
+        known = {place: fit for place, fit in own.items() if fit.has_intervals or fit.lack is not None}
+        decisions |= {place: decide(fit, worth) for place, fit in known.items()}
+    return [replace(curve, fit=fits[place], decision=decisions.get(place)) for place, curve in of.items()]
 
 
 def _task(curve: CurveResult) -> tuple[Any, ...]:
     """Return what curves that inform each other have in common."""
     data = curve.series
     return data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale
-
-
-def _decision(fit: Fit, worth: float | None) -> Decision | None:
-    """Return the decision about a curve; None for a fit by the paper's procedure."""
-    return decide(fit, worth) if fit.has_intervals or fit.lack is not None else None
 
 
 def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:

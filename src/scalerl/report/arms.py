@@ -1,7 +1,7 @@
 """What several runs have together: which are seeds of one arm, how arms differ, and whether runs shared a machine."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,19 +36,14 @@ def hours_name(hours: Iterable[str]) -> str:
     return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
 
 
-def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:
-    """Return the settings in which each arm differs from `base` or the first arm, without seed and description."""
-    of_arm: dict[str, Mapping[str, Any]] = {}
-    for run in runs:
-        if run.recipe:
-            of_arm.setdefault(run.arm, run.settings)
-    known = of_arm.get(base or "", next(iter(of_arm.values()), {}))
-    return [
-        {"arm": arm, "key": key, "base": known.get(key), "value": settings.get(key)}
-        for arm, settings in of_arm.items()
-        for key in {**known, **settings}
-        if known.get(key) != settings.get(key) and key not in PER_RUN
-    ]
+def differences(runs: Sequence[Run], base: str) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield the settings in which each arm differs from `base`, without seed and description: arm, key, both values."""
+    arms = {run.arm: run.settings for run in reversed(runs)}
+    for arm in dict.fromkeys(run.arm for run in runs):
+        for key in {**arms[base], **arms[arm]}:
+            before, value = arms[base].get(key), arms[arm].get(key)
+            if before != value and key not in PER_RUN:
+                yield arm, key, before, value
 
 
 def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:

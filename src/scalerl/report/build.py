@@ -13,9 +13,9 @@ from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.formats import Log, read_logs
 from scalerl.logs.frame import grouped
 from scalerl.logs.names import file_names
-from scalerl.report.analyse import HALF, compared, fitted_curves, pool_notes
+from scalerl.report.analyse import HALF, analysed, compared
 from scalerl.report.arms import hours_name, joined_seeds, uneven_pace
-from scalerl.report.document import Level, Say, say
+from scalerl.report.document import Say, say
 from scalerl.report.inside import Root
 from scalerl.report.numbers import join_names
 from scalerl.report.options import FitOptions
@@ -91,28 +91,19 @@ def report_on(
     column, reasons = _main_axis(source, runs, tables, selection)
     series = _named(series_from(tables, replace(selection, x=column)))
     if most is not None and len(series) > most:
-        reasons.append(say("too_many_curves", Level.WARNING, most=most, num=len(series)))
+        reasons.append(say("too_many_curves", most=most, num=len(series)))
         series = series[:most]
-    good = [data for data in series if not data.problem]
     share = float((source.plan.get("fit") or {}).get("until") or HALF)
-    num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in good)
+    num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in series if not data.problem)
     with Workers(worth(num_fits) if in_workers else 0) as workers:
-        curves = fitted_curves(good, options, share, workers.map)
-    result = Result(
-        command="report",
-        curves=tuple(with_end(curve, _end(curve, runs, end)) for curve in curves),
-        options=options,
-        left_out=tuple(data for data in series if data.problem),
-        notes=(*notes, *reasons, *pool_notes(curves, options)),
-        source=source,
-        runs=tuple(runs),
-    )
+        result = analysed("report", series, options, share, workers.map)
+    curves = tuple(with_end(curve, _end(curve, runs, end)) for curve in result.curves)
     others = _on_other_prompts(result)
-    kept = [curve for curve in result.curves if curve.name not in others.get(curve.evaluation_set, ())]
-    different = [say("different_prompts", Level.WARNING, names=names, of_set=f" of {name}" if name else "")
+    kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
+    different = [say("different_prompts", names=names, of_set=f" of {name}" if name else "")
                  for name, names in others.items()]  # fmt: skip
-    done = compared(replace(result, curves=tuple(kept)))
-    return replace(done, curves=result.curves, notes=(*done.notes, *different))
+    done = compared(replace(result, curves=kept, notes=(*notes, *reasons, *result.notes)))
+    return replace(done, curves=curves, notes=(*done.notes, *different), source=source, runs=tuple(runs))
 
 
 # What was read --------------------------------------------------------------------------------------------------------
@@ -122,10 +113,10 @@ def _faults(source: Source, runs: Sequence[Run]) -> Iterator[Say]:
     """Yield what cannot be read, has not started, or was not run."""
     for run in runs:
         for fault in run.faults():
-            yield say("fault_of", Level.WARNING, name=run.name, problem=fault.text) if run.is_folder else fault
+            yield say("fault_of", name=run.name, problem=fault.text) if run.is_folder else fault
     if waiting := tuple(run.name for run in runs if run.status == WAITING):
-        yield say("waiting", Level.WARNING, names=waiting)
-    yield from (say("skipped", Level.WARNING, row) for row in source.plan.get("skipped", []) if ARM in row)
+        yield say("waiting", names=waiting)
+    yield from (say("skipped", row) for row in source.plan.get("skipped", []) if ARM in row)
 
 
 def _with_study_options(options: FitOptions, source: Source) -> FitOptions:

@@ -10,25 +10,16 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import Enum, StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scalerl.report import words
+from scalerl.report.words import Level, level_of
 
 Json = dict[str, Any]
-
-
-class Level(StrEnum):
-    """How much a sentence matters."""
-
-    ANSWER = "answer"
-    WHY = "why"
-    WARNING = "warning"
-    DETAIL = "detail"
-    """Shown when somebody asks for an explanation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +35,11 @@ class Say:
         return words.text(self.kind, self.values)
 
 
-def say(kind: str, level: Level = Level.WHY, /, *objects: Any, **given: Any) -> Say:
+def say(kind: str, /, *objects: Any, **given: Any) -> Say:
     """Return something to say; the values that its words name are given, or attributes of the objects."""
     values = words.Lookup(given, *objects)
     words.text(kind, values)
-    return Say(kind, {**given, **values.used}, level)
+    return Say(kind, {**given, **values.used}, level_of(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +191,15 @@ def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[str]], **given:
     return Grid(key=key, heads=tuple(heads), rows=tuple(map(tuple, rows)), **given) if rows else None
 
 
-def table(key: str, columns: Mapping[str, words.Words], items: Iterable[Sequence[Any]], **given: Any) -> Grid | None:
-    """Return a table from templates by their heads; each item is a row: the objects that have what templates name."""
-    heads = [head for head, template in columns.items() if template]
-    rows = [[words.filled(columns[head], words.Lookup(*objects)) for head in heads] for objects in items]
-    return grid(key, heads, rows, **given)
+def table(
+    key: str, columns: Mapping[str, words.Words], items: Iterable[Sequence[Any]], *shared: Any, **given: Any
+) -> Grid | None:
+    """Return a table from templates by their heads.
+
+    Each item is a row: the objects that have what templates name, before those that all rows share.
+    """
+    rows = [[words.filled(each, words.Lookup(*item, *shared)) for each in columns.values()] for item in items]
+    return grid(key, tuple(columns), rows, **given)
 
 
 # Views ----------------------------------------------------------------------------------------------------------------
@@ -250,43 +245,33 @@ class TerminalGrid:
     block: Grid
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        widths = [max(map(len, column)) for column in zip(self.block.heads, *self.block.rows, strict=True)]
-        least = [width if self.block.is_number(place) else min(NARROWEST, width) for place, width in enumerate(widths)]
-        is_wide_enough = sum(least) + 2 * (len(least) - 1) <= options.max_width
-        yield self._table(least) if is_wide_enough else self._lists()
-
-    def _table(self, least: Sequence[int]) -> Any:
-        from rich.table import Table
-        from rich.text import Text
-
-        block = self.block
-        made = Table(
-            title=block.title or None, title_justify="left", title_style="bold", header_style="bold", pad_edge=False,
-            box=None,
-        )  # fmt: skip
-        for place, head in enumerate(block.heads):
-            is_number = block.is_number(place)
-            justify = "right" if is_number else "left"
-            made.add_column(head, justify=justify, overflow="fold", no_wrap=is_number, min_width=least[place])
-        for row in block.rows:
-            made.add_row(*map(Text, row))
-        return made
-
-    def _lists(self) -> Any:
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
-        block, parts = self.block, [Text(self.block.title, style="bold")] if self.block.title else []
+        block, heads = self.block, self.block.heads
+        widths = [max(map(len, column)) for column in zip(heads, *block.rows, strict=True)]
+        least = [width if block.is_number(place) else min(NARROWEST, width) for place, width in enumerate(widths)]
+        if block.title:
+            yield Text(block.title, style="bold")
+        if sum(least) + 2 * (len(least) - 1) <= options.max_width:
+            made = Table(header_style="bold", pad_edge=False, box=None)
+            for place, head in enumerate(heads):
+                is_number = block.is_number(place)
+                justify = "right" if is_number else "left"
+                made.add_column(head, justify=justify, overflow="fold", no_wrap=is_number, min_width=least[place])
+            for row in block.rows:
+                made.add_row(*map(Text, row))
+            yield made
+            return
         for name, *cells in block.rows:
             made = Table.grid(padding=(0, 2, 0, 0))
-            made.add_column(min_width=max(map(len, block.heads[1:])))
+            made.add_column(min_width=max(map(len, heads[1:])))
             made.add_column(overflow="fold")
-            for head, cell in zip(block.heads[1:], cells, strict=True):
+            for head, cell in zip(heads[1:], cells, strict=True):
                 if cell not in ("", "-"):
                     made.add_row(head, Text(cell))
-            parts += [Text(name, style="bold"), Padding(made, (0, 0, 0, 2))]
-        return _group(parts)
+            yield from (Text(name, style="bold"), Padding(made, (0, 0, 0, 2)))
 
 
 def _group(parts: list[Any]) -> Any:

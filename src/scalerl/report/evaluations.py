@@ -29,16 +29,13 @@ def ks_of(num_samples: int) -> list[int]:
 
 def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], Array, int]:
     """Return the rows on the same problems, as often sampled, as the last one; right answers per problem; samples."""
+    of_problems = lambda row: (row.get("prompts_hash"), len(row["num_correct"]), row.get("num_samples"))  # noqa: E731
     usable = [row for row in rows if isinstance(row.get("num_correct"), list) and row["num_correct"]]
-    if not usable:
-        return [], np.empty((0, 0)), 0
-    alike = lambda row: (row.get("prompts_hash"), len(row["num_correct"]), row.get("num_samples"))  # noqa: E731
-    usable = sorted((row for row in usable if alike(row) == alike(usable[-1])), key=lambda row: row["step"])
-    samples = usable[-1].get("num_samples")
-    num = len(usable[-1]["num_correct"])
+    _, num, samples = of_problems(usable[-1]) if usable else (None, 1, None)
     if not isinstance(samples, int) or samples % num:
         return [], np.empty((0, 0)), 0
-    return usable, np.array([row["num_correct"] for row in usable], dtype=float), samples // num
+    alike = sorted((row for row in usable if of_problems(row) == of_problems(usable[-1])), key=lambda row: row["step"])
+    return alike, np.array([row["num_correct"] for row in alike], dtype=float), samples // num
 
 
 def pass_curves(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], dict[int, list[float]]]:

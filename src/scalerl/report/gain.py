@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.report.document import Level, Say, say
+from scalerl.report.document import Say, say
 
 NUM_LAST = 3  # evaluations at the end whose mean is compared with the start
 FEWEST_PAIRS = 20  # prompts from which the spread of paired differences is a good estimate
@@ -39,7 +39,7 @@ class Gain:
 
     def say(self, name: str) -> Say:
         """Return what a run changed on an evaluation set, in words."""
-        return say(f"gain_{self.kind}", Level.ANSWER, self, name=name)
+        return say(f"gain_{self.kind}", self, name=name)
 
 
 def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> Gain | None:

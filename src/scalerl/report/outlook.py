@@ -63,17 +63,14 @@ class LiveForecast:
         if len(later) < FIRST_FIT:
             return None
         compute, reward, num_samples = (np.array(values) for values in zip(*later, strict=True))
-        series = Series(
-            name="",
-            compute=compute,
-            reward=reward,
-            x_label=self._unit,
-            y_label="reward",
-            num_samples=None if None in num_samples else num_samples,
-            start=start,
-            start_sd=0.0 if start is None else start_noise(np.array([start]), samples_at_start, self._bounds),
-        )
-        given = {name: getattr(series, name) for name in ("compute", "reward", "num_samples", "start", "start_sd")}
+        given: dict[str, Any] = {
+            "compute": compute,
+            "reward": reward,
+            "num_samples": None if None in num_samples else num_samples,
+            "start": start,
+            "start_sd": 0.0 if start is None else start_noise(np.array([start]), samples_at_start, self._bounds),
+        }
+        series = Series(name="", x_label=self._unit, y_label="reward", **given)
         done = fit(**given, bounds=self._bounds, **self._options)
         return with_end(CurveResult(series=series, fit=done, decision=decide(done, self._worth)), self.end_compute)
 

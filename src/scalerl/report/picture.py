@@ -20,7 +20,7 @@ import numpy as np
 from scalerl.atomic_files import new_file
 from scalerl.curves import Comparison
 from scalerl.errors import InputError, StoreError, option
-from scalerl.report.document import Curves, Drawn, Level, say
+from scalerl.report.document import Curves, Drawn, say
 from scalerl.report.figures import (
     BY_FOLDER,
     BY_WORD,
@@ -170,9 +170,9 @@ def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> 
     parts = [cut(label, 60)]
     parts += [] if p_best is None else [say("legend_p_best", p_best=p_best).text]
     if curve.fall is not None:
-        parts.append(say("legend_peak", Level.WHY, curve.fall, curve).text)
+        parts.append(say("legend_peak", curve.fall, curve).text)
     elif curve.ceiling is not None:
-        parts.append(say("legend_curve", Level.WHY, {"ceiling": curve.ceiling}, curve.fit.params, curve).text)
+        parts.append(say("legend_curve", {"ceiling": curve.ceiling}, curve.fit.params, curve).text)
     return "  ".join([*parts, "" if curve.state is None else str(curve.state)]).rstrip()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scalerl import store
 from scalerl.logs.names import file_names
 from scalerl.logs.places import groups
-from scalerl.report.document import Level, Say, say
+from scalerl.report.document import Say, say
 from scalerl.report.inside import Root, read_object
 
 MOST_SOURCES = 300
@@ -50,7 +50,7 @@ def discover(roots: Sequence[Root]) -> tuple[list[Source], list[Say]]:
     found = [source for root in roots if root.path is not None for source in _look(root.path, root)]
     sources, notes = list({source.key: source for source in found}.values()), []
     if left_out := [source for source in sources if source.kind != "study"][MOST_SOURCES:]:
-        notes.append(say("too_many_sources", Level.WARNING, most=MOST_SOURCES, num=len(left_out)))
+        notes.append(say("too_many_sources", most=MOST_SOURCES, num=len(left_out)))
         sources = [source for source in sources if source not in left_out]
     unnamed = [source.path for source in sources if not source.name]
     names = dict(zip(unnamed, file_names(unnamed), strict=True)) if unnamed else {}
@@ -80,7 +80,7 @@ def _study(folder: Path, root: Root) -> Iterator[Source]:
         if inside.holds(run.path):
             yield replace(run, name=f"{name}/{run.name}", study=study.key)
         else:
-            faults.append(say("outside_study", Level.WARNING, arm=run.arm, seed=run.seed))
+            faults.append(say("outside_study", arm=run.arm, seed=run.seed))
     yield replace(study, faults=tuple(faults))
 
 

@@ -61,7 +61,7 @@ class Answer(Values):
 
     def to_frame(self, rows: str = "curves") -> Any:
         """Return a pandas DataFrame with one row for each of the `curves`, or of the `pairs`."""
-        return _pandas().json_normalize([dict(row) for row in json.loads(json.dumps(self[rows]))])
+        return _pandas().json_normalize(self[rows])
 
     @options_as_arguments()
     def plot(self, path: str | Path | None = None) -> Any:
@@ -156,11 +156,10 @@ def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
 @options_as_arguments()
 def fit_one(path: str, evaluation_set: str) -> CurveResult:
     """Fit the curve of one run or log."""
-    series = read([path], Selection())
-    names = [data.evaluation_set or "" for data in series]
-    if evaluation_set and evaluation_set not in names and names != [""]:
-        raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(names)}.')
-    chosen = next((data for data in series if data.evaluation_set == evaluation_set), series[0])
+    by_set = {data.evaluation_set or evaluation_set: data for data in reversed(read([path], Selection()))}
+    if evaluation_set and evaluation_set not in by_set:
+        raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(reversed(by_set))}.')
+    chosen = by_set.get(evaluation_set, [*by_set.values()][-1])
     return analyse_fit([chosen], FitOptions()).curves[0]
 
 

@@ -77,14 +77,14 @@ class CurveResult:
         """The column of reward."""
         return self.series.y_label
 
-    @property
-    def is_training(self) -> bool:
-        """Whether the rewards are those of training, and not of evaluations."""
-        return "y" in self.series.plan and self.series.plan["y"].rule == "training"
-
     def money(self, compute: float) -> float | None:
         """Return what this much compute costs; None where no price is known."""
         return None if self.price is None else self.price * compute
+
+    @property
+    def doubling_price(self) -> float | None:
+        """What one more doubling costs: as much as the run so far."""
+        return self.money(self.fit.scale)
 
     @property
     def evaluation_set(self) -> str:
@@ -125,8 +125,7 @@ class CurveResult:
     @property
     def ceiling(self) -> Value | None:
         """The ceiling; None if there is no curve, or if it is flat, too early to tell or past its peak."""
-        is_unknown = self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK)
-        return None if is_unknown else param_value(self.fit, "ceiling")
+        return None if self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK) else self.params["ceiling"]
 
     @property
     def params(self) -> dict[str, Value | None]:
@@ -149,13 +148,12 @@ class CurveResult:
     @property
     def checkpoint(self) -> float | None:
         """The step of the last evaluation before a fall; None without a fall, or without steps."""
-        fall, steps = self.fall, self.series.axes.get("step")
-        if fall is None:
+        steps = self.series.axes.get("step")
+        if steps is None and axis_label(self.axis) == AXIS_LABELS["step"]:
+            steps = self.series.compute
+        if self.fall is None or steps is None:
             return None
-        if steps is None:
-            is_by_step = axis_label(self.axis) == AXIS_LABELS["step"]
-            return fall.last_good if is_by_step else None
-        return float(steps[np.argmin(np.abs(self.series.compute - fall.last_good))])
+        return float(steps[np.argmin(np.abs(self.series.compute - self.fall.last_good))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

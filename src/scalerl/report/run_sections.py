@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def health(result: Result) -> Blocks:
         columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
         for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
             yield alarm.say(run=curve.name if len(result.curves) > 1 else "", unit=curve.unit)
-    yield from lines_of(runs, list(dict.fromkeys(run.arm for run in runs)))
+    yield from lines_of(runs)
     yield from pass_lines(runs)
 
 
@@ -47,33 +47,34 @@ def run_says(runs: Sequence[Run]) -> Iterator[Say]:
     """Yield what a reader must know: runs cut short, work done twice, time that stood still, other environments."""
     for run in runs:
         if run.is_cut:
-            yield say("not_finished", Level.WARNING, run=run.name, status=status_text(run))
+            yield say("not_finished", run=run.name, status=status_text(run))
         if again := run.repeated:
             share = again["flops"] / run.cost["flops"] if run.cost.get("flops") else 0.0
             yield say("repeated", run=run.name, hours=run.hours_name, share=share, **again)
         if stalled_s := run.seconds.get("stalled"):
             yield say("stood_still", run=run.name, hours=run.hours_name, seconds=stalled_s)
     if differing := tuple(key for key, values in environments(runs).items() if len(values) > 1):
-        yield say("different_environments", Level.WARNING, keys=differing)
+        yield say("different_environments", keys=differing)
 
 
 def status_text(run: Run) -> str:
     return ": ".join(filter(None, (run.status, run.reason)))
 
 
-def lines_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Lines]:
+def lines_of(runs: Sequence[Run]) -> list[Lines]:
     """Return a small chart for each usual column, a line for each run in the colour of its arm.
 
     Of a single run the other columns that it logged are shown too, as details.
     """
-    counted = "row" if runs and all(run.step_word == "row" for run in runs) else "step"
+    arms, words = [*dict.fromkeys(run.arm for run in runs)], {run.step_word for run in runs}
+    counted = "row" if words == {"row"} else "step"
     charts: dict[str, list[Any]] = {}
     for run in runs:
         columns = with_pace(run.columns)
-        steps, colour = thinned("step", columns.get("step", np.empty(0))), arms.index(run.arm) if run.arm in arms else 0
-        others = [key for key in columns if key not in CHARTS and key not in UNSHOWN] if len(runs) == 1 else []
-        for key in (*CHARTS, *others[:MOST_OTHERS]):
-            if np.isfinite(columns.get(key, np.empty(0))).any():
+        steps, colour = thinned("step", columns.get("step", np.empty(0))), arms.index(run.arm)
+        others = [key for key in columns if key not in CHARTS and key not in UNSHOWN]
+        for key in (*CHARTS, *others[: MOST_OTHERS if len(runs) == 1 else 0]):
+            if key in columns and np.isfinite(columns[key]).any():
                 charts.setdefault(key, []).append((run.name, colour, steps, thinned(key, columns[key])))
     return [
         Lines(key=key, title=CHARTS.get(key, key), lines=tuple(lines), limit=LIMITS.get(key), counted=counted,
@@ -100,40 +101,26 @@ def cost(result: Result) -> Blocks:
     runs = result.own_runs
     hours = hours_name(run.hours_name for run in runs)
     price = result.options.price if hours == "GPU-hours" else None  # an hour of a CPU has another price
-    rows = [
-        ({"steps": f"{run.num_steps:,}", "status_text": status_text(run)}, _spent(run.cost, run.seconds, price), run)
-        for run in runs
-    ]
+    rows: list[Json] = []
+    for run in runs:
+        total = sum(run.seconds.values())
+        shares = {part.replace("_", "-"): seconds / total for part, seconds in run.seconds.items() if total}
+        time = ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= LEAST_SHARE)
+        texts = {"name": run.name, "status": status_text(run), "time": time or "-", "steps": f"{run.num_steps:,}"}
+        money = (price or 0.0) * run.cost.get("gpu_hours", 0.0)
+        rows.append({**texts, **dict.fromkeys(COST), **run.cost, "total": total or None, "money": money})
     if len(runs) > 1:
-        amounts = {key: sum(run.cost.get(key, 0.0) for run in runs) for key in COST}
-        seconds = {"": sum(sum(run.seconds.values()) for run in runs)}
-        whole = {"name": "together", "status_text": "", "time": "", "steps": ""}
-        rows.append((whole, _spent(amounts, seconds, price), None))
-    columns = {
-        (hours if head == "GPU-hours" else head): template
-        for head, template in COST_COLUMNS.items()
-        if head != "cost" or price is not None
-    }
-    yield table("cost", columns, rows, left=3)
-
-
-def _spent(amounts: Mapping[str, float], seconds: Mapping[str, float], price: float | None) -> Json:
-    """Return what a run has spent, by the names that its row in the table has."""
-    total = sum(seconds.values())
-    shares = {part: each / total for part, each in seconds.items() if total > 0}
-    parts = [f"{part.replace('_', '-')} {share:.0%}" for part, share in shares.items() if share >= LEAST_SHARE]
-    return {
-        **dict.fromkeys(COST),
-        **amounts,
-        "time": ", ".join(parts) or "-",
-        "total": total or None,
-        "money": None if price is None else price * amounts.get("gpu_hours", 0.0),
-    }
+        sums = {key: sum(row[key] or 0.0 for row in rows) or None for key in (*COST, "total", "money")}
+        rows.append({"name": "together", "status": "", "time": "", "steps": "", **sums})
+    columns = {hours if head == "GPU-hours" else head: each for head, each in COST_COLUMNS.items()}
+    if price is None:
+        del columns["cost"]
+    yield table("cost", columns, zip(rows), left=3)
 
 
 COST_COLUMNS = {
     "run": "{name}",
-    "status": "{status_text}",
+    "status": "{status}",
     "where the time went": "{time}",
     "steps": "{steps}",
     "GPU-hours": "{gpu_hours:C}",
@@ -150,12 +137,12 @@ COST_COLUMNS = {
 def settings(result: Result) -> Blocks:
     """Show what arms change, what a policy decided, and the environments."""
     folders = result.own_runs
-    arms = list(dict.fromkeys(run.arm for run in folders))
+    known = [run for run in folders if run.recipe]
+    arms = [run.arm for run in known]
     base = result.study and result.source.plan.get("base")
     base = base if base in arms else next(iter(arms), "")
     text = lambda value: "-" if value is None else json.dumps(value)  # noqa: E731
-    changes = [(row["arm"], row["key"], text(row["base"]), text(row["value"]))
-               for row in differences(folders, base)]  # fmt: skip
+    changes = [(arm, key, *map(text, values)) for arm, key, *values in differences(known, base)]
     machines = []
     for key, values in environments(folders).items():
         of = [f"{value} ({', '.join(runs)})" if len(values) > 1 else value for value, runs in values.items()]
@@ -213,10 +200,10 @@ def choice_say(row: Json) -> Say:
     """Return the choice of a policy, to be said."""
     known = row["known"]
     if known.get("favourite") is None:
-        return say("choice_none", Level.ANSWER)
+        return say("choice_none")
     spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
     kind = "choice_decided" if row["kind"] == "decided" else "choice_open"
-    return say(kind, Level.ANSWER, known, spent=spent, loss=known.get("loss") or 0.0)
+    return say(kind, known, spent=spent, loss=known.get("loss") or 0.0)
 
 
 def choice_json(row: Json | None) -> Json | None:

@@ -20,7 +20,7 @@ from scalerl.logs.facts import Fact
 from scalerl.logs.formats import Log, log_of_rows, read_log
 from scalerl.logs.objects import flatten
 from scalerl.report.alarms import Alarm, alarms, with_remedies
-from scalerl.report.document import Level, Say, say
+from scalerl.report.document import Say, say
 from scalerl.report.evaluations import pass_curves
 from scalerl.report.inside import Lines, read_object
 from scalerl.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
@@ -140,15 +140,15 @@ class Run:
         if self.is_folder:
             folder = self.source.path
             if not self.recipe and store.RECIPE not in self.damage:
-                yield say("no_recipe", Level.WARNING, folder=folder)
+                yield say("no_recipe", folder=folder)
             evaluated = self.evals[-1][1]["step"] if self.evals else 0
             trained = self._last_row.get("step", 0)
             if evaluated and not trained:
-                yield say("no_metrics", Level.WARNING, folder=folder)
+                yield say("no_metrics", folder=folder)
             elif self.status == "done" and 0 < evaluated < trained:
-                yield say("evaluations_lost", Level.WARNING, folder=folder, evaluated=evaluated, trained=trained)
+                yield say("evaluations_lost", folder=folder, evaluated=evaluated, trained=trained)
         if self.problem:
-            yield say("fault", Level.WARNING, problem=self.problem)
+            yield say("fault", problem=self.problem)
 
     def checkpoints(self) -> list[int]:
         """Return the steps of the checkpoints that are on disk."""
@@ -247,11 +247,11 @@ def read_folder(source: Source, reader: Reader | None = None) -> Run:
     objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
     (recipe, _), (status, _), (environment, _) = objects.values()
     reader.read()
-    damage = {name: say("fault", Level.WARNING, problem=fault) for name, (_, fault) in objects.items() if fault}
+    damage = {name: say("fault", problem=fault) for name, (_, fault) in objects.items() if fault}
     for name, lines in reader.skipped.items():
         if lines:
             kind = "line_left_out" if len(lines) == 1 else "lines_left_out"
-            damage[name] = say(kind, Level.WARNING, file=folder / name, first=lines[0], num=len(lines) - 1)
+            damage[name] = say(kind, file=folder / name, first=lines[0], num=len(lines) - 1)
     logged = reader.metrics.arrays()
     kept = np.array(reader.counting_metrics(), dtype=np.intp)
     evals = [(line, _without_bad_counts(row)) for line, row in reader.counting_evals()]

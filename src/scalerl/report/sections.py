@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, Value
+from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State
 from scalerl.joint.bank import place
 from scalerl.logs.frame import grouped, listed
 from scalerl.logs.plan import Choice
@@ -33,18 +33,13 @@ from scalerl.report.figures import chart, straight_chart
 from scalerl.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
 from scalerl.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.report.results import CurveResult, Result, param_value
+from scalerl.report.words import level_of
 
-ANSWER, WHY, WARNING, DETAIL = Level.ANSWER, Level.WHY, Level.WARNING, Level.DETAIL
+WHY, DETAIL = Level.WHY, Level.DETAIL
 MOST_PAIRS = 15
 """Of more pairs only those with the leader are listed."""
 FAR = 30.0
 """Times the data from which a forecast is called far."""
-QUIET_FACTS = (
-    "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
-    "one_column_per_step", "files_joined", "runs_apart", "runs_by_column", "repeated_rows", "held_values",
-    "start_at_zero", "start_from_evaluation", "cpu_time",
-)  # fmt: skip
-"""What was decided about a log and hardly changes the answer."""
 
 
 def document(result: Result) -> Document:
@@ -94,7 +89,7 @@ def answer(result: Result, name: str) -> Blocks:
     elif comparison is not None:
         yield from comparison_says(comparison, members)
     elif result.command == "compare":
-        yield say("nothing_to_compare", ANSWER)
+        yield say("nothing_to_compare")
         if unusable := tuple(curve.name for curve in members if not curve.usable):
             yield say("without_curve", names=unusable)
     for curve in members:
@@ -116,32 +111,32 @@ def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     if decision is None:
         yield from paper_curve_says(curve)
         return
-    yield say(decision.state.name.lower(), ANSWER, curve, decision, decision.fall)
+    yield say(decision.state.name.lower(), curve, decision, decision.fall)
     if curve.ceiling is not None:
-        yield say("ceiling", ANSWER, curve)
+        yield say("ceiling", curve)
     if decision.fall is not None:
         yield from checkpoint_says(curve, result)
     elif decision.state == State.FLAT:
         yield say("flat_doubling")
     else:
-        yield say("doubling", ANSWER, decision, curve, price=curve.money(curve.fit.scale))
+        yield say("doubling", decision, curve, price=curve.doubling_price)
         if decision.action == Action.OPEN:
-            yield say("open_unsettled" if decision.settled_at is None else "open_settled", WHY, decision)
+            yield say("open_unsettled" if decision.settled_at is None else "open_settled", decision)
     for each in curve.at:
-        yield say("forecast_at", ANSWER, each, curve)
+        yield say("forecast_at", each, curve)
     if decision.dip is not None:
-        yield say("dip", WHY, decision.dip, curve)
+        yield say("dip", decision.dip, curve)
     if curve.is_weak:
         kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
-        yield say(kind, WARNING, curve, curve.backtest)
+        yield say(kind, curve, curve.backtest)
     if curve.series.start is not None and not curve.fit.own_form.has_start:
-        yield say("unused_start", WHY, curve, curve.series, curve.fit)
+        yield say("unused_start", curve, curve.series, curve.fit)
 
 
 def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     """Say which checkpoint to take of a run that fell: that of an evaluation that exists."""
     step = curve.checkpoint
-    yield say("checkpoint_compute" if step is None else "checkpoint_step", ANSWER, curve.fall, curve)
+    yield say("checkpoint_compute" if step is None else "checkpoint_step", curve.fall, curve)
     runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
     saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
     if saved:
@@ -152,23 +147,23 @@ def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> I
     """Yield which of several recipes to take at the budget, and what would settle an open choice."""
     pick, standings, finest = comparison.pick, comparison.standings, decimals_of(members)
     if pick is None:
-        yield say("no_curve_yet", ANSWER)
+        yield say("no_curve_yet")
         return
     first = next(each for each in standings if each.name == comparison.chosen[0])
     given = {"unit": members[0].unit, "names": comparison.chosen, "decimals": finest}
-    yield say(pick.answer.name.lower(), ANSWER, first, comparison, pick, **given)
+    yield say(pick.answer.name.lower(), first, comparison, pick, **given)
     if pick.answer == Answer.OPEN:
         rival = next(each.name for each in standings if each.name != first.name)
         pair = next(pair for pair in comparison.pairs if {pair.a, pair.b} == {first.name, rival})
         if pair.settling is not None:
-            yield say("settle", WHY, pair.settling, a=first.name, b=rival)
+            yield say("settle", pair.settling, a=first.name, b=rival)
     if comparison.is_default_budget:
         yield say("default_budget")
     if fallen := tuple(each.name for each in standings if each.uses_best_checkpoint):
         yield say("best_checkpoint", names=fallen)
     if assumed := {each.name: each.assumed_spread for each in standings if each.assumed_spread is not None}:
-        yield say("assumed_spread", DETAIL, names=tuple(assumed), sd=max(assumed.values()), decimals=finest)
-    yield from (say("same_run", WARNING, pair) for pair in comparison.pairs if pair.is_same_run)
+        yield say("assumed_spread", names=tuple(assumed), sd=max(assumed.values()), decimals=finest)
+    yield from (say("same_run", pair) for pair in comparison.pairs if pair.is_same_run)
     if without := tuple(curve.name for curve in members if curve.name not in comparison.names):
         yield say("without_curve", names=without)
 
@@ -180,9 +175,9 @@ def decimals_of(members: Sequence[CurveResult]) -> int:
 
 def paper_curve_says(curve: CurveResult) -> Iterator[Say]:
     """Yield the paper's numbers, and no word on how sure they are."""
-    yield say("paper", ANSWER, curve, **curve.fit.params)
+    yield say("paper", curve, **curve.fit.params)
     if curve.fit.edges:
-        yield say("paper_edge", WARNING, curve, names=curve.fit.edges)
+        yield say("paper_edge", curve, names=curve.fit.edges)
 
 
 def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> Iterator[Say]:
@@ -190,7 +185,7 @@ def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> I
         kind = "paper_equal" if pair.winner is None else "paper_ceiling" if pair.by_ceiling else "paper_exponent"
         smaller, larger = sorted(pair.exponents or (math.nan, math.nan))
         given = {"difference": abs(pair.ceiling_difference), "smaller": smaller, "larger": larger}
-        yield say(kind, ANSWER, pair, **given, decimals=decimals_of(members))
+        yield say(kind, pair, **given, decimals=decimals_of(members))
 
 
 # Curves ---------------------------------------------------------------------------------------------------------------
@@ -210,30 +205,25 @@ def curves(result: Result, name: str) -> Blocks:
     yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": words.needed}, rows)
     for curve in members:
         far = [each.compute for each in curve.at if each.compute > FAR * curve.fit.scale]
-        yield from (say("far", WARNING, curve, compute=each, times=each / curve.fit.scale) for each in far[:1])
+        yield from (say("far", curve, compute=each, times=each / curve.fit.scale) for each in far[:1])
 
 
 def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
     """Return a line for each curve: where it stands, its ceiling, what doubling brings, and what to do."""
-    at = [each.compute for each in next((curve.at for curve in members if curve.at), ())]
-    names = [f"at_{place}" for place in range(len(at))]
-    unit = members[0].unit
-    forecasts = {f"at {compute_text(compute)} {unit}": f"{{{name}:r}}" for name, compute in zip(names, at, strict=True)}
-    rows = []
-    for curve in members:
-        cells: Json = {"cost": curve.money(curve.fit.scale)}
-        reached = dict(zip(names, (each.reward for each in curve.at), strict=False))
-        rows.append((cells, reached, curve, curve.decision, curve.fit.params, dict.fromkeys(names)))
+    ahead = next((curve.at for curve in members if curve.at), ())
+    forecasts = {
+        f"at {compute_text(each.compute)} {members[0].unit}": f"{{at.{place}.reward:r}}"
+        for place, each in enumerate(ahead)
+    }
     colours = tuple(range(len(members)))
     if is_paper:
-        # The paper's ceiling has no state that could hide it.
-        rows = [(curve.fit.params, *row) for curve, row in zip(members, rows, strict=True)]
+        rows = [(curve.fit.params, curve) for curve in members]
         return table("curves", {**PAPER_COLUMNS, **forecasts}, rows, colours=colours)
-    price = {"doubling costs": "{cost:$}"} if any(curve.price is not None for curve in members) else {}
+    price = {"doubling costs": "{doubling_price:$}"} if any(curve.price is not None for curve in members) else {}
     worths = sorted({worth_text(curve.decision.worth) for curve in members if curve.decision is not None})
     chance = {f"P(over {join_names(worths, 'or')})": "{decision.p_worth:p}"} if worths else {}
     columns = {**CURVE_COLUMNS, **chance, **forecasts, **price, "what to do": "{to_do}"}
-    return table("curves", columns, rows, left=2, right=1, colours=colours)
+    return table("curves", columns, [(curve,) for curve in members], left=2, right=1, colours=colours)
 
 
 CURVE_COLUMNS: dict[str, words.Words] = {
@@ -254,11 +244,8 @@ def pairs(result: Result, name: str) -> Blocks:
     comparison, members = result.comparisons.get(name), result.members(name)
     finest, unit = {"decimals": decimals_of(members)}, members[0].unit
     if isinstance(comparison, PaperComparison):
-        rows = []
-        for pair in comparison.pairs:
-            exponent = "-" if pair.exponents is None else " / ".join(map(two_decimals, pair.exponents))
-            rows.append((finest, {"exponent": exponent, "by_rule": pair.winner or "equal"}, pair))
-        yield table("pairs", RULE_COLUMNS, rows, left=2, right=1)
+        rows = [({"by_rule": pair.winner or "equal"}, pair) for pair in comparison.pairs]
+        yield table("pairs", RULE_COLUMNS, rows, finest, left=2, right=1)
         yield from (each for curve in members for each in paper_curve_says(curve) if each.kind == "paper_edge")
         return
     if comparison is None or comparison.pick is None:
@@ -267,12 +254,12 @@ def pairs(result: Result, name: str) -> Blocks:
     columns = {"curve": "{name}", "P(best)": "{p_best:p}", "expected loss": "{loss:r}",
                f"reward at {compute_text(comparison.at)} {unit}": "{reward:r}"}  # fmt: skip
     shades = tuple(colours[each.name] for each in comparison.standings)
-    yield table("standings", columns, [(each, finest) for each in comparison.standings], colours=shades)
+    yield table("standings", columns, zip(comparison.standings), finest, colours=shades)
     yield from pair_grids(comparison, finest, unit)
     shared, ceiling = comparison.shared_exponents, comparison.shared_ceiling
     if ceiling is not None and len(shared) > 1:
         exponents = tuple(f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items())
-        yield say("shared_exponents", DETAIL, ceiling=ceiling, exponents=exponents, **finest)
+        yield say("shared_exponents", ceiling=ceiling, exponents=exponents, **finest)
         if result.command == "report":
             yield straight_chart(members, comparison)
 
@@ -281,18 +268,15 @@ def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
     """Yield each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
     first, exponents = comparison.standings[0].name, comparison.shared_exponents
     every = [pair for pair in comparison.pairs if pair.answer is not None]
-    shown = [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]
-    rows = []
-    for pair in shown:
-        rows.append((finest, {"exponent": _both([exponents.get(pair.a), exponents.get(pair.b)])}, pair))
+    rows = [
+        ({"exponents": (exponents.get(pair.a), exponents.get(pair.b))}, pair)
+        for pair in every
+        if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)
+    ]
     columns = {**PAIR_COLUMNS, f"curves cross at ({unit})": "{crossing:c}"}
-    yield table("pairs", columns, rows, left=2, level=WHY if len(every) > 1 else DETAIL)
-    yield table("paper_axes", AXES_COLUMNS, rows, title="On the axes of the paper, which decide nothing by themselves")
-
-
-def _both(values: Sequence[Value | None]) -> str:
-    """Return two exponents with their intervals; "-" where there is neither."""
-    return " / ".join(interval_text(each, two_decimals) for each in values) if any(values) else "-"
+    title = "On the axes of the paper, which decide nothing by themselves"
+    yield table("pairs", columns, rows, finest, left=2, level=WHY if len(every) > 1 else DETAIL)
+    yield table("paper_axes", AXES_COLUMNS, rows, finest, title=title)
 
 
 PAIR_COLUMNS: dict[str, words.Words] = {
@@ -302,20 +286,20 @@ PAIR_COLUMNS: dict[str, words.Words] = {
     "P(a ahead)": "{p_ahead:p}",
     "P(alike)": "{p_close:p}",
 }
-AXES_COLUMNS = {
+AXES_COLUMNS: dict[str, words.Words] = {
     "a / b": "{a} / {b}",
     "A of a less b": "{ceiling_difference:+r}",
     "P(a higher)": "{p_higher_ceiling:p}",
     "compute a / b": "{target.ratio:x}",
     "to reach": "{target.reward:r}",
-    "B at one A": "{exponent}",
+    "B at one A": words.exponents,
     "P(a larger)": "{p_larger_exponent:p}",
 }
-RULE_COLUMNS = {
+RULE_COLUMNS: dict[str, words.Words] = {
     "a": "{a}",
     "b": "{b}",
     "A of a less b": "{ceiling_difference:+r}",
-    "B at one A": "{exponent}",
+    "B at one A": words.exponents,
     "the paper's rule": "{by_rule}",
 }
 
@@ -323,34 +307,38 @@ RULE_COLUMNS = {
 def axes(result: Result, name: str) -> Blocks:
     """Show the answer on each axis of compute, and say where they disagree."""
     answers, members = result.by_axis.get(name, ()), result.members(name)
-    finest = {"decimals": decimals_of(members)}
-    rows, by_answer = [], dict[str, list[str]]()
-    for each in answers:
-        comparison, label = each.comparison, unit_of(members[0].series, each.axis)
-        kind = str(Answer.OPEN if comparison.pick is None else comparison.pick.answer)
-        # Open choices agree, whoever leads.
-        chosen = "" if kind == Answer.OPEN else f" {join_names(sorted(comparison.chosen), 'or')}"
-        by_answer.setdefault(f"{kind}{chosen}", []).append(label)
-        rows.append(({"label": label, "kind": kind, "first": comparison.standings[0], **finest}, each, comparison))
+    labels = [unit_of(members[0].series, each.axis) for each in answers]
+    by_answer: dict[str, tuple[str, ...]] = {}
+    for label, each in zip(labels, answers, strict=True):
+        answer = axis_answer(each.comparison)
+        by_answer[answer] = (*by_answer.get(answer, ()), label)
     if len(answers) > 1:
         if len(by_answer) == 1:
-            yield say("axes_agree", axes=tuple(label for labels in by_answer.values() for label in labels))
+            yield say("axes_agree", axes=tuple(labels))
         else:
-            each_says = (
-                say("axis_answer", labels=tuple(labels), answer=answer) for answer, labels in by_answer.items()
-            )
-            yield say("axes_disagree", WARNING, answers=tuple(each.text for each in each_says))
-        yield table("axes", AXIS_COLUMNS, rows, left=2, level=DETAIL if len(by_answer) == 1 else WHY)
+            texts = (say("axis_answer", labels=of, answer=answer).text for answer, of in by_answer.items())
+            yield say("axes_disagree", answers=tuple(texts))
+        rows = [({"label": label}, each, each.comparison) for label, each in zip(labels, answers, strict=True)]
+        finest = {"decimals": decimals_of(members)}
+        yield table("axes", AXIS_COLUMNS, rows, finest, left=2, level=DETAIL if len(by_answer) == 1 else WHY)
     if answers and axis_label(answers[0].axis) == AXIS_LABELS["step"]:
         for axis, ratio in uneven_steps(curve.series for curve in members).items():
-            yield say("uneven_steps", WARNING, axis=axis_label(axis), ratio=ratio)
+            yield say("uneven_steps", axis=axis_label(axis), ratio=ratio)
+
+
+def axis_answer(comparison: Comparison) -> str:
+    """Return the answer on an axis; open choices agree, whoever leads."""
+    pick = comparison.pick
+    if pick is None or pick.answer == Answer.OPEN:
+        return "open"
+    return f"{pick.answer} {join_names(sorted(comparison.chosen), 'or')}"
 
 
 AXIS_COLUMNS = {
     "compute in": "{label}",
-    "answer": "{kind}: {chosen}",
-    "P(best) of the first": "{first.p_best:p}",
-    "its expected loss": "{first.loss:r}",
+    "answer": "{pick.answer}: {chosen}",
+    "P(best) of the first": "{standings.0.p_best:p}",
+    "its expected loss": "{standings.0.loss:r}",
     "budget": "{at:c}",
 }
 
@@ -365,13 +353,11 @@ def scores(result: Result, name: str) -> Blocks:
         whole = "all but held-out rows" if len(curve.series.holdout_compute) else f"first {HALF:.0%}"
         parts = [(whole, curve)] if curve.backtest is not None else []
         for part, own in [*parts, *((f"first {share:.0%}", each) for share, each in curve.early)]:
-            given = {"name": curve.name, "part": part}
             if own.backtest is not None:
-                rows.append((given, own.backtest))
-            elif len(own.series.holdout_compute):
-                missing.append(say("not_scored", num=own.fit.num_points, **given))
+                rows.append(({"part": part}, curve, own.backtest))
             else:
-                missing.append(say("nothing_after", **given))
+                kind = "not_scored" if len(own.series.holdout_compute) else "nothing_after"
+                missing.append(say(kind, curve, {"part": part, "num": own.fit.num_points}))
     level = WHY if result.command in ("backtest", "report") else DETAIL
     return [table("scores", SCORE_COLUMNS, rows, left=2, level=level), *missing]
 
@@ -395,16 +381,16 @@ def details(result: Result, name: str) -> Blocks:
     for curve in members:
         change = math.nan if curve.decision is None else curve.decision.smallest_change
         if math.isfinite(change):
-            yield say("smallest_change", DETAIL, curve, change=change, decimals=curve.decimals + 1)
+            yield say("smallest_change", curve, change=change, decimals=curve.decimals + 1)
         # Where a run lies among public ones: how steep it is, and how much it gains.
         places = {each.measure: each for each in place(curve.fit, "public")} if result.command == "fit" else {}
         for measure in ("exponent", "gain"):
             if measure in places:
-                yield say(f"among_public_{measure}", DETAIL, places[measure], name=curve.name)
+                yield say(f"among_public_{measure}", places[measure], name=curve.name)
     if result.options.method != "paper":
-        yield say("worth", DETAIL, worth=result.worth)
-    is_pooled = any(curve.fit.alone is not None for curve in members)
-    columns = {**PARAMETER_COLUMNS, "A alone": "{alone:r}" if is_pooled else ""}
+        yield say("worth", worth=result.worth)
+    hidden = () if any(curve.fit.alone is not None for curve in members) else ("A alone",)
+    columns = {head: template for head, template in PARAMETER_COLUMNS.items() if head not in hidden}
     rows = [({"alone": param_value(curve.fit.alone, "ceiling")}, curve, curve.params, curve.fit) for curve in members]
     title = f"{FORMS[members[0].fit.form].formula}, C in {members[0].unit}"
     yield table("parameters", columns, rows, title=title, level=DETAIL)
@@ -415,7 +401,7 @@ PARAMETER_COLUMNS = {
     "points": "{num_points}",
     "runs": "{num_runs}",
     "ceiling A": "{ceiling:r}",
-    "A alone": "",
+    "A alone": "{alone:r}",
     "exponent B": "{exponent:.2f}",
     "midpoint C_mid": "{midpoint:c}",
     "start R0": "{start:r}",
@@ -429,32 +415,31 @@ PARAMETER_COLUMNS = {
 def log_says(result: Result) -> Blocks:
     """Say which columns were read, what was decided about the logs, and what could not be used."""
     for data in result.left_out:
-        yield say("problem", WARNING, data)
+        yield say("problem", data)
     yield from result.notes
     yield from equal_curves(result)
     if result.options.price is not None and all(curve.price is None for curve in result.curves):
-        yield say("price_needs_hours", WARNING, unit=listed(sorted({curve.unit for curve in result.curves})))
+        yield say("price_needs_hours", unit=listed(sorted({curve.unit for curve in result.curves})))
     if result.command != "report":
         yield columns_say(result.curves)
     held = [(fact, curve.name) for curve in result.curves for fact in curve.series.facts]
     for same in grouped(held, lambda each: repr(each[0])):
         fact, names = same[0][0], tuple(name for _, name in same)
-        level = DETAIL if fact.kind in QUIET_FACTS else WHY
+        level = level_of(fact.kind)
         if len(names) < len(result.curves):
-            yield say("holds_for", level, names=names)
+            yield Say("holds_for", {"names": names}, level)
         yield Say(fact.kind, fact.values, level)
 
 
 def columns_say(curves: Sequence[CurveResult]) -> Say:
     """Return which columns were read, and why those were taken that the user did not name."""
-    chosen = {
-        name: {getattr(curve, column): curve.series.plan.get(role, Choice((), "option")) for curve in curves}
-        for name, column, role in (("compute", "axis", "x"), ("reward", "y", "y"))
-    }
-    is_named = all(why.rule == "option" for reasons in chosen.values() for why in reasons.values())
-    texts = {name: tuple(say("column", WHY, why, column=column).text for column, why in reasons.items())
-             for name, reasons in chosen.items()}  # fmt: skip
-    return say("columns" if is_named else "columns_recognised", **texts)
+    named = Choice((), "option")
+    compute = {curve.axis: curve.series.plan.get("x", named) for curve in curves}
+    reward = {curve.y: curve.series.plan.get("y", named) for curve in curves}
+    is_named = all(why.rule == "option" for why in (*compute.values(), *reward.values()))
+    texts = [tuple(say("column", why, column=column).text for column, why in reasons.items())
+             for reasons in (compute, reward)]  # fmt: skip
+    return say("columns" if is_named else "columns_recognised", compute=texts[0], reward=texts[1])
 
 
 def equal_curves(result: Result) -> Iterator[Say]:
@@ -462,7 +447,7 @@ def equal_curves(result: Result) -> Iterator[Say]:
     moving = [curve for curve in result.curves if len(set(curve.series.reward)) > 2]
     for alike in grouped(moving, lambda curve: (curve.evaluation_set, curve.series.reward.tobytes())):
         if len(alike) > 1:
-            yield say("equal_curves", WARNING, names=tuple(curve.name for curve in alike))
+            yield say("equal_curves", names=tuple(curve.name for curve in alike))
 
 
 OF_A_SET: dict[str, tuple[str, Callable[[Result, str], Blocks]]] = {

@@ -12,6 +12,7 @@ A value that has an interval is written with it, whatever the spec. None and NaN
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from string import Formatter
 from typing import Any
 
@@ -38,6 +39,16 @@ from scalerl.report.numbers import (
 Values = Mapping[str, Any]
 Words = str | Callable[[Values], str]
 USUAL_DECIMALS = 3
+
+
+class Level(StrEnum):
+    """How much a sentence matters."""
+
+    ANSWER = "answer"
+    WHY = "why"
+    WARNING = "warning"
+    DETAIL = "detail"
+    """Shown when somebody asks for an explanation."""
 
 
 class Lookup(Mapping[str, Any]):
@@ -82,11 +93,14 @@ class Sentence(Formatter):
         self._shows = {**SHOWS, "r": fixed(num), "+r": fixed(num, "+")}
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        """Return the value at a dotted name; None where something on the way is None."""
+        """Return the value at a dotted name, as {at.0.reward}; None where something on the way is None or missing."""
         first, *rest = field_name.split(".")
         value = option if first == "option" else kwargs[first]
         for name in rest:
-            value = None if value is None else getattr(value, name)
+            if isinstance(value, tuple):
+                value = dict(enumerate(value)).get(int(name))
+            else:
+                value = None if value is None else getattr(value, name)
         return value, first
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -103,6 +117,11 @@ class Sentence(Formatter):
 def text(kind: str, values: Values) -> str:
     """Return one or two sentences."""
     return filled(WORDS[kind], values)
+
+
+def level_of(kind: str) -> Level:
+    """Return how much a sentence matters: it says why, unless the table of levels says otherwise."""
+    return next((level for level, kinds in LEVELS.items() if kind in kinds), Level.WHY)
 
 
 def filled(words: Words, values: Values) -> str:
@@ -173,6 +192,11 @@ def needed(values: Values) -> str:
 def advice(values: Values) -> str:
     """Say what comparing two recipes, or all of them, comes to: take one, either, or open."""
     return filled("{answer}" if values["winner"] is None else "take {winner}", values)
+
+
+def exponents(values: Values) -> str:
+    """Return the exponents of two curves; "-" where there is neither."""
+    return filled("{exponents.0:.2f} / {exponents.1:.2f}", values) if any(values["exponents"] or ()) else "-"
 
 
 def _settled(values: Values) -> str:
@@ -589,3 +613,27 @@ WORDS: dict[str, Words] = {
     "switched": "Step {step}: forecasts use evaluations from here on, not training rewards.",
     "replayed": _replayed,
 }
+LEVELS: dict[Level, tuple[str, ...]] = {
+    Level.ANSWER: (
+        "too_early_points", "too_early_computes", "too_early_beginning", "flat", "rising", "levelling_off", "past_peak",
+        "ceiling", "doubling", "checkpoint_step", "checkpoint_compute", "forecast_at", "take", "either", "open",
+        "no_curve_yet", "nothing_to_compare", "paper", "paper_ceiling", "paper_exponent", "paper_equal", "gain_rose",
+        "gain_fell", "gain_within_noise", "gain_no_update", "choice_none", "choice_decided", "choice_open",
+        "plan_no_curve_yet", "plan_either", "transfer", "transfer_at", "score_held", "score_nothing",
+    ),
+    Level.WARNING: (
+        "axes_disagree", "different_environments", "different_prompts", "different_units", "equal_curves",
+        "evaluations_lost", "far", "fault", "fault_of", "line_left_out", "lines_left_out", "no_link_outside",
+        "no_metrics", "no_recipe", "not_finished", "not_regular", "outside_study", "paper_edge", "price_needs_hours",
+        "problem", "same_run", "score_changed", "score_missing", "skipped", "too_long", "too_many_curves",
+        "too_many_sources", "transfer_far", "uneven_steps", "unlike_rewards", "unreadable", "waiting",
+        "weak_backtest_half", "weak_backtest_held_out",
+    ),
+    Level.DETAIL: (
+        "among_public_exponent", "among_public_gain", "assumed_spread", "shared_exponents", "smallest_change", "worth",
+        # What was decided about a log and hardly changes the answer.
+        "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
+        "one_column_per_step", "files_joined", "runs_apart", "held_values",
+        "start_at_zero", "start_from_evaluation", "cpu_time",
+    ),
+}  # fmt: skip

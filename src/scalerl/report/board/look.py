@@ -105,7 +105,7 @@ def look(source: Source, end_compute: float | None = None) -> Look:
             result, problems = report_on(source, runs, Selection(), FitOptions(), in_workers=False, end=end_compute,
                                          most=MOST_CURVES), ()  # fmt: skip
         except UserError as fault:
-            result, problems = _no_result(source, runs), [say("fault", Level.WARNING, problem=str(fault))]
+            result, problems = _no_result(source, runs), [say("fault", problem=str(fault))]
         return _look(result, problems)
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
@@ -113,7 +113,7 @@ def look(source: Source, end_compute: float | None = None) -> Look:
 
 def unreadable(source: Source, fault: str) -> Look:
     """Return what is shown of something that cannot be read."""
-    problem = say("unreadable", Level.WARNING, name=source.name, fault=fault)
+    problem = say("unreadable", name=source.name, fault=fault)
     return _look(_no_result(source, [Run(source=source, problem=problem.text)]), [problem])
 
 
@@ -153,12 +153,12 @@ def _refusal(source: Source) -> Say | None:
         return None
     files = files_of(source)
     if any(not source.root.holds(Path(name)) for name, _, _ in files):
-        return say("no_link_outside", Level.WARNING, name=source.name)
+        return say("no_link_outside", name=source.name)
     if not source.path.is_dir() and not source.path.is_file():
-        return say("not_regular", Level.WARNING, name=source.name)
+        return say("not_regular", name=source.name)
     size = sum(size for _, size, _ in files)
     if source.kind == "log" and size > MAX_BYTES:
-        return say("too_long", Level.WARNING, name=source.name, size=size / 1e6, most=MAX_BYTES / 1e6)
+        return say("too_long", name=source.name, size=size / 1e6, most=MAX_BYTES / 1e6)
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from scalerl.curves import Answer, Fit, Value
 from scalerl.errors import InputError
 from scalerl.joint.plan import Candidate, Planned, Reason
-from scalerl.report.document import Document, Level, Say, say, sections, table
+from scalerl.report.document import Document, Say, say, sections, table
 from scalerl.report.numbers import compute_text
 from scalerl.report.options import check_one_axis
 from scalerl.report.results import CurveResult, fits_of
@@ -59,18 +59,18 @@ PLAN_COLUMNS = {
 def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
     """Yield the decision, what to continue, and what to stop and why."""
     if planned.answer is None or not planned.chosen:
-        yield say("plan_no_curve_yet", Level.ANSWER)
+        yield say("plan_no_curve_yet")
     else:
         leader, given = planned.arm(planned.chosen[0]), {"names": planned.chosen, "at": planned.target}
         kind = "plan_either" if planned.answer == Answer.EITHER else planned.answer.name.lower()
-        yield say(kind, Level.ANSWER, leader, planned, first, **given)
+        yield say(kind, leader, planned, first, **given)
     going = [arm for arm in planned.arms if arm.action == "continue"]
     if going:
         arms = tuple(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
-        yield say("plan_continue", Level.WHY, planned, first, arms=arms, money=first.money(planned.cost))
+        yield say("plan_continue", planned, first, arms=arms, money=first.money(planned.cost))
         best = max(going, key=lambda arm: arm.rate)
         if math.isfinite(best.value) and planned.kind != "decided":
-            yield say("plan_worth_most", Level.WHY, best)
+            yield say("plan_worth_most", best)
     for reason in Reason:
         names = tuple(arm.name for arm in planned.arms if arm.action != "continue" and arm.reason == reason)
         if names:

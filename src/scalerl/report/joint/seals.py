@@ -1,20 +1,18 @@
 """Seal the forecasts of analysed curves, score sealed files against logs, and show how well they did."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from scalerl import __version__
-from scalerl.curves import Value
 from scalerl.errors import InputError, UsageError
-from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
+from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs import Selection, Series, read
 from scalerl.logs.series import in_shares
-from scalerl.report.document import Document, Json, Level, Say, picked, plain, say, sections, table
+from scalerl.report.document import Document, Json, Say, picked, plain, say, sections, table
 from scalerl.report.options import FitOptions
 from scalerl.report.results import CurveResult
 from scalerl.store import write_json
@@ -34,7 +32,7 @@ class FileScore:
 
     @property
     def kind(self) -> Kind:
-        return "scored" if any(curve.num_new > curve.beyond for curve in self.curves) else "nothing_new"
+        return "scored" if any(curve.num_scored for curve in self.curves) else "nothing_new"
 
 
 def check_new_seal(file: Path) -> None:
@@ -69,9 +67,9 @@ def write_seal(
         raise InputError("no curve could be fitted, so there is no forecast to seal")
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     options = options if options.prior is None else replace(options, prior=Path(options.prior).name)
-    given = json.loads(json.dumps({"selection": asdict(selection), "options": asdict(options)}))
-    content = seal(rows, version=__version__, date=date, logs=[Path(log).resolve().name for log in logs], **given)
-    write_json(file, content)
+    names = [Path(log).resolve().name for log in logs]
+    given = {"selection": plain(selection), "options": plain(options)}
+    write_json(file, seal(rows, version=__version__, date=date, logs=names, **given))
 
 
 # Scores
@@ -87,11 +85,9 @@ def read_scores(sealed: Path, logs: Sequence[str]) -> list[FileScore]:
 
 def _score_file(path: Path, logs: Sequence[str]) -> FileScore:
     try:
-        content = opened(path.read_text(encoding="utf-8"), str(path))
+        content = opened(path.read_bytes(), str(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE") from None
     # Options that there were when it was sealed may be gone.
     selected = {key: _frozen(value) for key, value in content["selection"].items() if key in Selection.__slots__}
     series = read(_matching_logs(content["logs"], logs, path.parent), Selection(**selected))
@@ -119,13 +115,14 @@ def _matching_logs(sealed: Sequence[str], given: Sequence[str], folder: Path) ->
     scored against all runs at once, and curves are named by what tells the logs apart, so each file must see its own
     logs alone.
     """
-    matches = []
-    for name in (Path(log).name for log in sealed):
-        places = [str(place / name) for place in (Path(), folder) if (place / name).exists()][:1]
-        matches.append([str(log) for log in given if Path(log).resolve().name == name] if given else places)
-        if not given and not places:
+    names = [Path(log).name for log in sealed]
+    if given:
+        matches = [[log for log in given if Path(log).resolve().name == name] for name in names]
+        return [match[0] for match in matches] if all(len(match) == 1 for match in matches) else [*given]
+    for name in names:
+        if not (Path(name).exists() or (folder / name).exists()):
             raise InputError(f"there is no log {name} here or in {folder}: name the log after the sealed file")
-    return [match[0] for match in matches] if all(len(match) == 1 for match in matches) else [*map(str, given)]
+    return [name if Path(name).exists() else str(folder / name) for name in names]
 
 
 def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
@@ -143,9 +140,10 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
     """Return, for each level, the share of new evaluations inside their interval, and their number."""
     coverage = {}
     for level in LEVELS:
-        rows = [(c.coverage[level], c.num_new - c.beyond) for r in results for c in r.curves if c.num_new > c.beyond]
-        num = sum(count for _, count in rows)
-        coverage[level] = (sum(share * count for share, count in rows) / num if num else math.nan, num)
+        scored = [curve for result in results for curve in result.curves if curve.num_scored]
+        num = sum(curve.num_scored for curve in scored)
+        inside = sum(curve.coverage[level] * curve.num_scored for curve in scored)
+        coverage[level] = (inside / num if num else math.nan, num)
     return coverage
 
 
@@ -154,13 +152,9 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
 
 def score_document(results: Sequence[FileScore]) -> Document:
     """Return a line for each sealed curve, what to beware of, and of a single file the forecasts it was asked for."""
-    rows = [
-        ({"file": result.path.name, "num": curve.num_new - curve.beyond, "inside": curve.coverage[0.9]}, curve, result)
-        for result in results
-        for curve in result.curves
-    ]
+    rows = [({"inside": curve.coverage[0.9]}, curve, result) for result in results for curve in result.curves]
     asked = [
-        ({"name": curve.name, "forecast": _forecast(row), "inside": INSIDE[row.inside]}, row)
+        ({"name": curve.name, "inside": INSIDE[row.inside]}, row)
         for curve in (results[0].curves if len(results) == 1 else ())
         for row in curve.at
     ]
@@ -168,16 +162,12 @@ def score_document(results: Sequence[FileScore]) -> Document:
     return sections(("scores", "Sealed forecasts", blocks))
 
 
-def _forecast(row: AtScore) -> Value:
-    return Value(value=row.value, low=row.low, high=row.high)
-
-
 INSIDE = {None: "-", True: "yes", False: "no"}
 SCORE_COLUMNS = {
-    "file": "{file}",
+    "file": "{path.name}",
     "sealed": "{date}",
     "curve": "{name}",
-    "new": "{num}",
+    "new": "{num_scored}",
     "RMSE": "{rmse:.3g}",
     "bias": "{bias:+.3g}",
     "in 90%": "{inside:%}",
@@ -185,7 +175,7 @@ SCORE_COLUMNS = {
 ASKED_COLUMNS = {
     "curve": "{name}",
     "compute": "{compute:c}",
-    "forecast": "{forecast:a}",
+    "forecast": "{reward:a}",
     "measured": "{measured:a}",
     "inside": "{inside}",
 }
@@ -193,27 +183,26 @@ ASKED_COLUMNS = {
 
 def score_says(results: Sequence[FileScore]) -> Iterator[Say]:
     """Yield how many evaluations the intervals of each level held, and what does not match the sealed files."""
-    held = {level: (share, num) for level, (share, num) in calibration(results).items() if num}
-    for level, (share, num) in held.items():
-        yield say("score_held", Level.ANSWER, level=level, share=share, num=num)
-    if not held:
-        yield say("score_nothing", Level.ANSWER)
+    held = [
+        say("score_held", level=level, share=share, num=num)
+        for level, (share, num) in calibration(results).items()
+        if num
+    ]
+    yield from held or [say("score_nothing")]
     for result in results:
-        yield from (say("score_changed", Level.WARNING, curve) for curve in result.curves if curve.data_changed)
-        yield from (say("score_missing", Level.WARNING, name=name) for name in result.missing)
+        yield from (say("score_changed", curve) for curve in result.curves if curve.data_changed)
+        yield from (say("score_missing", name=name) for name in result.missing)
 
 
 def scores_json(results: Sequence[FileScore]) -> Json:
     """Return the scores of each file and of all together."""
-    names = ("name", "num_new", "rmse", "bias", "coverage", "data_changed", "num_scored", "at")
+    names = ("name", "num_new", "rmse", "bias", "coverage", "data_changed", "num_scored")
     files = []
     for result in results:
         curves = []
         for curve in result.curves:
-            at = [
-                picked(("compute", "measured", "inside", "reward"), {"reward": _forecast(row)}, row) for row in curve.at
-            ]
-            curves.append(picked(names, {"num_scored": curve.num_new - curve.beyond, "at": at}, curve))
+            at = [picked(("compute", "measured", "inside", "reward"), row) for row in curve.at]
+            curves.append({**picked(names, curve), "at": at})
         files.append({"file": str(result.path), **picked(("date", "kind", "missing"), result), "curves": curves})
     levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
     return {"files": files, "calibration": plain(levels)}

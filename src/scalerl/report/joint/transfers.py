@@ -10,12 +10,12 @@ from scalerl.curves import State
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 from scalerl.logs.series import Series, in_shares
-from scalerl.report.document import Document, Json, Level, Say, picked, say, sections, table
+from scalerl.report.document import Document, Json, Say, picked, say, sections, table
 from scalerl.report.options import check_one_axis
 from scalerl.report.results import CurveResult
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
+SIZE = re.compile(r"\s*(\d*\.?\d+(?:e[+-]?\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE | re.ASCII)
 UNUSABLE = (State.PAST_PEAK, State.FLAT, State.TOO_EARLY)
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
@@ -24,13 +24,9 @@ MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context leng
 def parse_size(text: str, where: str) -> float:
     """Parse a size such as 0.5B, 72B, 7e9 or 768."""
     match = SIZE.fullmatch(text)
-    try:
-        value = float(match[1]) * UNITS[match[2].lower()] if match else math.nan
-    except ValueError:
-        value = math.nan
-    if not value > 0:
+    if not match or not float(match[1]) > 0:
         raise InputError(f"{where} holds {text!r}, which is not a size: write it as 0.5B, 72B or 7e9")
-    return value
+    return float(match[1]) * UNITS[match[2].lower()]
 
 
 def size_text(size: float) -> str:
@@ -68,18 +64,17 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
     check_one_axis([curve.series for curve in curves], "siblings must be on one axis of compute")
     members, left_out = [], []
     for curve in curves:
-        sizes = dict(curve.series.key)
-        own = parse_size(sizes[column], f"--size {column}")
+        series, fit = curve.series, curve.fit
+        own = parse_size(dict(series.key)[column], f"--size {column}")
         if own >= size * (1 - 1e-9):
             left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
-        elif curve.fit.form != "sigmoid":
-            left_out.append(LeftOut(name=curve.name, reason="form", detail=curve.fit.form))
+        elif fit.form != "sigmoid":
+            left_out.append(LeftOut(name=curve.name, reason="form", detail=fit.form))
         elif curve.state in UNUSABLE:
             left_out.append(LeftOut(name=curve.name, reason="state", detail=str(curve.state)))
         else:
-            series = curve.series
             start = first_reward(series.compute, series.reward) if series.start is None else series.start
-            members.append(sibling(curve.name.replace(f"{column}=", ""), own, curve.fit, start=start))
+            members.append(sibling(curve.name.replace(f"{column}=", ""), own, fit, start=start))
     num_sizes = len({own.size for own in members})
     if num_sizes < LEAST_SIBLINGS:
         raise InputError(
@@ -93,22 +88,20 @@ def make_transfer(
 ) -> tuple[Transfer, list[LeftOut]]:
     """Return the forecast of a size from the smaller ones, and the curves left out."""
     members, left_out = find_siblings(curves, column, size)
-    axis = curves[0].series.x_label.lower()
-    slope = 0.0 if any(word in axis for word in PER_SAMPLE) else 1.0
-    if size < MODEL_SIZE:
-        slope = 0.5
+    is_per_sample = any(word in curves[0].axis.lower() for word in PER_SAMPLE)
+    slope = 0.5 if size < MODEL_SIZE else 0.0 if is_per_sample else 1.0
     return transfer(members, size, start, at, midpoint_slope=slope, level=level), left_out
 
 
 def transfer_says(done: Transfer, left_out: Sequence[LeftOut]) -> Iterator[Say]:
     """Yield the forecast first, then what it was learnt from."""
-    yield say("transfer", Level.ANSWER, done, size=size_text(done.size))
+    yield say("transfer", done, size=size_text(done.size))
     for compute, value in done.at:
-        yield say("transfer_at", Level.ANSWER, compute=compute, reward=value)
-    yield say("transfer_learnt", Level.WHY, done, names=tuple(own.name for own in done.siblings))
+        yield say("transfer_at", compute=compute, reward=value)
+    yield say("transfer_learnt", done, names=tuple(own.name for own in done.siblings))
     if done.kind == "far_size":
-        yield say("transfer_far", Level.WARNING)
-    yield from (say(f"transfer_{each.reason}", Level.WHY, each, detail=each.detail) for each in left_out)
+        yield say("transfer_far")
+    yield from (say(f"transfer_{each.reason}", each, detail=each.detail) for each in left_out)
 
 
 def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> Json:
