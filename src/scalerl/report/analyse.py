@@ -8,7 +8,7 @@
 A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -168,8 +168,8 @@ def analysed(
 ) -> Result:
     """Fit every series that has no problem."""
     curves = tuple(fitted_curves([data for data in series if not data.problem], options, share, call))
-    left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves, options)
-    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=notes)
+    left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves, options.prior)
+    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=tuple(notes))
 
 
 def missing_say(curve: CurveResult) -> Say | None:
@@ -216,7 +216,7 @@ def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     """Fit one series, or remember its fit."""
     key = (data.compute.tobytes(), data.reward.tobytes(), repr((data.name, data.start, data.x_label, options)))
-    done = _FITS.pop(key, None) or fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    done = _FITS.pop(key, None) or fit(data.compute, data.reward, **options.of(data))
     _FITS[key] = done
     while len(_FITS) > num_remembered:
         del _FITS[next(iter(_FITS))]
@@ -262,15 +262,14 @@ def _task(curve: CurveResult) -> tuple[Any, ...]:
     return data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale
 
 
-def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:
-    """Return notes on how many curves inform each other, and on those that a prior does not inform."""
-    informed = [curve.name for curve in curves if curve.fit.alone is not None]
+def pool_notes(curves: Sequence[CurveResult], prior: str | None) -> Iterator[Say]:
+    """Yield how many curves or earlier runs inform each other, and which curves a prior does not inform."""
+    if num_informed := sum(curve.fit.alone is not None for curve in curves):
+        num_earlier = None if prior is None else len(read_prior(prior).on_axis(None))
+        yield say("pooled", num=num_informed) if num_earlier is None else say("pooled_prior", num=num_earlier)
     rest = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
-    if options.prior is not None:
-        num = len(read_prior(options.prior).on_axis(None))
-        notes = [say("pooled_prior", num=num)] if informed else []
-        return (*notes, *([say("not_pooled", names=rest)] if rest else []))
-    return (say("pooled", num=len(informed)),) if informed else ()
+    if rest and prior is not None:
+        yield say("not_pooled", names=rest)
 
 
 def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def say(kind: str, /, *objects: Any, **given: Any) -> Say:
     """Return something to say; the values that its words name are given, or attributes of the objects."""
     values = words.Lookup(given, *objects)
     words.text(kind, values)
-    return Say(kind, {**given, **values.used}, level_of(kind))
+    return Say(kind, {**given, **values}, level_of(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,12 +315,12 @@ def plain(value: Any) -> Any:
     match value:
         case Enum():
             return value.value
-        case float() | np.floating():
+        case float():
             return float(value) if math.isfinite(value) else None
+        case np.generic():
+            return plain(value.item())
         case np.ndarray():
             return rounded(value)
-        case np.integer():
-            return int(value)
         case Say():
             return {"kind": value.kind, "level": value.level.value, "text": value.text, "values": plain(value.values)}
         case Mapping():
@@ -342,16 +342,18 @@ def picked(names: Iterable[str], *objects: Any) -> Json:
 
 def to_json(document: Sequence[Section]) -> list[Json]:
     """Return the sections: each block with its type, and each sentence with its kind and its values."""
-    return [{"key": each.key, "title": each.title, "blocks": [*map(block_json, each.blocks)]} for each in document]
+    return [
+        {
+            "key": each.key,
+            "title": each.title,
+            "blocks": [{"type": type(block).__name__.lower(), **plain(block)} for block in each.blocks],
+        }
+        for each in document
+    ]
 
 
-def block_json(block: Block) -> Json:
-    return {"type": type(block).__name__.lower(), **plain(block)}
-
-
-def rounded(values: Any, digits: int = 6) -> list[Any]:
+def rounded(values: np.ndarray, digits: int = 6) -> list[Any]:
     """Return an array as a list: numbers rounded to significant digits, None where not finite; words as they are."""
-    values = np.asarray(values)
-    if values.dtype.kind not in "fc" or values.ndim != 1:
-        return [rounded(each, digits) for each in values] if values.ndim > 1 else values.tolist()
+    if values.dtype.kind != "f":
+        return values.tolist()
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

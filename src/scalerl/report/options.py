@@ -77,7 +77,9 @@ class FitOptions:
                     f"{series.name}"
                 )
         given = {name: getattr(self, name) for name in ("form", "level", "skip_before", "fit_until")}
-        given |= {name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples")}
+        given |= {
+            name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples", "evaluation")
+        }
         if self.method == "paper":
             if series.start is None:
                 raise InputError(

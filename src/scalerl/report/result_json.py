@@ -20,14 +20,18 @@ PAPER_KEYS = ("answer", "winner", "standings", "shared_ceiling")
 
 def result_json(result: Result) -> Json:
     """Return what `--json` prints: numbers under their names, and the sections with their sentences."""
-    by_axis = [(name, each) for name, answers in result.by_axis.items() for each in answers]
+    left_out = [
+        picked(("name", "set", "units", "problem"), {"set": data.evaluation_set or "", "units": _units(data)}, data)
+        for data in result.left_out
+    ]
     return {
-        "curves": [*map(curve_json, result.curves), *map(left_out_json, result.left_out)],
+        "curves": [*map(curve_json, result.curves), *left_out],
         "pairs": plain(result.pairs),
         "rankings": [{"set": name, **comparison_json(each)} for name, each in result.comparisons.items()],
         "axes": [
             {"set": name, "axis": each.axis, **comparison_json(each.comparison), "at": each.at}
-            for name, each in by_axis
+            for name, answers in result.by_axis.items()
+            for each in answers
         ],
         "worth": plain(result.worth),
         "sections": to_json(document(result)),
@@ -56,11 +60,6 @@ def curve_json(curve: CurveResult) -> Json:
         "fractions": [{"fraction": share, **(plain(early.backtest) or {})} for share, early in curve.early],
     }
     return picked(CURVE_KEYS, given, curve.params, curve, curve.decision, fit)
-
-
-def left_out_json(series: Series) -> Json:
-    given = {"set": series.evaluation_set or "", "units": _units(series)}
-    return picked(("name", "set", "units", "problem"), given, series)
 
 
 def _units(series: Series) -> Json:

@@ -177,16 +177,9 @@ def decision_rows(folder: Path | None) -> list[tuple[str, ...]]:
         known, share = row.get("known") or {}, number(row.get("until"))
         until = "" if math.isnan(share) else f" to {share:.0%} of its budget"
         loss = number(known.get("loss"))
-        rows.append(
-            (
-                str(row.get("decision")),
-                str(row.get("time")),
-                "end" if row.get("arm") is None else f"{row['arm']}{until}",
-                str(row.get("kind")).replace("_", " "),
-                str(known.get("favourite") or ""),
-                "" if math.isnan(loss) else f"{loss:.4f}",
-            )
-        )
+        arm = "end" if row.get("arm") is None else f"{row['arm']}{until}"
+        cells = row.get("decision"), row.get("time"), arm, str(row.get("kind")).replace("_", " ")
+        rows.append((*map(str, cells), str(known.get("favourite") or ""), "" if math.isnan(loss) else f"{loss:.4f}"))
     return rows
 
 

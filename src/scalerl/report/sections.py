@@ -45,7 +45,7 @@ FAR = 30.0
 def document(result: Result) -> Document:
     """Return everything there is to say."""
     by_set = [
-        (f"{key}/{name}", titled(title, name), make(result, name))
+        (f"{key}/{name}", f"{title}: {name}" if name else title, make(result, name))
         for name in result.sets
         for key, (title, make) in OF_A_SET.items()
     ]
@@ -70,10 +70,6 @@ def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
         ("settings", "Settings", runs.settings(result)),
         ("samples", "Samples", runs.samples(result)),
     )
-
-
-def titled(title: str, name: str) -> str:
-    return f"{title}: {name}" if name else title
 
 
 # The answer -----------------------------------------------------------------------------------------------------------
@@ -383,10 +379,9 @@ def details(result: Result, name: str) -> Blocks:
         if math.isfinite(change):
             yield say("smallest_change", curve, change=change, decimals=curve.decimals + 1)
         # Where a run lies among public ones: how steep it is, and how much it gains.
-        places = {each.measure: each for each in place(curve.fit, "public")} if result.command == "fit" else {}
-        for measure in ("exponent", "gain"):
-            if measure in places:
-                yield say(f"among_public_{measure}", places[measure], name=curve.name)
+        for each in place(curve.fit, "public") if result.command == "fit" else ():
+            if each.measure in ("exponent", "gain"):
+                yield say(f"among_public_{each.measure}", each, name=curve.name)
     if result.options.method != "paper":
         yield say("worth", worth=result.worth)
     hidden = () if any(curve.fit.alone is not None for curve in members) else ("A alone",)

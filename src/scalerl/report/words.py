@@ -11,7 +11,7 @@ A template names the values that it needs. Besides the usual format specs it has
 A value that has an interval is written with it, whatever the spec. None and NaN are "-".
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from string import Formatter
 from typing import Any
@@ -51,25 +51,26 @@ class Level(StrEnum):
     """Shown when somebody asks for an explanation."""
 
 
-class Lookup(Mapping[str, Any]):
-    """The values that a template names, from the first mapping or object that has each; `used` has those named."""
+class Lookup(dict[str, Any]):
+    """The values that a template names: of each the one that the first mapping or object with it has."""
 
     def __init__(self, *objects: Any) -> None:
-        self._objects, self.used = objects, dict[str, Any]()
+        super().__init__()
+        self._objects = objects
 
-    def __getitem__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         for each in self._objects:
             value = each.get(name, self) if isinstance(each, Mapping) else getattr(each, name, self)
             if value is not self:
-                self.used[name] = value
+                self[name] = value
                 return value
         raise KeyError(name)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.used)
-
-    def __len__(self) -> int:
-        return len(self.used)
+    def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 SHOWS: dict[str, Callable[[Any], str]] = {
