@@ -300,23 +300,18 @@ class GraderRunner:
         return self._pool
 
 
+@dataclass
 class GroupGrading:
     """Takes complete groups and returns them graded: `correct` is what is reported, `reward` what is trained on."""
 
-    def __init__(
-        self,
-        graders: GraderRunner,
-        judge_of: Callable[[Problem], Judge],
-        *,
-        reward: RewardSettings,
-        length: LengthControl,
-    ) -> None:
-        self._graders = graders
-        self._judge_of = judge_of
-        self._reward = reward
-        self._length = length
-        self._groups: dict[str, Sequence[Completion]] = {}
-        self._verdicts: dict[str, dict[int, Verdict]] = {}
+    graders: GraderRunner
+    judge_of: Callable[[Problem], Judge]
+    reward: RewardSettings
+    length: LengthControl
+
+    def __post_init__(self) -> None:
+        self._verdicts: dict[str, list[Verdict | None]] = {}
+        """By group, in the order of the requests; None until it arrives."""
         self.num_without_verdict: Counter[str] = Counter()
         """Number of completions of graded groups without a verdict, by column; the reader resets it."""
         self.num_outcomes: Counter[str] = Counter()
@@ -329,44 +324,44 @@ class GroupGrading:
         together: dict[int, tuple[Judge, list[Completion]]] = {}
         for completions in groups:
             request = completions[0].request
-            self._groups[request.group], self._verdicts[request.group] = completions, {}
-            judge = self._judge_of(request.problem)
+            self._verdicts[request.group] = [None] * len(completions)
+            judge = self.judge_of(request.problem)
             together.setdefault(id(judge), (judge, []))[1].extend(completions)
         for judge, completions in together.values():
-            self._graders.submit(completions, judge, "training")
+            self.graders.submit(completions, judge, "training")
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         """Return the groups whose last verdict has arrived, in the order of their last verdicts."""
         graded = []
-        for verdict in self._graders.poll("training", wait=wait):
+        for verdict in self.graders.poll("training", wait=wait):
             request = verdict.subject.request
             verdicts = self._verdicts[request.group]
             verdicts[request.index] = verdict
-            if len(verdicts) == len(self._groups[request.group]):
-                graded.append(self._graded_group(request.group))
+            arrived = [each for each in verdicts if each is not None]
+            if len(arrived) == len(verdicts):
+                del self._verdicts[request.group]
+                graded.append(self._group_of(arrived))
         return graded
 
-    def _graded_group(self, key: str) -> Group:
-        completions = self._groups.pop(key)
-        verdicts = self._verdicts.pop(key)
-        self.num_without_verdict.update(v.column for v in verdicts.values() if v.reason is not None)
+    def _group_of(self, verdicts: Sequence[Verdict]) -> Group:
+        self.num_without_verdict.update(verdict.column for verdict in verdicts if verdict.reason is not None)
         self.num_answers += len(verdicts)
-        self.num_rewarded += sum(bool(v.value) for v in verdicts.values())
-        self.num_outcomes.update(v.outcome for v in verdicts.values() if v.outcome)
-        judged = [verdicts[completion.request.index] for completion in completions]
-        columns = {name: None for verdict in judged for name in verdict.scores}
+        self.num_rewarded += sum(bool(verdict.value) for verdict in verdicts)
+        self.num_outcomes.update(verdict.outcome for verdict in verdicts if verdict.outcome)
+        completions = tuple(verdict.subject for verdict in verdicts)
+        columns = dict.fromkeys(name for verdict in verdicts for name in verdict.scores)
         return Group(
-            key=key,
+            key=completions[0].request.group,
             problem=completions[0].request.problem,
-            completions=tuple(completions),
-            correct=tuple(verdict.correct for verdict in judged),
-            values=tuple(verdict.value for verdict in judged),
-            scores={name: tuple(verdict.scores.get(name) for verdict in judged) for name in columns},
-            rewards=tuple(map(self._reward_of, judged)),
+            completions=completions,
+            correct=tuple(verdict.correct for verdict in verdicts),
+            values=tuple(verdict.value for verdict in verdicts),
+            scores={name: tuple(verdict.scores.get(name) for verdict in verdicts) for name in columns},
+            rewards=tuple(map(self._reward_of, verdicts)),
         )
 
     def _reward_of(self, verdict: Verdict) -> float:
-        return reward_of(verdict.value or 0.0, self._reward) + self._length.adjust(
+        return reward_of(verdict.value or 0.0, self.reward) + self.length.adjust(
             verdict.subject.num_written, verdict.correct is True
         )
 

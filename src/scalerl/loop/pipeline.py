@@ -111,7 +111,6 @@ class Pipeline:
             self._restore(state)
         # One entry per request, filled when its completion arrives.
         self._arriving: dict[str, list[Completion | None]] = {}
-        self._num_missing: dict[str, int] = {}
         self._spent_s: dict[str, float] = dict.fromkeys(("submit", "poll", "grade", "step", "push"), 0.0)
 
     @property
@@ -166,7 +165,6 @@ class Pipeline:
                 asked = self._make_requests(issued)
                 self.lag.submitted(issued.key)
                 self._arriving[issued.key] = [None] * len(asked)
-                self._num_missing[issued.key] = len(asked)
                 requests.extend(asked)
             if requests:
                 self._engine.submit(requests)
@@ -191,11 +189,11 @@ class Pipeline:
         if index >= len(places) or places[index] is not None:
             raise ValueError(f"the engine returned {completion.request.key!r}, which was not requested or came twice")
         places[index] = completion
-        self._num_missing[key] -= 1
-        if self._num_missing[key]:
+        arrived = [place for place in places if place is not None]
+        if len(arrived) < len(places):
             return None
-        del self._arriving[key], self._num_missing[key]
-        return [place for place in places if place is not None]
+        del self._arriving[key]
+        return arrived
 
     def _graded(self, group: Group) -> None:
         self._curriculum.graded(

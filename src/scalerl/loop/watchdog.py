@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -82,96 +83,94 @@ def _place() -> str:
     return f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
 
 
+@dataclass
 class WatchedEngine:
     """Wraps an engine; detects polls that hang, sampling that stops and requests that are lost."""
 
-    def __init__(
-        self,
-        engine: "Engine",
-        watchdog: Watchdog,
-        *,
-        quiet_s: float = QUIET_S,
-        clock: Callable[[], float] = time.monotonic,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`check` is called in every poll and raises if another part of the run has died."""
-        self._engine, self._watchdog, self._quiet_s, self._clock = engine, watchdog, quiet_s, clock
-        self._check_others = check
+    engine: "Engine"
+    watchdog: Watchdog
+    quiet_s: float = QUIET_S
+    clock: Callable[[], float] = time.monotonic
+    check: Callable[[], None] = lambda: None
+    """Called in every poll; raises if another part of the run has died."""
+
+    def __post_init__(self) -> None:
         self._num_pending = 0
-        self._work_seen = engine.work, engine.eval_work
+        self._work_seen = self.work, self.eval_work
         self._quiet_since: float | None = None
 
     @property
     def version(self) -> int:
-        return self._engine.version
+        return self.engine.version
 
     @property
     def num_pending(self) -> int:
-        return self._engine.num_pending
+        return self.engine.num_pending
 
     @property
     def work(self) -> "Work":
-        return self._engine.work
+        return self.engine.work
 
     @property
     def eval_work(self) -> "Work":
-        return self._engine.eval_work
+        return self.engine.eval_work
 
     def submit(self, requests: Sequence[Request]) -> None:
-        self._engine.submit(requests)
+        self.engine.submit(requests)
         self._num_pending += len(requests)
         self._quiet_since = None
 
     def poll(self) -> list[Completion]:
-        start = self._clock()
-        self._check_others()
-        with self._watchdog.watching("the engine"):
-            completions = self._engine.poll()
+        start = self.clock()
+        self.check()
+        with self.watchdog.watching("the engine"):
+            completions = self.engine.poll()
         self._num_pending -= len(completions)
         work = self.work, self.eval_work
         if completions or work != self._work_seen:
             self._work_seen, self._quiet_since = work, None
         else:
-            self._check(start)
+            self._check_progress(start)
         return completions
 
-    def _check(self, start: float) -> None:
-        if self._num_pending and not self._engine.num_pending:
+    def _check_progress(self, start: float) -> None:
+        if self._num_pending and not self.engine.num_pending:
             raise EngineStalled(f"the engine has nothing left to do, but lost {self._num_pending} requests")
         self._quiet_since = start if self._quiet_since is None else self._quiet_since
-        if self._num_pending and self._clock() - self._quiet_since >= self._quiet_s:
+        if self._num_pending and self.clock() - self._quiet_since >= self.quiet_s:
             raise EngineStalled(
-                f"the engine sampled nothing for {self._quiet_s:g} s while {self._num_pending} requests are with it: "
+                f"the engine sampled nothing for {self.quiet_s:g} s while {self._num_pending} requests are with it: "
                 f"it is dead or hung"
             )
 
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        self._engine.push_weights(weights, version)
+        self.engine.push_weights(weights, version)
         self._quiet_since = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         held, self._num_pending = self._num_pending, 0
         try:
-            with self._engine.paused():
+            with self.engine.paused():
                 yield
         finally:
             self._num_pending, self._quiet_since = held, None
 
     def close(self) -> None:
-        self._engine.close()
+        self.engine.close()
 
 
+@dataclass
 class WatchedGrading:
     """Wraps a grading; detects calls that hang."""
 
-    def __init__(self, grading: "Grading", watchdog: Watchdog) -> None:
-        self._grading, self._watchdog = grading, watchdog
+    grading: "Grading"
+    watchdog: Watchdog
 
     def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
-        with self._watchdog.watching("the grader"):
-            self._grading.submit(groups)
+        with self.watchdog.watching("the grader"):
+            self.grading.submit(groups)
 
     def poll(self, *, wait: bool = False) -> list[Group]:
-        with self._watchdog.watching("the grader"):
-            return self._grading.poll(wait=wait)
+        with self.watchdog.watching("the grader"):
+            return self.grading.poll(wait=wait)

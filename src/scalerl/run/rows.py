@@ -1,6 +1,7 @@
 """Write the rows of a run: one per step to metrics.jsonl, one per evaluation and set to evals.jsonl."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from scalerl.run.hooks import Hook, RunEnd
 from scalerl.store import Row
 
 
+@dataclass
 class Rows(Hook):
     """Writes rows, and keeps the rows of earlier attempts that this one continues.
 
@@ -18,31 +20,27 @@ class Rows(Hook):
     written after the next step, or by `flush`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        attempt: int = 1,
-        metrics: Iterable[Row] = (),
-        evals: Iterable[Row] = (),
-        spent: Callable[[], Mapping[str, float]] = dict,
-        columns: Callable[[StepDone], Mapping[str, Any]] = lambda done: {},
-        on_row: Callable[[Row], None] = lambda row: None,
-    ) -> None:
-        """`spent` and `columns` return columns that are known as soon as a step ends; `on_row` is given each row."""
-        self.metrics, self.evals = list(metrics), list(evals)
+    folder: Path
+    attempt: int = 1
+    metrics: list[Row] = field(default_factory=list)
+    evals: list[Row] = field(default_factory=list)
+    spent: Callable[[], Mapping[str, float]] = dict
+    columns: Callable[[StepDone], Mapping[str, Any]] = lambda done: {}
+    """These two return columns that are known as soon as a step ends."""
+    on_row: Callable[[Row], None] = lambda row: None
+    """Called with each row."""
+
+    def __post_init__(self) -> None:
         self.samples: list[Row] = []
         """Samples written at the last evaluation."""
-        self.folder, self._attempt = folder, attempt
-        self._spent, self._columns, self._on_row = spent, columns, on_row
         self._pending: Callable[[], Row] | None = None
 
     def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
         self.flush()
         if done is None:
             return
-        known = {"step": done.version, "attempt": self._attempt, **self._spent()}
-        others = self._columns(done)
+        known = {"step": done.version, "attempt": self.attempt, **self.spent()}
+        others = self.columns(done)
         self._pending = lambda: {**known, **done.metrics, **step_times(done), **others}
         if not isinstance(done.metrics, LateMetrics):
             self.flush()
@@ -54,11 +52,11 @@ class Rows(Hook):
             row = make()
             store.append_row(self.folder / store.METRICS, row)
             self.metrics.append(row)
-            self._on_row(row)
+            self.on_row(row)
 
     def add_evaluation(self, step: int, rows: Iterable[Row], samples: Iterable[Row]) -> None:
         """Write the rows of an evaluation, and samples for people to read."""
-        first_columns = {"step": step, "attempt": self._attempt}
+        first_columns = {"step": step, "attempt": self.attempt}
         new = [{**first_columns, **row} for row in rows]
         self.samples = [{**first_columns, **row} for row in samples]
         for file, written in ((store.EVALS, new), (store.SAMPLES, self.samples)):

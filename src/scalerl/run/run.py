@@ -86,7 +86,7 @@ class TrainingRun:
         self.rows = Rows(
             folder,
             attempt=self.attempt,
-            metrics=earlier.metrics,
+            metrics=[*earlier.metrics],
             evals=complete(earlier.evals, len(self.parts.inputs.eval_sets)),
             spent=self.clock.row,
             columns=_StepColumns(self.parts).of,

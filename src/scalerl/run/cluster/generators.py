@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -151,18 +152,23 @@ def _generator(recipe: Recipe, device: str = "") -> Generator:
     return Generator(load_engine(recipe, device=device), slots=recipe.rollout.slots)
 
 
+@dataclass
 class FleetMeter:
     """Measures the work of a fleet in each step, for metrics.jsonl."""
 
-    def __init__(self, fleet: Fleet, slots: int, *, joining_gpus: int = 0) -> None:
-        """`slots` and `joining_gpus` are per generator; `joining_gpus` is 0 unless generators join and leave."""
-        self.fleet, self._slots, self._joining_gpus = fleet, slots, joining_gpus
-        self._times, self._num_lost = fleet.total.times, 0
+    fleet: Fleet
+    slots: int
+    """Per generator."""
+    joining_gpus: int = 0
+    """GPUs per generator; 0 unless generators join and leave."""
+
+    def __post_init__(self) -> None:
+        self._times, self._num_lost = self.fleet.total.times, 0
 
     @property
     def num_joined_gpus(self) -> int:
         """GPUs of generators that have joined since the start, minus those of generators that have left."""
-        return self._joining_gpus * (self.fleet.num_placed - self.fleet.num_first)
+        return self.joining_gpus * (self.fleet.num_placed - self.fleet.num_first)
 
     def row(self) -> dict[str, Any]:
         """Return columns on the generators' work since the last call."""
@@ -172,7 +178,7 @@ class FleetMeter:
         self._num_lost += len(losses)
         row: dict[str, Any] = {
             "generators/ready": self.fleet.num_ready,
-            "generators/slots": self._slots,
+            "generators/slots": self.slots,
             "generators/chunks": times.chunks,
             "generators/busy_s": times.busy_s,
             "generators/active_mean": times.active / max(times.chunks, 1),
