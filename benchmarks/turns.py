@@ -25,7 +25,7 @@ from rollout_speed import make_model
 sys.path.append(str(Path(__file__).parent))
 
 from scalerl.config.parts import EnvironmentSettings
-from scalerl.environments.build import EnvironmentSpec, build_steps
+from scalerl.environments.build import build_steps
 from scalerl.environments.protocol import Step
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.rollout.torch.engine import TorchEngine
@@ -95,17 +95,14 @@ def measure(name: str, turns: int, tool_s: float | None, *, num: int, slots: int
     inner = make_engine(name, slots, turns)
     environments, steps = {}, None
     if tool_s is not None:
-        own: dict[str, Any] = {"turns": turns, "tool_s": tool_s}
-        spec = EnvironmentSpec(
-            settings=EnvironmentSettings(name="waiting:Wait", in_process=in_process, step_s=120.0, **own)
-        )
-        steps = build_steps(spec)
+        own: dict[str, Any] = {"turns": turns, "tool_s": tool_s, "max_turns": turns}
+        settings = EnvironmentSettings(name="waiting:Wait", in_process=in_process, step_s=120.0, **own)
+        steps = build_steps(settings)
         environments["own"] = Playing(
-            name="own",
+            settings=settings,
             steps=steps,
             observe=observe,
             opened=lambda request, step: request.prompt_tokens,
-            max_turns=turns,
         )
     engine = TurnsEngine(inner, environments, decode=lambda tokens: "", context=CONTEXT, slots=slots)
     requests = make_requests(num + 1, environment="own" if environments else "")

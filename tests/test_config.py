@@ -15,14 +15,12 @@ from scalerl.config import (
     list_recipes,
     load_recipe,
     mode_name,
-    parts,
     settings_of,
 )
 from scalerl.config.load import read_override
 from scalerl.config.parts import BudgetSettings, PipelineSettings
 from scalerl.config.task_settings import TASK_SETTINGS
 from scalerl.tasks.problems import TASKS
-from scalerl.tasks.task import with_settings
 
 
 def write(folder, name: str, text: str):
@@ -201,17 +199,12 @@ def test_task_has_shared_settings_and_its_own(tmp_path):
     assert (sums.weight, gsm8k.weight) == (3.0, 1.0)
     assert dict(sums) == {"name": "arithmetic", "num_problems": 8}
     assert dict(gsm8k) == {"name": "file", "path": "train.jsonl"}
-    assert gsm8k.shared == {**sums.shared, "chat": True, "system": "Be brief."}
+    assert (gsm8k.chat, gsm8k.system, sums.chat, sums.system) == (True, "Be brief.", False, "")
     assert load_recipe(write(tmp_path, "recipe.json", recipe.model_dump_json())) == recipe
     assert settings_of(recipe)["tasks.sums.weight"].doc
     assert len(choose(TASKS, sums)(2, 0).training) == 8
     unset = TWO_TASKS.replace('extends = "scalerl"', 'extends = "tiny-cpu"\ntask = ""')
     assert load_recipe(write(tmp_path, "two.toml", unset)).tasks == recipe.tasks
-
-
-def test_shared_task_settings_are_those_of_with_settings():
-    taken = {name: parameter.default for name, parameter in keyword_settings(with_settings).items()}
-    assert parts.TaskSettings().shared == taken | {"graders": {}}  # an empty table is no graders
 
 
 def test_file_of_problems_is_a_task(tmp_path):

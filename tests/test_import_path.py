@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from graded import grade_all
 from served_object import Facts
 
 from scalerl.cli.study import TRAIN
 from scalerl.config import load_recipe
 from scalerl.config.parts import EnvironmentSettings
 from scalerl.config.secrets import from_environment
-from scalerl.environments.build import EnvironmentSpec, find
+from scalerl.environments.build import find
 from scalerl.errors import ImportPathError
 from scalerl.graders.pool import GraderPool, GraderSpec
 from scalerl.import_path import ANNOUNCED, announce, import_function, path_of
@@ -77,7 +78,7 @@ def test_processes_of_a_run_do_not_repeat_it(capsys, folder):
 
 def test_program_of_a_harness_is_announced(capsys):
     settings = EnvironmentSettings.model_validate({"name": "harness", "program": "evil:play"})
-    find(EnvironmentSpec(settings=settings))
+    find(settings)
     assert capsys.readouterr().err.splitlines()[0] == f"{NOTICE}evil:play"
 
 
@@ -122,7 +123,7 @@ def hostile_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_files_here_do_not_replace_modules_of_processes(hostile_here: Path):
     with GraderPool(timeout_s=60) as pool:
-        assert [graded.value for graded in pool.grade_all(GraderSpec(name="exact"), [("1", "1")])] == [1.0]
+        assert [graded.value for graded in grade_all(pool, GraderSpec(name="exact"), [("1", "1")])] == [1.0]
     link = ChildLink(Facts)
     try:
         while (message := link.read()[0])[0] == "beat":

@@ -15,7 +15,7 @@ from sessions import is_gone
 from until import wait_until
 
 from scalerl.config.parts import EnvironmentSettings
-from scalerl.environments.build import EnvironmentSpec, build_steps
+from scalerl.environments.build import build_steps
 from scalerl.environments.steps import Steps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import GraderPoolError
@@ -28,7 +28,7 @@ SHORT = {"step_s": 3.0, "step_cpu_s": 0.5, "step_memory_mb": 256}
 
 def forked(name: str, limits: Mapping[str, Any] = LIMITS, **settings: Any) -> Steps:
     own = EnvironmentSettings(name=f"hostile_environments:{name}", **limits, **settings)
-    return build_steps(EnvironmentSpec(settings=own))
+    return build_steps(own)
 
 
 def engine_of(**environments: Steps) -> TurnsEngine:
@@ -135,5 +135,5 @@ def test_environment_is_closed_after_its_conversation(tmp_path: Path):
 
 @pytest.mark.parametrize(("name", "in_process"), [("calculator", False), ("hostile_environments:Pid", True)])
 def test_what_is_trusted_runs_in_this_process(name: str, in_process: bool):
-    spec = EnvironmentSpec(settings=EnvironmentSettings(name=name, in_process=in_process))
-    assert build_steps(spec).pid == os.getpid()
+    settings = EnvironmentSettings(name=name, in_process=in_process)
+    assert build_steps(settings).pid == os.getpid()

@@ -16,7 +16,7 @@ from until import wait_until
 
 from scalerl.config.parts import EnvironmentSettings
 from scalerl.environments import harness
-from scalerl.environments.build import EnvironmentSpec, build_steps, find
+from scalerl.environments.build import build_steps, find
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.harness import Harness
 from scalerl.environments.protocol import Step
@@ -47,7 +47,7 @@ PROGRAMS = {
 def played(num: int) -> list[dict[str, Completion]]:
     """Return a conversation with each of the programs of own_programs, `num` times."""
     settings = EnvironmentSettings.model_validate({"name": "harness", "program": "own_programs:chosen"})
-    steps = build_steps(EnvironmentSpec(settings=settings))
+    steps = build_steps(settings)
     playing = Playing(settings=settings, steps=steps, observe=observe, opened=opened)
     with closing(turns_engine({"own": playing})) as engine:
         problems = [Problem(id=name, prompt="", answer=name, task="own") for name in PROGRAMS]
@@ -177,7 +177,7 @@ def test_slow_bodies_end_and_have_few_threads(endpoint: Callable[..., socket.soc
 )
 def test_program_that_cannot_be_used_is_refused(settings: dict[str, object], message: str):
     with pytest.raises(RecipeError, match=message):
-        find(EnvironmentSpec(settings=EnvironmentSettings(name="harness", **settings)))  # type: ignore[arg-type]
+        find(EnvironmentSettings(name="harness", **settings))  # type: ignore[arg-type]
 
 
 # -- the examples, with the packages that `make test-slow` installs ----------------------------------------------------
@@ -193,7 +193,7 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played_example(settings: dict[str, Any], num: int = 2, **rules: Any) -> list[Completion]:
-    steps = build_steps(EnvironmentSpec(settings=EnvironmentSettings(**settings)))
+    steps = build_steps(EnvironmentSettings(**settings))
     playing = Playing(
         settings=EnvironmentSettings(name="own", **rules), steps=steps, observe=observe_any, opened=opened_any
     )

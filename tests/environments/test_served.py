@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scalerl.config.parts import EnvironmentSettings
-from scalerl.environments.build import EnvironmentSpec, build_steps, find_tools, is_limited
+from scalerl.environments.build import build_steps, find_tools, is_limited
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.served import ToolServer, ToolServerError, served_tools
 from scalerl.environments.steps import read_reply
@@ -95,9 +95,8 @@ def test_recipe_names_servers_beside_other_tools(url: str):
     schema = schema_of("query", tools["query"])
     assert schema["function"]["parameters"]["properties"]["sql"]["type"] == "string"
     # A call over the network may hang: it is made by a process of the conversation's own.
-    spec = EnvironmentSpec(settings=settings(servers=[url]), chat=True)
-    assert is_limited(spec.settings)
-    with closing(build_steps(spec)) as steps:
+    assert is_limited(settings(servers=[url]))
+    with closing(build_steps(settings(servers=[url]), ChatCalls())) as steps:
         said = [(PROBLEM, 0), sql("select 6 * 7"), "42"]
         heard = []
         for message in said:

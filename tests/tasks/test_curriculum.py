@@ -201,15 +201,8 @@ def test_bookkeeping_mistakes_are_errors():
 
 
 def test_bad_problem_sets_are_errors():
-    for problem_ids, weights, sentence in (
-        ([], None, "at least one"),
-        (["a", "b", "a"], None, "'a'"),
-        (ids(a=1, b=1), {"a": 1}, "a weight above 0 for each"),
-        (ids(a=1), {"a": 0}, "a weight above 0 for each"),
-        ({}, {}, "a weight above 0 for each"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            Curriculum(problem_ids, seed=0, left_out=uniform, weights=weights)
+    with pytest.raises(ValueError, match="at least one"):
+        Curriculum([], seed=0, left_out=uniform)
     state = Curriculum(ids(a=2, b=2), weights={"a": 1, "b": 1}, seed=0, left_out=uniform).state_dict()
     with pytest.raises(ValueError, match="made with the tasks a, b, not a, c; resume with the same"):
         Curriculum.restore(state, ids(a=2, c=2), weights={"a": 1, "c": 1}, left_out=uniform)

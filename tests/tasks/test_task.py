@@ -4,6 +4,7 @@ import re
 import pytest
 
 from scalerl.answer_format import AnswerFormat
+from scalerl.config.parts import TaskSettings
 from scalerl.errors import PromptError, TaskError
 from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.prompts import PromptFormat
@@ -25,24 +26,27 @@ def test_without_goes_by_content():
 
 def test_recipe_sets_prompt_format_and_grader(task: Task):
     changed = with_settings(
-        task, template="Q: {prompt}", chat=True, system="Be brief.", grader="numeric", thinking_end="</thought>"
+        task,
+        TaskSettings(
+            template="Q: {prompt}", chat=True, system="Be brief.", grader="numeric", thinking_end="</thought>"
+        ),
     )
     assert changed.prompt == PromptFormat(template="Q: {prompt}", chat=True, system="Be brief.")
     assert changed.grader == "numeric"
     assert changed.answer == AnswerFormat(thinking_start="<think>", thinking_end="</thought>")
     assert changed.training == task.training
-    assert with_settings(task, thinking_start="").answer.thinking_start == ""
-    assert with_settings(task) == task
+    assert with_settings(task, TaskSettings(thinking_start="")).answer.thinking_start == ""
+    assert with_settings(task, TaskSettings()) == task
 
 
 def test_a_grader_is_known_or_an_import_path(task: Task):
     with pytest.raises(TaskError, match=r'there is no grader "nummeric"; choices: exact, .*or "package.module:func'):
-        with_settings(task, grader="nummeric")
+        with_settings(task, TaskSettings(grader="nummeric"))
     with pytest.raises(TaskError, match=r'did you mean "mine:FUNCTION"\?'):
-        with_settings(task, grader="mine.py")
-    assert with_settings(task, grader="my.graders:lenient").grader == "my.graders:lenient"
+        with_settings(task, TaskSettings(grader="mine.py"))
+    assert with_settings(task, TaskSettings(grader="my.graders:lenient")).grader == "my.graders:lenient"
     with pytest.raises(PromptError, match=re.escape("must contain {prompt}")):
-        with_settings(task, template="no place")
+        with_settings(task, TaskSettings(template="no place"))
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])

@@ -229,12 +229,12 @@ def print_json(command: str, **content: Any) -> None:
 def show(
     command: str,
     as_json: bool,
-    content: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+    content: Mapping[str, Any],
     text: Callable[[], Iterable[Any]],
 ) -> None:
     """Print the result of a command: its content as JSON, or the parts of its text."""
     if as_json:
-        print_json(command, **(content() if callable(content) else content))
+        print_json(command, **content)
     else:
         say(*text())
 

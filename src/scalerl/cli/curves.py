@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import print_json, show
+from scalerl.cli.console import print_json, say
 from scalerl.cli.options import Parsed, ParsedList, flag, option, rare
 from scalerl.errors import UsageError
 
@@ -90,13 +90,6 @@ class Common:
         "FILE", "Let earlier runs inform each curve: a file of 'scalerl more prior', or 'published'."
     )
     help_all: bool = opt.HELP_ALL
-
-    def drawn(self, draw: Callable[[Path], object]) -> list[str]:
-        """Draw into the file of --plot, if there is one; return what to say of it."""
-        if self.plot is None:
-            return []
-        draw(self.plot)
-        return [f"Drawn into {self.plot}"]
 
 
 def _plot(text: str) -> Path:
@@ -337,16 +330,17 @@ def _run(
 
     series, options = read(common, holdout=holdout)
     result = analyse(series, options)
-    drawn = common.drawn(lambda path: _draw(result, path))
-    text = lambda: [answer_text(result, common.explain), *drawn]  # noqa: E731
-    show(result.command, common.as_json, lambda: result_json(result), text)
+    if common.plot is not None:
+        from scalerl.report.picture import draw
+
+        draw(result, common.plot)
+    if common.as_json:
+        print_json(result.command, **result_json(result))
+        return result
+    say(answer_text(result, common.explain))
+    if common.plot is not None:
+        typer.echo(f"Drawn into {common.plot}")
     return result
-
-
-def _draw(result: "Result", path: Path) -> None:
-    from scalerl.report.picture import draw
-
-    draw(result, path)
 
 
 def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Series], FitOptions]":

@@ -46,61 +46,78 @@ def gpu_visible() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev", name).exists() for name in ("dxg", "kfd"))
 
 
+_GENERATED, _LEARNER, _BOTH = "learner, on the generator's log-probs", "learner", "generator + learner"
+_LENGTH_ENDS = {"interruption": "generator (forces) + learner (masks)", "penalty": "learner (reward)", "none": "-"}
+_HEAD_ENDS = {"generator": "generator only", "learner": "learner only", "none": "-", "both": _BOTH}
+
+_EIGHT = {
+    "pipeline": ("off-policy scheme", _BOTH),
+    "loss": ("loss", _GENERATED),
+    "weights": ("loss average", _LEARNER),
+    "advantage.normalisation": ("advantage norm", _LEARNER),
+    _HEAD: ("FP32 head", _BOTH),
+    "filter.zero_variance": ("zero-variance filter", _LEARNER),
+    "curriculum": ("curriculum", "generator"),
+    "length": ("length control", _BOTH),
+}
+"""The eight components in the order of the paper, by key: name, and where it acts."""
+_OTHERS = {
+    _BASELINE: ("baseline", _LEARNER),
+    "advantage.credit": ("credit", _LEARNER),
+    "correction": ("correction", _GENERATED),
+    "entropy": ("entropy control", _LEARNER),
+    "imitation": ("imitation", _LEARNER),
+    "kl.coefficient": ("KL", _LEARNER),
+    "filter.drop_truncated": ("truncated answers", _LEARNER),
+}
+"""The other choices of an algorithm."""
+
+
 def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
     """Return the eight components in the order of the paper, then the other choices that differ from ScaleRL's."""
-    from scalerl.config import inert, load_recipe, mode_name
+    from scalerl.config import inert, load_recipe
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
-    pipeline, head, length = recipe.pipeline, recipe.model.fp32_head, recipe.length.name
-    baseline_note = f"advantage.baseline is inert: {notes[_BASELINE]}" if _BASELINE in notes else ""
-    lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {show_value(pipeline.drain)}"
-    one_sided = {"generator": "generator only", "learner": "learner only", "none": "-", "both": "generator + learner"}
-    head_note = f"acts at one end only: set {_HEAD} = both" if head in ("generator", "learner") else ""
-    length_ends = {"interruption": "generator (forces) + learner (masks)", "penalty": "learner (reward)", "none": "-"}
-    rows = [
-        ("off-policy scheme", "pipeline", f"{mode_name(pipeline)} ({lag})", "generator + learner", ""),
-        ("loss", "loss", _named(recipe.loss), "learner, on the generator's log-probs", ""),
-        ("loss average", "weights", _named(recipe.weights), "learner", ""),
-        ("advantage norm", "advantage.normalisation", _named(recipe.advantage.normalisation), "learner", baseline_note),
-        ("FP32 head", _HEAD, head, one_sided[head], head_note),
-        ("zero-variance filter", "filter.zero_variance", _zero_variance(recipe), "learner", ""),
-        ("curriculum", "curriculum", _named(recipe.curriculum), "generator", ""),
-        ("length control", "length", _named(recipe.length), length_ends.get(length, "generator + learner"), ""),
-    ]
-    others = (row for row in _other_choices(recipe) if _at(recipe, row[1]) != _at(scalerl, row[1]))
-    return [
-        Component(
-            component=component,
-            field=field,
-            setting=setting,
-            ends=ends,
-            as_scalerl=_at(recipe, field) == _at(scalerl, field),
-            note="; ".join(filter(None, [note, f"inert here: {notes[field]}" if field in notes else ""])),
-        )
-        for component, field, setting, ends, note in (*rows, *others)
-    ]
+    of_tasks = {f"tasks.{name}.algorithm": (f"task {name}", _LEARNER) for name in recipe.tasks}
+    rows = []
+    for key, (component, ends) in (_EIGHT | _OTHERS | of_tasks).items():
+        as_scalerl = _at(recipe, key) == _at(scalerl, key)
+        if as_scalerl and key not in _EIGHT:
+            continue
+        about = [f"inert here: {notes[key]}"] if key in notes else []
+        if key == _HEAD:
+            ends = _HEAD_ENDS[recipe.model.fp32_head]
+            about = [f"acts at one end only: set {_HEAD} = both"] * ends.endswith("only") + about
+        if key == "length":
+            ends = _LENGTH_ENDS.get(recipe.length.name, _BOTH)
+        if key == "advantage.normalisation" and _BASELINE in notes:
+            about = [f"advantage.baseline is inert: {notes[_BASELINE]}", *about]
+        row = {"component": component, "field": key, "setting": _setting(recipe, key), "ends": ends}
+        rows.append(Component(**row, as_scalerl=as_scalerl, note="; ".join(about)))
+    return rows
 
 
-def _other_choices(recipe: "Recipe") -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield rows for the choices of an algorithm that are not among the eight components."""
+def _setting(recipe: "Recipe", key: str) -> str:
+    """Return the value of an axis in words."""
+    from scalerl.config import mode_name
     from scalerl.config.keys import leaves
 
-    kl, truncated = recipe.kl, recipe.filter.drop_truncated
-    yield "baseline", _BASELINE, _named(recipe.advantage.baseline), "learner", ""
-    yield "credit", "advantage.credit", _named(recipe.advantage.credit), "learner", ""
-    yield "correction", "correction", _named(recipe.correction), "learner, on the generator's log-probs", ""
-    yield "entropy control", "entropy", _named(recipe.entropy), "learner", ""
-    yield "imitation", "imitation", _named(recipe.imitation), "learner", ""
-    yield "KL", "kl.coefficient", f"{kl.coefficient:g} {kl.estimator.name} to {kl.reference.name}", "learner", ""
-    yield "truncated answers", "filter.drop_truncated", "dropped" if truncated else "trained on", "learner", ""
-    for name, task in recipe.tasks.items():
-        changes = ", ".join(f"{key} {show_value(value)}" for key, value in leaves(task.algorithm))
-        yield f"task {name}", f"tasks.{name}.algorithm", changes, "learner", ""
-
-
-def _zero_variance(recipe: "Recipe") -> str:
-    refill = f", refilled by at most {recipe.filter.refill} batches" if recipe.filter.refill else ""
-    return show_value(recipe.filter.zero_variance) + refill
+    pipeline, kl, filters = recipe.pipeline, recipe.kl, recipe.filter
+    match key:
+        case "pipeline":
+            lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {show_value(pipeline.drain)}"
+            return f"{mode_name(pipeline)} ({lag})"
+        case "filter.zero_variance":
+            refill = f", refilled by at most {filters.refill} batches" if filters.refill else ""
+            return show_value(filters.zero_variance) + refill
+        case "kl.coefficient":
+            return f"{kl.coefficient:g} {kl.estimator.name} to {kl.reference.name}"
+        case "filter.drop_truncated":
+            return "dropped" if filters.drop_truncated else "trained on"
+    value = _at(recipe, key)
+    if key.startswith("tasks."):
+        return ", ".join(f"{name} {show_value(each)}" for name, each in leaves(value))
+    return value if isinstance(value, str) else _named(value)
 
 
 def _at(recipe: "Recipe", key: str) -> Any:

@@ -160,11 +160,6 @@ class TaskSettings(Settings):
     environment: EnvironmentSettings = EnvironmentSettings()
     """The environment that answers the model's turns: tools, or a game."""
 
-    @property
-    def shared(self) -> dict[str, Any]:
-        """Return the settings that every task has, by name."""
-        return {name: getattr(self, name) for name in TaskSettings.model_fields if name != "name"}
-
     def __iter__(self) -> Generator[tuple[str, Any], None, None]:
         """Yield the name and the task's own settings, which its function takes."""
         yield from {"name": self.name, **(self.model_extra or {})}.items()

@@ -10,7 +10,6 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scalerl.choose import entry, import_function
@@ -48,20 +47,6 @@ _LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
 """Bytes: a character outside the basic plane takes 12 in JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentSpec:
-    """An environment of a recipe as data, from which another process can build it."""
-
-    settings: EnvironmentSettings
-    chat: bool = False
-    """Whether calls of tools are written in the format of the model's chat template."""
-    thinking_end: str = ""
-
-    @classmethod
-    def of(cls, task: Task) -> "EnvironmentSpec":
-        return cls(settings=task.environment, chat=task.prompt.chat, thinking_end=task.answer.thinking_end)
-
-
 def is_limited(settings: EnvironmentSettings) -> bool:
     """Return whether steps have limits in separate processes: for a user's code, and what waits for other programs.
 
@@ -83,10 +68,12 @@ def has_tools(settings: EnvironmentSettings) -> bool:
     return settings.name in (_SEVERAL, *TOOLS)
 
 
-def find(spec: EnvironmentSpec) -> Session:
-    """Check the settings and return a conversation that has not begun; RecipeError if the environment is unusable."""
-    settings, own, name = spec.settings, spec.settings.own, spec.settings.name
-    call_format = ChatCalls(spec.thinking_end) if spec.chat else None
+def find(settings: EnvironmentSettings, call_format: ChatCalls | None = None) -> Session:
+    """Check the settings and return a conversation that has not begun; RecipeError if the environment is unusable.
+
+    Without a `call_format`, calls of tools are plain text.
+    """
+    own, name = settings.own, settings.name
     if has_tools(settings):
         used = {"tools": find_tools(settings), "max_calls": own.get("max_calls", 8)}
         return Session(Tools, {**used, "call_format": call_format or Plain()})
@@ -167,16 +154,16 @@ def build_playing(task: Task, text: Text, num_tokens: int) -> Playing:
     """
     return Playing(
         settings=task.environment,
-        steps=build_steps(EnvironmentSpec.of(task)),
+        steps=build_steps(task.environment, ChatCalls(task.answer.thinking_end) if task.prompt.chat else None),
         observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
         num_tokens=num_tokens,
     )
 
 
-def build_steps(spec: EnvironmentSpec) -> Steps:
+def build_steps(settings: EnvironmentSettings, call_format: ChatCalls | None = None) -> Steps:
     """Return what runs the environment: this process, or one process per conversation if it may hang or crash."""
-    session, settings = find(spec), spec.settings
+    session = find(settings, call_format)
     if not is_limited(settings):
         return InProcess(session)
     limits = ForkLimits(
@@ -186,7 +173,7 @@ def build_steps(spec: EnvironmentSpec) -> Steps:
         longest_reply=_LONGEST_REPLY,
         settings=("task.environment.step_s", "task.environment.step_cpu_s"),
     )
-    return Children(f'the process of the environment "{settings.name}"', find, spec, limits=limits)
+    return Children(f'the process of the environment "{settings.name}"', find, settings, call_format, limits=limits)
 
 
 def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:

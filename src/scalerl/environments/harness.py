@@ -86,9 +86,8 @@ class Harness:
         self._server = _Endpoint(secrets.token_urlsafe(24), self._events)
         os.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
         os.environ["OPENAI_API_KEY"] = self._server.key
-        direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "127.0.0.1"
-        direct = direct if direct == "*" or "127.0.0.1" in direct.split(",") else f"{direct},127.0.0.1"
-        os.environ["NO_PROXY"] = os.environ["no_proxy"] = direct
+        direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = direct if direct == "*" else f"{direct},127.0.0.1".strip(",")
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         arguments = (program, problem, dict(settings or {}))
         threading.Thread(target=self._run, args=arguments, daemon=True).start()

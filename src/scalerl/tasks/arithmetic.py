@@ -61,18 +61,16 @@ def arithmetic(
         expression = try_expression(stream, num_terms, max_number=max_number, operations=operations)
         return expression and Drawn(_problem(expression), functools.partial(demonstration, expression))
 
-    def rare(num_terms: int) -> str:
-        return (
-            f'{num_terms} numbers up to {max_number} with "{operations}" hardly ever stay above zero: raise '
-            f"max_number, lower max_terms, or allow +"
-        )
-
     def demonstration(expression: Expression, stream: random.Random) -> str | tuple[str, ...]:
         if tool_share and stream.random() < tool_share:
             return calls(expression, stream, slip_rate=slip_rate, tool_format=tool_format)
         guesses = guess_share + guess_growth * (len(expression.numbers) - min_terms)
         return demonstrate(expression, stream, guess_share=guesses, slip_rate=slip_rate)
 
+    rare = (
+        f'numbers up to {max_number} with "{operations}" hardly ever stay above zero: raise max_number, lower '
+        f"max_terms, or allow +"
+    )
     return retried(attempt, min_terms, max_terms, rare)
 
 

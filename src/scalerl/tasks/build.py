@@ -37,7 +37,7 @@ def build_task(part: TaskSettings, evaluation: EvaluationSettings, *, whole: boo
         num = own or (None if ":" in part.name or part.name in FROM_ROWS else DEFAULT_EVALUATION)
     if ":" in part.name:
         make = functools.partial(function_task, make, part.name)
-    return with_settings(make(num, evaluation.seed), **part.shared)
+    return with_settings(make(num, evaluation.seed), part)
 
 
 def build_whole_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:

@@ -24,7 +24,7 @@ from scalerl.graders.sandbox.names import defined_names, free_names
 from scalerl.graders.sandbox.program_side import parses
 from scalerl.json_text import parse_json
 from scalerl.tasks.files import Entry, entries_task
-from scalerl.tasks.rows import Row, RowSource, read_all
+from scalerl.tasks.rows import Row, read_all, read_rows
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -67,7 +67,7 @@ def code(
 
     With `check_references`, every reference solution must pass its own tests.
     """
-    sets = RowSource(path, evaluation_path, dataset, subset, split, evaluation_split).read("code")
+    sets = read_rows("code", path, evaluation_path, dataset, subset, split, evaluation_split)
     problems = [read_all(lambda row: (row, *read_problem(row)), rows or ()) for rows in sets]
     if check_references:
         check_solutions([(problem, reference) for read in problems for _, problem, reference in read])
@@ -169,31 +169,45 @@ def _required_names(tests: Sequence[str], setup: str, solution: str) -> tuple[st
 def _cases(row: Row) -> tuple[str, Reference]:
     cases, function = _read_cases(row)
     if function:
-        reference = Reference.of_calls(function, [(_arguments(row, given), _value(out)) for given, out in cases])
+        calls = [(_arguments(row, case["input"]), _value(case["output"])) for case in cases]
+        reference = Reference.of_calls(function, calls)
     else:
-        reference = Reference(streams=tuple((_lines(given), _lines(out)) for given, out in cases))
+        reference = Reference(streams=tuple((_lines(case["input"]), _lines(case["output"])) for case in cases))
     starter = str(row.values.get("starter_code") or "")
     ask = _WRITE_FUNCTION if function else _WRITE_SCRIPT
     prompt = "\n\n".join(part for part in (_question(row), ask, starter) if part.strip())
     return prompt, dataclasses.replace(reference, solution=_first_solution(row))
 
 
-def _read_cases(row: Row) -> tuple[list[tuple[Any, Any]], str]:
-    """Return pairs of input and output, and the name of the function; it is empty for stdin and stdout."""
+def _read_cases(row: Row) -> tuple[list[Mapping[str, Any]], str]:
+    """Return cases with input and output, and the name of the function; it is empty for stdin and stdout."""
     if "public_test_cases" in row.values:
-        listed = [*_parsed(row, "public_test_cases"), *_parsed(row, "private_test_cases")]
-        metadata = _parsed(row, "metadata") or {}
-        return _pairs(row, listed), metadata.get("func_name") or "" if isinstance(metadata, Mapping) else ""
-    name = "input_output" if "input_output" in row.values else "tests"
-    tests = _parsed(row, name)
-    if isinstance(tests, list):
-        return _pairs(row, tests), next((str(case["fn_name"]) for case in tests if case.get("fn_name")), "")
-    inputs, outputs = (tests.get(each) if isinstance(tests, Mapping) else None for each in ("inputs", "outputs"))
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-        raise row.fault(
-            f'the field "{name}" must have "inputs" and "outputs", two lists of the same length, or be a list of cases'
-        )
-    return list(zip(inputs, outputs, strict=True)), str(tests.get("fn_name") or "")
+        cases = [*_listed(row, "public_test_cases"), *_listed(row, "private_test_cases")]
+        metadata = _parsed(row, "metadata")
+        return cases, metadata.get("func_name") or "" if isinstance(metadata, Mapping) else ""
+    cases = _listed(row, "input_output" if "input_output" in row.values else "tests")
+    return cases, next((str(case["fn_name"]) for case in cases if case.get("fn_name")), "")
+
+
+def _listed(row: Row, name: str) -> list[Mapping[str, Any]]:
+    """Return the cases in a field: a list of them, or lists of all inputs and of all outputs."""
+    cases = _parsed(row, name)
+    if isinstance(cases, Mapping):
+        inputs, outputs = cases.get("inputs"), cases.get("outputs")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+            raise row.fault(
+                f'the field "{name}" must have "inputs" and "outputs", two lists of the same length, or be a list of '
+                f"cases"
+            )
+        shared = {"fn_name": cases.get("fn_name")}
+        return [{"input": given, "output": out, **shared} for given, out in zip(inputs, outputs, strict=True)]
+    if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
+        raise row.fault("its test cases must be objects with input and output")
+    for number, case in enumerate(cases, start=1):
+        # The output of a function may be None.
+        if case.get("input") is None or "output" not in case:
+            raise row.fault(f"test case {number} must have an input and an output")
+    return cases
 
 
 def _parsed(row: Row, name: str) -> Any:
@@ -214,16 +228,6 @@ def _parsed(row: Row, name: str) -> Any:
         return parse_json(listed)
     except (binascii.Error, ValueError, zlib.error):
         raise row.fault(f'the field "{name}" is not valid JSON') from None
-
-
-def _pairs(row: Row, cases: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
-        raise row.fault("its test cases must be objects with input and output")
-    for number, case in enumerate(cases, start=1):
-        # The output of a function may be None.
-        if case.get("input") is None or "output" not in case:
-            raise row.fault(f"test case {number} must have an input and an output")
-    return [(case["input"], case["output"]) for case in cases]
 
 
 def _arguments(row: Row, given: Any) -> list[Any]:

@@ -41,12 +41,10 @@ def countdown(
         shown = f"{THINKING_START}{';'.join(solved.steps)}{THINKING_END}{solved.expression}"
         return Drawn(_problem(solved), lambda stream: shown)
 
-    def rare(num_numbers: int) -> str:
-        return (
-            f'{num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up to '
-            f"{max_target}: raise max_target or allow more operations"
-        )
-
+    rare = (
+        f'numbers up to {max_number} with "{operations}" hardly ever make a target up to {max_target}: raise '
+        f"max_target or allow more operations"
+    )
     return retried(attempt, min_numbers, max_numbers, rare)
 
 

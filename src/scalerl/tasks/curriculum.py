@@ -9,8 +9,7 @@ Plain Python without a clock: results depend only on the seed and the order of c
 
 import hashlib
 import random
-from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 from scalerl.types import derive_seed, group_key
@@ -169,11 +168,6 @@ class Curriculum:
         """With several tasks, problems and weights are given by name; only the ratios of weights matter."""
         tasks = problem_ids if isinstance(problem_ids, Mapping) else {"": problem_ids}
         weights = weights or dict.fromkeys(tasks, 1.0)
-        if not tasks or tasks.keys() != weights.keys() or min(weights.values()) <= 0:
-            raise ValueError(
-                f"a curriculum of several tasks needs a weight above 0 for each, not tasks {list(tasks)} with weights "
-                f"{dict(weights)}"
-            )
         self._records: dict[str, PassRecord] = {}
 
         def of_problem(problem_id: str) -> float:
@@ -186,14 +180,10 @@ class Curriculum:
             for name in sorted(tasks)
         }
         self._task_of = {problem_id: task for task in self._tasks.values() for problem_id in task.problem_ids}
-        listed = [problem_id for task in self._tasks.values() for problem_id in task.problem_ids]
-        if len(listed) > len(self._task_of):
-            raise ValueError(f"two problems have the id {Counter(listed).most_common(1)[0][0]!r}; ids must be unique")
         self._weights, self._seed = dict(weights), seed
         # Problems issued again after a resume count once.
         self._num_issued = dict.fromkeys(self._tasks, 0)
         self._in_flight: dict[str, Issued] = {}
-        self._busy: set[str] = set()
         self._untrained: dict[str, Issued] = {}
         self._reissue: dict[str, Issued] = {}
 
@@ -206,11 +196,10 @@ class Curriculum:
             return None
         # Start half a problem ahead, so that the first task depends on weights, not on names.
         name = min(remaining, key=lambda name: (self._num_issued[name] + 0.5) / self._weights[name])
-        issued = self._tasks[name].next(self._busy)
+        issued = self._tasks[name].next({issued.problem_id for issued in self._in_flight.values()})
         if issued is not None:
             self._num_issued[name] += 1
             self._in_flight[issued.key] = issued
-            self._busy.add(issued.problem_id)
         return issued
 
     def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int | None = None) -> None:
@@ -226,7 +215,6 @@ class Curriculum:
             asked = "" if num_asked is None else f" of {num_asked} asked"
             raise ValueError(f"group {key!r}: {num_correct} correct of {num_graded} graded{asked} cannot be")
         issued = self._in_flight.pop(key)
-        self._busy.discard(issued.problem_id)
         self._untrained[key] = issued
         record = self._records.get(issued.problem_id, PassRecord())
         if 2 * num_graded >= (num_asked or 0):
@@ -271,9 +259,9 @@ class Curriculum:
             "seed": self._seed,
             "tasks": {name: task.state_dict() for name, task in self._tasks.items()},
             "num_issued": dict(self._num_issued),
-            "in_flight": list(map(list, self._in_flight.values())),
-            "untrained": list(map(list, self._untrained.values())),
-            "records": {problem_id: list(record) for problem_id, record in self._records.items()},
+            "in_flight": list(self.in_flight),
+            "untrained": list(self.untrained),
+            "records": dict(self._records),
         }
 
     @classmethod
@@ -295,12 +283,15 @@ class Curriculum:
         for name, task in made._tasks.items():
             task.restore(state["tasks"][name])
         made._num_issued = dict(state["num_issued"])
-        made._in_flight = {issued.key: issued for issued in map(Issued._make, state["in_flight"])}
-        made._busy = {issued.problem_id for issued in made._in_flight.values()}
+        made._in_flight = _by_key(state["in_flight"])
         made._reissue = dict(made._in_flight)
-        made._untrained = {issued.key: issued for issued in map(Issued._make, state["untrained"])}
+        made._untrained = _by_key(state["untrained"])
         made._records = {problem_id: PassRecord(*numbers) for problem_id, numbers in state["records"].items()}
         return made
+
+
+def _by_key(groups: Iterable[Sequence[Any]]) -> dict[str, Issued]:
+    return {issued.key: issued for issued in map(Issued._make, groups)}
 
 
 CURRICULA: Mapping[str, Callable[..., float]] = {

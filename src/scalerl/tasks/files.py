@@ -12,7 +12,7 @@ from typing import Any
 
 from scalerl.errors import TaskError
 from scalerl.import_path import one_line
-from scalerl.tasks.rows import Row, RowSource, numbered, read_all, shown
+from scalerl.tasks.rows import Row, numbered, read_all, read_rows, shown
 from scalerl.tasks.task import Demonstration, Task, without
 from scalerl.types import Problem, derive_seed
 
@@ -63,7 +63,7 @@ def _problems(
         demonstration=demonstration_field,
         answer_pattern=answer_pattern,
     )
-    rows, held = RowSource(path, evaluation_path, dataset, subset, split, evaluation_split).read(name)
+    rows, held = read_rows(name, path, evaluation_path, dataset, subset, split, evaluation_split)
     return _rows_task(name, num_evaluation, evaluation_seed, rows, held, fields)
 
 

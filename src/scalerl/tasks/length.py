@@ -24,7 +24,7 @@ class LengthControl:
     """Largest number of tokens that any plan allows."""
     plan: Callable[[int], LengthPlan]
     """A request's seed -> its length plan."""
-    adjust: Callable[[int, bool], float]
+    adjust: Callable[[int, bool], float] = lambda num_tokens, correct: 0.0
     """(number of tokens, correct) -> what is added to a completion's reward."""
 
 
@@ -36,10 +36,6 @@ def recognising(control: LengthControl, ending: Ending) -> LengthControl:
         return replace(plan, ending=ending)
 
     return replace(control, plan=lambda seed: with_ending(control.plan(seed)))
-
-
-def _no_adjustment(num_tokens: int, correct: bool) -> float:
-    return 0.0
 
 
 def interruption(
@@ -75,7 +71,7 @@ def interruption(
         # The bias of the modulo is below 1e-12 for any budget, because the seed has 63 bits.
         return with_budget(thinking_min + derive_seed("thinking budget", seed) % (thinking_max - thinking_min + 1))
 
-    return LengthControl(max_tokens=thinking_max + answer_budget, plan=plan, adjust=_no_adjustment)
+    return LengthControl(max_tokens=thinking_max + answer_budget, plan=plan)
 
 
 def penalty(encode: Encode, thinking_end: str, /, *, max_length: int, cache: int) -> LengthControl:
@@ -94,7 +90,7 @@ def penalty(encode: Encode, thinking_end: str, /, *, max_length: int, cache: int
 
 def unlimited(encode: Encode, thinking_end: str, /, *, max_length: int) -> LengthControl:
     """Limit only the length."""
-    return LengthControl(max_tokens=max_length, plan=_same_plan(max_length), adjust=_no_adjustment)
+    return LengthControl(max_tokens=max_length, plan=_same_plan(max_length))
 
 
 def _same_plan(max_length: int) -> Callable[[int], LengthPlan]:

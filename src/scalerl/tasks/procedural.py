@@ -33,9 +33,6 @@ _MOST_MISSES = 5000
 _LEAST, _TRIED = 10, 500
 """A size counts as impossible if fewer than the first number of attempts succeed among the second number."""
 
-_BLOCK = 2000
-"""Number of draws over which the rate of new problems is measured."""
-
 
 class Drawn(NamedTuple):
     """A problem, and a function that draws a completion or conversation to imitate (model and environment in turn)."""
@@ -107,29 +104,15 @@ def _drawn_problems(draw: Draw, name: str, purpose: str, seed: int, num: int, re
 def distinct(
     draw: Callable[[], Problem], num: int, *, wanted: Callable[[Problem], bool], most_misses: int = _MOST_MISSES
 ) -> tuple[Problem, ...]:
-    """Return `num` wanted problems that differ in content, or fewer if drawing more would take too long.
-
-    Drawing uniformly from S >= num problems needs at most about S more draws at the current rate of new ones; with too
-    few problems, the number grows without bound. So the search ends early if a forecast is far beyond num.
-    """
+    """Return `num` wanted problems that differ in content, or fewer if many draws in a row give no new one."""
     problems: dict[str, Problem] = {}
-    misses = draws = new_in_block = 0
+    misses = 0
     while len(problems) < num and misses < most_misses:
         problem = draw()
-        key = problem.content_hash
         misses += 1
-        if not wanted(problem):
-            continue
-        draws += 1
-        if key not in problems:
-            problems[key] = problem
+        if wanted(problem) and problem.content_hash not in problems:
+            problems[problem.content_hash] = problem
             misses = 0
-            new_in_block += 1
-        if draws % _BLOCK == 0:
-            further_draws = (num - len(problems)) * _BLOCK / (new_in_block + 1)
-            if further_draws > max(5 * num, 10 * _BLOCK):
-                break
-            new_in_block = 0
     return tuple(problems.values())
 
 
@@ -143,18 +126,16 @@ def enough(problems: tuple[Problem, ...], num: int, *, purpose: str, remedy: str
     return problems
 
 
-def retried(
-    attempt: Callable[[random.Random, int], Drawn | None], least: int, most: int, rare: Callable[[int], str]
-) -> Draw:
+def retried(attempt: Callable[[random.Random, int], Drawn | None], least: int, most: int, rare: str) -> Draw:
     """Return a draw that attempts problems of a random size from `least` to `most` until one succeeds.
 
-    If hardly any attempt at a size succeeds, drawing would take too long: raise TaskError with the text of `rare`.
+    If hardly any attempt at a size succeeds, drawing would take too long: raise TaskError with the size and `rare`.
     """
     for size in range(least, most + 1):
         stream = random.Random(0)
         drawn = (True for _ in range(_TRIED) if attempt(stream, size) is not None)
         if sum(itertools.islice(drawn, _LEAST)) < _LEAST:
-            raise TaskError(rare(size))
+            raise TaskError(f"{size} {rare}")
 
     def draw(stream: random.Random) -> Drawn:
         size = stream.randint(least, most)

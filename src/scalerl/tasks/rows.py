@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from scalerl.errors import TaskError, first_line, not_utf8
 from scalerl.json_text import parse_json
@@ -125,49 +125,46 @@ def read_all(read: Callable[[Row], Problem], rows: Iterable[Row]) -> list[Proble
     return problems
 
 
-class RowSource(NamedTuple):
-    """The place of a task's rows: a file, or a data set on the hub or in a folder."""
+def read_rows(
+    task: str, path: str, evaluation_path: str, dataset: str, subset: str, split: str, evaluation_split: str
+) -> tuple[Sequence[Row], Sequence[Row] | None]:
+    """Return the rows of a task, and those for evaluation if they are separate.
 
-    path: str = ""
-    evaluation_path: str = ""
-    dataset: str = ""
-    subset: str = ""
-    split: str = "train"
-    evaluation_split: str = ""
+    They are in files, or in splits of a data set on the hub or in a folder.
+    """
+    if bool(path) == bool(dataset):
+        raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub)")
+    source, other = ("path", "dataset") if path else ("dataset", "path")
+    of_hub = {"subset": subset, "split": split if split != "train" else "", "evaluation_split": evaluation_split}
+    for name, value in (of_hub if path else {"evaluation_path": evaluation_path}).items():
+        if value:
+            raise TaskError(f"{task}: {name} is set, but it belongs to {other}; the problems come from {source}")
+    if path:
+        return _read_file(Path(path)), _read_file(Path(evaluation_path)) if evaluation_path else None
+    held = _load(dataset, subset, evaluation_split) if evaluation_split else None
+    return _load(dataset, subset, split), held
 
-    def read(self, task: str) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Return the rows, and the rows for evaluation if they are separate."""
-        if bool(self.path) == bool(self.dataset):
-            raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub)")
-        source, other = ("path", "dataset") if self.path else ("dataset", "path")
-        for name in ("subset", "split", "evaluation_split") if self.path else ("evaluation_path",):
-            if getattr(self, name) != self._field_defaults[name]:
-                raise TaskError(f"{task}: {name} is set, but it belongs to {other}; the problems come from {source}")
-        if self.path:
-            return _read_file(Path(self.path)), _read_file(Path(self.evaluation_path)) if self.evaluation_path else None
-        held = self._load(self.evaluation_split) if self.evaluation_split else None
-        return self._load(self.split), held
 
-    def _load(self, split: str) -> Sequence[Row]:
-        """Load the rows of one split of a data set, downloading it if necessary."""
-        where = f'the data set "{self.dataset}", split "{split}"'
-        try:
-            import datasets
-        except ModuleNotFoundError:
-            raise TaskError(f'{where}, needs datasets to be loaded: pip install "scalerl[data]"') from None
-        try:
-            with hide_hub_warnings():
-                loaded = datasets.load_dataset(self.dataset, self.subset or None, split=split)
-        # No network, unknown names and broken files raise different errors, and the user must see all of them.
-        except Exception as error:
-            raise TaskError(f"{where}, cannot be loaded: {first_line(error)}") from error
-        return numbered(where, "row", enumerate(loaded, start=1))
+def _load(dataset: str, subset: str, split: str) -> Sequence[Row]:
+    """Load the rows of one split of a data set, downloading it if necessary."""
+    where = f'the data set "{dataset}", split "{split}"'
+    try:
+        import datasets
+    except ModuleNotFoundError:
+        raise TaskError(f'{where}, needs datasets to be loaded: pip install "scalerl[data]"') from None
+    try:
+        with hide_hub_warnings():
+            loaded = datasets.load_dataset(dataset, subset or None, split=split)
+    # No network, unknown names and broken files raise different errors, and the user must see all of them.
+    except Exception as error:
+        raise TaskError(f"{where}, cannot be loaded: {first_line(error)}") from error
+    return numbered(where, "row", enumerate(loaded, start=1))
 
 
 def _read_file(path: Path) -> Sequence[Row]:
     """Read the rows of a file in the format of its suffix; text may be compressed (.jsonl.gz)."""
     suffix = path.with_suffix("").suffix if path.suffix == _COMPRESSED else path.suffix
-    if suffix not in _READERS or (path.suffix == _COMPRESSED and _READERS[suffix] is not _read_json):
+    if suffix not in _READERS:
         read = ", ".join(_READERS)
         raise TaskError(f'{path} has the suffix "{path.suffix}"; problems are read from {read}, .jsonl.gz')
     try:

@@ -8,16 +8,15 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.config.parts import EnvironmentSettings, GraderSettings
+from scalerl.config.parts import EnvironmentSettings, GraderSettings, TaskSettings
 from scalerl.errors import TaskError
 from scalerl.graders.rules import GRADERS, unknown_grader
-from scalerl.tasks.prompts import PLACE, PromptFormat
+from scalerl.tasks.prompts import PromptFormat
 from scalerl.types import Problem
 
-NO_ENVIRONMENT = EnvironmentSettings()
+_TAGS = {"thinking_start", "thinking_end"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class Task:
     prompt: PromptFormat = field(default_factory=PromptFormat)
     demonstrations: Demonstrate | None = None
     """Returns demonstrations; None if there are none."""
-    environment: EnvironmentSettings = NO_ENVIRONMENT
+    environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     """The environment that answers the model's turns; without a name, a single completion is the answer."""
     notice: str = ""
     """A message for the user about how the problems were read."""
@@ -83,33 +82,18 @@ def without(problems: Iterable[Problem], withheld: Iterable[Problem]) -> tuple[P
     return tuple(problem for problem in problems if problem.content_hash not in hashes)
 
 
-def with_settings(
-    task: Task,
-    /,
-    *,
-    template: str = PLACE,
-    chat: bool = False,
-    system: str = "",
-    grader: str = "",
-    graders: Mapping[str, GraderSettings] = MappingProxyType({}),
-    thinking_start: str | None = None,
-    thinking_end: str | None = None,
-    environment: EnvironmentSettings = NO_ENVIRONMENT,
-) -> Task:
+def with_settings(task: Task, part: TaskSettings) -> Task:
     """Return the task with a recipe's prompt format, grader, tags and environment.
 
     An empty grader, None tags and an environment without a name keep the task's.
     """
     return dataclasses.replace(
         task,
-        prompt=PromptFormat(template=template, chat=chat, system=system),
-        grader=grader or task.grader,
-        graders=dict(graders),
-        answer=AnswerFormat(
-            thinking_start=task.answer.thinking_start if thinking_start is None else thinking_start,
-            thinking_end=task.answer.thinking_end if thinking_end is None else thinking_end,
-        ),
-        environment=environment if environment.name else task.environment,
+        prompt=PromptFormat(template=part.template, chat=part.chat, system=part.system),
+        grader=part.grader or task.grader,
+        graders=part.graders,
+        answer=dataclasses.replace(task.answer, **part.model_dump(include=_TAGS, exclude_none=True)),
+        environment=part.environment if part.environment.name else task.environment,
     )
 
 

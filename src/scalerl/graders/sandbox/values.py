@@ -35,14 +35,10 @@ def encode(value: Any, refer: Callable[[Any], Pointer] | None = None) -> Any:
         return value
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int):
-        plain = int.__index__(value)
-        return plain if -_LARGEST_PLAIN <= plain <= _LARGEST_PLAIN else ["int", hex(plain)]
-    if isinstance(value, float):
-        plain = float.__float__(value)
-        return plain if math.isfinite(plain) else ["float", repr(plain)]
-    if isinstance(value, dict):
-        return ["dict", [[encode(key, refer), encode(item, refer)] for key, item in dict.items(value)]]
+    if isinstance(value, int) and -_LARGEST_PLAIN <= int.__index__(value) <= _LARGEST_PLAIN:
+        return int.__index__(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float.__float__(value)
     for tag, (kind, to_items, _) in _OF_ITEMS.items():
         if isinstance(value, kind):
             return [tag, [encode(item, refer) for item in to_items(value)]]
@@ -76,10 +72,6 @@ def _decode(encoded: Any, resolve: Callable[[Any], Any]) -> Any:
     tag, payload = encoded
     if tag == "ref":
         return resolve(payload)
-    if tag == "dict":
-        return {_decode(key, resolve): _decode(item, resolve) for key, item in payload}
-    if tag in ("int", "float"):
-        return int(payload, 16) if tag == "int" else _SPECIAL[payload]
     if tag in _OF_TEXT:
         return _OF_TEXT[tag][2](payload)
     items = [_decode(item, resolve) for item in payload]
@@ -90,6 +82,7 @@ _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 # Types that are sent as lists of values, and as texts, by tag: the type, its encoder and its decoder.
 _OF_ITEMS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
+    "dict": (dict, dict.items, dict),
     "list": (list, iter, list),
     "tuple": (tuple, iter, tuple),
     "set": (set, iter, set),
@@ -103,6 +96,8 @@ _OF_ITEMS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[list[Any]], 
     "fraction": (Fraction, Fraction.as_integer_ratio, lambda items: Fraction(*items)),
 }
 _OF_TEXT: Mapping[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "int": (int, lambda value: hex(int.__index__(value)), lambda text: int(text, 16)),
+    "float": (float, lambda value: repr(float.__float__(value)), _SPECIAL.__getitem__),
     "bytes": (bytes, bytes.hex, bytes.fromhex),
     "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
     "decimal": (Decimal, str, Decimal),
