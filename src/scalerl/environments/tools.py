@@ -48,10 +48,6 @@ class ToolResult:
     text: str
     failed: bool = False
 
-    def shortened(self, most: int) -> "ToolResult":
-        """Return the result with at most this many characters of its text."""
-        return self if len(self.text) <= most else replace(self, text=f"{self.text[:most]} ...")
-
 
 class CallFormat(Protocol):
     """The format of calls and results."""
@@ -158,7 +154,8 @@ class Tools:
             results.append(ToolResult(text=others, failed=True))
         # Too long an observation would be the environment's fault, but the model can ask for one.
         longest = _MOST_SHOWN // len(results)
-        observation = self._format.observation([result.shortened(longest) for result in results])
+        shown = [replace(each, text=each.text[:longest] + " ..." * (len(each.text) > longest)) for each in results]
+        observation = self._format.observation(shown)
         num_errors = len(calls) - sum(not result.failed for result in results)
         return Step(observation=observation, num_calls=len(calls), num_errors=num_errors)
 

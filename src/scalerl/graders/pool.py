@@ -36,16 +36,11 @@ class GraderSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graded:
-    """The result of grading an item."""
+class Graded(Score):
+    """The result of grading an item: its score, or the reason why there is none."""
 
     key: Hashable
-    value: float | None
-    """From 0 (wrong) to 1 (right); None without a verdict."""
     reason: Reason | None = None
-    """Why there is no verdict; None if there is one."""
-    outcome: str = ""
-    """The outcome that the grader named, if any."""
 
 
 class GraderPool:

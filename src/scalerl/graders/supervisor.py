@@ -77,10 +77,8 @@ class ForkLimits:
 class ForkWork(Protocol):
     """The work of forks. It is created once in the supervisor; every fork has its own copy, which may have a state."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether it mostly waits for others, such as a server."""
-        ...
+    waits: bool
+    """Whether it mostly waits for others, such as a server."""
 
     def __call__(self, message: Any, /) -> Reply: ...
 

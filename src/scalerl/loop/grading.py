@@ -268,8 +268,7 @@ class GraderRunner:
     def _receive(self, results: Sequence[Graded]) -> None:
         for result in results:
             number, column = cast(tuple[int, str], result.key)
-            score = Score(value=result.value, outcome=result.outcome)
-            if (verdict := self._waiting[number].take(column, score, result.reason)) is not None:
+            if (verdict := self._waiting[number].take(column, result, result.reason)) is not None:
                 self._ready[self._waiting.pop(number).purpose].append(verdict)
         if results:
             self._last_verdict = time.monotonic()

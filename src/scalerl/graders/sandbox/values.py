@@ -39,12 +39,10 @@ def encode(value: Any, refer: Callable[[Any], Pointer] | None = None) -> Any:
         return int.__index__(value)
     if isinstance(value, float) and math.isfinite(value):
         return float.__float__(value)
-    for tag, (kind, to_items, _) in _OF_ITEMS.items():
+    for tag, (kind, to_payload, _) in _KINDS.items():
         if isinstance(value, kind):
-            return [tag, [encode(item, refer) for item in to_items(value)]]
-    for tag, (kind, to_text, _) in _OF_TEXT.items():
-        if isinstance(value, kind):
-            return [tag, to_text(value)]
+            payload = to_payload(value)
+            return [tag, payload if isinstance(payload, str) else [encode(item, refer) for item in payload]]
     if isinstance(value, Iterator):
         items = list(islice(value, _MOST_ITEMS + 1))
         if len(items) <= _MOST_ITEMS:
@@ -72,16 +70,14 @@ def _decode(encoded: Any, resolve: Callable[[Any], Any]) -> Any:
     tag, payload = encoded
     if tag == "ref":
         return resolve(payload)
-    if tag in _OF_TEXT:
-        return _OF_TEXT[tag][2](payload)
-    items = [_decode(item, resolve) for item in payload]
-    return iter(items) if tag == "iterator" else _OF_ITEMS[tag][2](items)
+    content = payload if isinstance(payload, str) else [_decode(item, resolve) for item in payload]
+    return iter(content) if tag == "iterator" else _KINDS[tag][2](content)
 
 
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
-# Types that are sent as lists of values, and as texts, by tag: the type, its encoder and its decoder.
-_OF_ITEMS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
+# Types that are sent as lists of values or as texts, by tag: the type, its encoder and its decoder.
+_KINDS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "dict": (dict, dict.items, dict),
     "list": (list, iter, list),
     "tuple": (tuple, iter, tuple),
@@ -94,8 +90,6 @@ _OF_ITEMS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[list[Any]], 
     "complex": (complex, lambda value: (value.real, value.imag), lambda items: complex(*items)),
     "range": (range, lambda value: (value.start, value.stop, value.step), lambda items: range(*items)),
     "fraction": (Fraction, Fraction.as_integer_ratio, lambda items: Fraction(*items)),
-}
-_OF_TEXT: Mapping[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "int": (int, lambda value: hex(int.__index__(value)), lambda text: int(text, 16)),
     "float": (float, lambda value: repr(float.__float__(value)), _SPECIAL.__getitem__),
     "bytes": (bytes, bytes.hex, bytes.fromhex),
