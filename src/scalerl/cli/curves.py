@@ -103,20 +103,17 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
     """Add the options of `Common` after a command's own, so that each is declared once; some may be left out."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        params = [param for param in inspect.signature(command).parameters.values() if param.name != "common"]
-        shared = [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=field.type, default=field.default)
-            for field in fields(Common)
-            if field.name not in without
-        ]
-        absent = {field.name: field.default.default for field in fields(Common) if field.name in without}  # type: ignore[union-attr]
+        own = [param for name, param in inspect.signature(command).parameters.items() if name != "common"]
+        options = inspect.signature(Common).parameters
+        shared = [param for name, param in options.items() if name not in without]
+        absent = {name: options[name].default.default for name in without}
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
             command(common=Common(**absent, **{param.name: given.pop(param.name) for param in shared}), **given)
 
         # Help shows a command's own options first.
-        params = [*(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in params), *shared]
+        params = [*(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own), *shared]
         run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
         run.__annotations__ = {param.name: param.annotation for param in params}
         return run

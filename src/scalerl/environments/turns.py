@@ -183,12 +183,9 @@ class TurnsEngine:
             self._now, self._held = self._held, _Underway()
 
     def close(self) -> None:
-        for steps in self._all_steps():
-            steps.close()
+        for playing in self._environments.values():
+            playing.steps.close()
         self._engine.close()
-
-    def _all_steps(self) -> list[Steps]:
-        return list({id(playing.steps): playing.steps for playing in self._environments.values()}.values())
 
     def _feed(self) -> None:
         """Submit as many turns as the engine has slots: first ready turns, then first turns of new conversations."""
@@ -236,9 +233,9 @@ class TurnsEngine:
         """Return the replies of environments; if there is nothing else to do, wait a moment for one."""
         idle = not (self._now.arrived or self._now.num_sampling or self._now.ready)
         started = self._clock()
-        for steps in self._all_steps():
-            if steps.num_pending:
-                self._hear(steps, _WAIT_S if idle else 0.0)
+        for playing in self._environments.values():
+            if playing.steps.num_pending:
+                self._hear(playing.steps, _WAIT_S if idle else 0.0)
         if idle:
             self.waited_s += self._clock() - started
         arrived, self._now.arrived = self._now.arrived, []

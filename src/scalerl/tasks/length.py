@@ -2,7 +2,7 @@
 
 Each control takes `encode` (text to token ids, without special tokens) and the text that ends thinking, and returns a
 LengthControl: a plan for a request, drawn from that request's seed, and an adjustment of the reward.
-RowSource: arXiv 2510.13786, section 4.
+Source: arXiv 2510.13786, section 4.
 """
 
 import functools

@@ -19,6 +19,10 @@ from scalerl.graders.sandbox.names import free_names
 from scalerl.graders.sandbox.values import Malformed, NotData, Pointer, decode, encode
 from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
 
+_SEQUENCES = (list, bytearray, deque)
+_MUTABLE = (*_SEQUENCES, dict, set)
+"""Types of arguments that a function may change in place."""
+
 
 class ProgramGone(BaseException):
     """The program's process ended or sent an invalid answer. Not an Exception, so that tests do not catch it."""
@@ -54,7 +58,7 @@ class Program:
             sent = {"arguments": encode(arguments, _reference), "keywords": encode(keywords, _reference)}
         except NotData as error:
             raise TestsUnusable(str(error)) from None
-        mutable = any(isinstance(argument, list | dict | set | bytearray | deque) for argument in arguments)
+        mutable = any(isinstance(argument, _MUTABLE) for argument in arguments)
         return self._ask({"target": target, "mutable": mutable, **sent}, arguments)
 
     def _ask(self, question: dict[str, Any], arguments: tuple[Any, ...] = ()) -> Any:
@@ -157,9 +161,9 @@ def _put_back(arguments: tuple[Any, ...], after: Any) -> None:
     if not isinstance(after, tuple) or len(after) != len(arguments):
         raise Malformed("not the arguments of the call")
     for argument, new in zip(arguments, after, strict=True):
-        if type(argument) is type(new) and isinstance(argument, list | dict | set | bytearray | deque):
+        if type(argument) is type(new) and isinstance(argument, _MUTABLE):
             argument.clear()
-            argument.extend(new) if isinstance(argument, list | bytearray | deque) else argument.update(new)
+            argument.extend(new) if isinstance(argument, _SEQUENCES) else argument.update(new)
 
 
 @dataclass(slots=True, kw_only=True)
