@@ -62,15 +62,15 @@ _AS_ARGUMENTS = {"alone": "alone=True", "run-spread": "run_sd=", "explain": ".ex
 class OptionName:
     """The name of an option in a sentence: f"{option:x COLUMN}" is "--x COLUMN", or "x=COLUMN" in Python.
 
-    Words in capitals stand for a value; other words are values, which Python quotes.
+    Words in capitals stand for a value; other words are values, which Python quotes, unlike numbers.
     """
 
     def __format__(self, name_and_value: str) -> str:
         name, _, value = name_and_value.partition(" ")
         if not _are_arguments.get():
             return f"--{name_and_value}"
-        is_word = any(letter.islower() for letter in value)
-        given = f'"{value}"' if is_word else value
+        is_quoted = not (value.isupper() or value[:1] in "-0123456789")
+        given = f'"{value}"' if is_quoted else value
         return _AS_ARGUMENTS.get(name_and_value) or f"{name.replace('-', '_')}={given}"
 
 

@@ -67,6 +67,7 @@ def test_errors_name_options_as_arguments():
     assert f"{option:run-spread}, {option:method paper}" == "--run-spread, --method paper"
     with options_as_arguments():
         assert f"{option:run-spread}, {option:method paper}" == 'run_sd=, method="paper"'
+        assert f"{option:y-scale none}, {option:gpus N}, {option:start 1e+20}" == 'y_scale="none", gpus=N, start=1e+20'
 
 
 def test_sentences_name_options_as_arguments(runs: Runs):
