@@ -189,7 +189,8 @@ def _of_one_unit(frame: Frame, columns: Names) -> dict[str, Cell]:
     plain = [name for name in columns if "=" in name or (_LETTER.search(name) and not _says_what(name))]
     sets = [name for name in columns if is_benchmark(name)]
     values = {name: frame.numbers(name)[frame.known(name)] for name in plain}
-    units = [sets] if len(sets) > 1 else _units(values)
+    units = [[name for name in plain if _are_alike(values[name], each)] for each in values.values()]
+    units = [sets] if len(sets) > 1 else units
     best = max(units, key=lambda unit: (len(unit), -columns.index(unit[0])), default=[])
     metrics = [name for name in columns if name not in (*plain, *sets) and is_statistic(name)]
     others = {*columns} - {*plain, *sets, *metrics}
@@ -215,17 +216,11 @@ def _is_reward(name: str) -> bool:
     return reward_rank(name) is not None and is_statistic(name)
 
 
-def _units(values: Mapping[str, Floats]) -> list[list[str]]:
-    """Return the columns of each unit: rates, or else whole numbers or others with a chain of ranges of one size."""
-    units: list[list[str]] = []
-    kind, reach = None, 0.0
-    for own, low, peak, name in sorted(
-        (_kind(each), each.min(), np.abs(each).max(), name) for name, each in values.items()
-    ):
-        units += [[]] if own != kind or (own != "rate" and low > reach) else []
-        units[-1].append(name)
-        kind, reach = own, max(_ALIKE * peak, reach if own == kind else 0.0)
-    return units
+def _are_alike(one: Floats, other: Floats) -> bool:
+    """Return whether columns have one unit: both are rates, or the values of each begin near those of the other."""
+    kind = _kind(one)
+    is_near = one.min() <= _ALIKE * np.abs(other).max() and other.min() <= _ALIKE * np.abs(one).max()
+    return kind == _kind(other) and (kind == "rate" or bool(is_near))
 
 
 def _kind(values: Floats) -> str:
