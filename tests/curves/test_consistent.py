@@ -141,7 +141,7 @@ def test_the_answer_follows_its_probabilities(fits: dict[str, Fit], pairs: list[
             continue
         seen.add(pair.answer)
         assert pair.answer == result.pick.answer, what
-        assert pair.p_ahead == pytest.approx(dict(zip(result.names, result.pick.options, strict=True))[pair.a].p_best)
+        assert pair.p_ahead == pytest.approx(dict(zip(result.names, result.pick.p_best, strict=True))[pair.a])
         match pair.answer:
             case Answer.TAKE:
                 assert first.name == pair.winner, what

@@ -252,8 +252,8 @@ def test_the_clearly_better_one_is_taken():
     answer = pick(np.stack([0.60 + 0.01 * DRAWS[0], 0.50 + 0.01 * DRAWS[1]]), 0.01)
     assert (answer.answer, answer.chosen) == (Answer.TAKE, (0,))
     assert answer.probability == 1.0
-    assert answer.options[0].loss == 0.0
-    assert answer.options[1].loss == pytest.approx(0.1, abs=0.002)
+    assert answer.losses[0] == 0.0
+    assert answer.losses[1] == pytest.approx(0.1, abs=0.002)
 
 
 def test_either_will_do_within_the_worth():
@@ -272,7 +272,7 @@ def test_a_sure_choice_that_may_lose_much_stays_open():
     """Better in 95 of 100 cases, and a disaster in five."""
     risky = np.where(np.arange(4000) % 20 == 0, 0.1, 0.61)
     answer = pick(np.stack([risky, np.full(4000, 0.6)]), 0.01)
-    assert answer.options[0].p_best >= SURE
+    assert answer.p_best[0] >= SURE
     assert answer.answer == Answer.OPEN
 
 
@@ -285,18 +285,18 @@ def test_a_sure_choice_that_may_lose_much_stays_open():
 def test_a_pick_follows_its_rule(means, sd, worth, seed):
     values = np.array(means)[:, None] + sd * np.random.default_rng(seed).standard_normal((len(means), 300))
     answer = pick(values, worth)
-    assert sum(option.p_best for option in answer.options) == pytest.approx(1.0)
-    assert [answer.options[i].loss for i in answer.order] == sorted(option.loss for option in answer.options)
-    leader = answer.options[answer.chosen[0]]
+    assert sum(answer.p_best) == pytest.approx(1.0)
+    assert [answer.losses[i] for i in answer.order] == sorted(answer.losses)
+    leader = answer.chosen[0]
     match answer.answer:
         case Answer.TAKE:
-            assert leader.p_best >= SURE
-            assert leader.loss < worth
+            assert answer.p_best[leader] >= SURE
+            assert answer.losses[leader] < worth
         case Answer.EITHER:
             assert answer.probability >= SURE
-            assert all(answer.options[i].loss < worth + 0.1 * (1 + 12 * sd) for i in answer.chosen)
+            assert all(answer.losses[i] < worth + 0.1 * (1 + 12 * sd) for i in answer.chosen)
         case Answer.OPEN:
-            assert leader.p_best < SURE or leader.loss >= worth
+            assert answer.p_best[leader] < SURE or answer.losses[leader] >= worth
     shift = pick(values + 7.0, worth)
     assert (shift.answer, shift.chosen) == (answer.answer, answer.chosen)
 

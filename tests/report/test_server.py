@@ -202,7 +202,6 @@ def test_endless_logs_hold_back_no_other(tmp_path: Path, monkeypatch: pytest.Mon
         assert {name for name, said in problems.items() if "took more than 8 s" in said[0]} == {*problems} - {"good"}
         # Bad ones that grow are looked at again, but never by the last free worker.
         monkeypatch.setitem(state.LOOK_S, "log", 600.0)
-        monkeypatch.setattr(state, "SLOW_S", 0.5)
         monkeypatch.setitem(state.PAUSES, "log", (0.0, 0.0))
         num = len(problems["good"])
         for path in tmp_path.glob("*.log"):

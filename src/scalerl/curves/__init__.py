@@ -39,7 +39,6 @@ from scalerl.curves.decide import (
     Decision,
     Dip,
     Fall,
-    Option,
     Pick,
     Settling,
     State,
@@ -58,7 +57,7 @@ from scalerl.curves.priors import Prior
 
 __all__ = [
     "FORMS", "MODEL", "PAPER_MARGIN", "Action", "Answer", "At", "Comparison", "Decision", "Dip", "Fall", "Fit", "Grid",
-    "Kind", "Lack", "Measured", "Option", "Pair", "PaperComparison", "PaperPair", "Pick", "Prior", "Reach",
+    "Kind", "Lack", "Measured", "Pair", "PaperComparison", "PaperPair", "Pick", "Prior", "Reach",
     "Score", "Settling", "Standing", "State", "Target", "Value", "compare", "compare_by_paper", "compute_for", "decide",
     "default_worth", "fit", "linearise", "most_of_gain", "pick", "refit", "reward_at", "score", "smallest_change",
     "tails",

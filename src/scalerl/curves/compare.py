@@ -192,12 +192,12 @@ def compare(
     standings = []
     if chosen is not None:
         for index in chosen.order:
-            each, option = recipes[index], chosen.options[index]
+            each = recipes[index]
             standings.append(
                 Standing(
                     name=each.name,
-                    p_best=option.p_best,
-                    loss=option.loss,
+                    p_best=chosen.p_best[index],
+                    loss=chosen.losses[index],
                     reward=summary(each.value, each.fit.level),
                     uses_best_checkpoint=each.is_past_peak,
                     assumed_spread=each.spread if each.fit.run_sd is None else None,
@@ -362,7 +362,7 @@ def _pair(
         p_ahead=p_above(mine, theirs),
         p_close=float(np.mean(np.abs(mine - theirs) < worth)),
         lead=summary(mine - theirs, level),
-        losses=(chosen.options[0].loss, chosen.options[1].loss),
+        losses=(chosen.losses[0], chosen.losses[1]),
         settling=settling,
         p_higher_ceiling=p_above(tops, np.zeros(len(tops))),
         ceiling_difference=summary(tops, level),

@@ -316,23 +316,16 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One of several recipes."""
-
-    p_best: float
-    loss: float
-    """Expected loss of reward from taking this recipe."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
     """A choice between recipes."""
 
     answer: Answer
-    options: tuple[Option, ...]
-    """In the given order."""
+    p_best: tuple[float, ...]
+    """Probability of each recipe to be the best, in the given order."""
+    losses: tuple[float, ...]
+    """Expected loss of reward from taking each."""
     order: tuple[int, ...]
-    """Indices of the options, sorted by expected loss, smallest first."""
+    """Indices of the recipes, sorted by expected loss, smallest first."""
     chosen: tuple[int, ...]
     """The recipe to take, the recipes that are equally good, or the leader of an open choice."""
     probability: float
@@ -351,7 +344,6 @@ def pick(values: Array, worth: float) -> Pick:
     p_best = (is_best / is_best.sum(axis=0)).mean(axis=1)
     loss = losses.mean(axis=1)
     order = np.argsort(loss, kind="stable")
-    options = tuple(Option(p_best=float(p), loss=float(mean)) for p, mean in zip(p_best, loss, strict=True))
     # The largest number of leading recipes that all lie within the worth of the best.
     close, p_close = [int(order[0])], 0.0
     for candidate in order[1:]:
@@ -368,7 +360,12 @@ def pick(values: Array, worth: float) -> Pick:
         answer = Answer.TAKE if is_sure else Answer.OPEN
         chosen, probability = (leader,), float(p_best[leader])
     return Pick(
-        answer=answer, options=options, order=tuple(order.tolist()), chosen=chosen, probability=float(probability)
+        answer=answer,
+        p_best=tuple(p_best.tolist()),
+        losses=tuple(loss.tolist()),
+        order=tuple(order.tolist()),
+        chosen=chosen,
+        probability=float(probability),
     )
 
 

@@ -182,16 +182,17 @@ def _row(
 ) -> ArmPlan:
     """Return the state of an arm, without a decision."""
     draws = at_target.get(arm.name)
-    option = None if choice is None or draws is None else choice.options[names.index(arm.name)]
-    value = None
-    if draws is not None:
+    p_best, loss, value = float("nan"), float("nan"), None
+    if draws is not None and choice is not None:
+        place = names.index(arm.name)
+        p_best, loss = choice.p_best[place], choice.losses[place]
         low, high = np.quantile(draws, tails(level))
         value = Value(value=float(draws.mean()), low=float(low), high=float(high))
     return ArmPlan(
         name=arm.name,
         spent=arm.spent,
-        p_best=float("nan") if option is None else option.p_best,
-        loss=float("nan") if option is None else option.loss,
+        p_best=p_best,
+        loss=loss,
         reward_at_target=value,
         action="stop",
         reason=Reason.NOT_CHOSEN,

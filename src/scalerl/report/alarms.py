@@ -224,8 +224,9 @@ def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
                 limit=limit,
                 began=float(steps[first]),
                 ended=None if lasts else float(steps[last]),
+                **(signal.explain(recent) if lasts else {}),
             )
-            raised.append(replace(alarm, **signal.explain(recent)) if lasts else alarm)
+            raised.append(alarm)
     return raised
 
 
