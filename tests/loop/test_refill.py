@@ -136,6 +136,8 @@ def test_counts_survive_a_restart():
     again = Refill(most=3, counts=Counter(json.loads(json.dumps(refill.counts))))
     assert [again.replaces(group) for group in equal[2:4]] == [True, False]
     assert again.take_metrics()["batch/replaced_groups"] == 3
+    assert again.counts == {"replaced": 0, "correct": 0, "graded": 0}
+    assert again.counts.keys() == refill.counts.keys(), "a checkpoint has all of them"
     assert again.replaces(equal[4])
 
 

@@ -24,6 +24,10 @@ def teaches_nothing(group: Group, filters: FilterSettings) -> bool:
     return len(values) < 2
 
 
+def no_counts() -> Counter[str]:
+    return Counter(replaced=0, correct=0, graded=0)
+
+
 @dataclass(kw_only=True)
 class Refill:
     """Decides which groups are replaced, and counts what was graded since the last step."""
@@ -33,7 +37,7 @@ class Refill:
     filters: FilterSettings = field(default_factory=FilterSettings)
     own: Mapping[str, FilterSettings] = field(default_factory=dict)
     """The filters of tasks that differ from `filters`."""
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=no_counts)
     """Replaced groups, and correct and graded completions, since the last step."""
 
     def replaces(self, group: Group) -> bool:
@@ -51,6 +55,6 @@ class Refill:
         """
         if not self.most:
             return {}
-        counts, self.counts = self.counts, Counter()
+        counts, self.counts = self.counts, no_counts()
         share = {"rollout/correct_frac": counts["correct"] / counts["graded"]} if counts["graded"] else {}
         return {"batch/replaced_groups": float(counts["replaced"]), **share}
