@@ -67,8 +67,8 @@ def totals(steps: Floats, amounts: Floats) -> Floats:
     """
     known = np.isfinite(steps) & np.isfinite(amounts)
     ordered, last = np.unique(steps[known][::-1], return_index=True)
-    lengths = np.diff(ordered, prepend=min(ordered[0] - 1, 0.0)) if len(ordered) else ordered
-    summed = np.concatenate([[0.0], np.cumsum(lengths * amounts[known][::-1][last])])
+    lengths = np.diff(ordered, prepend=np.minimum(ordered[:1] - 1, 0.0))
+    summed = np.array([0.0, *np.cumsum(lengths * amounts[known][::-1][last])])
     return np.where(np.isnan(steps), np.nan, summed[np.searchsorted(ordered, steps, side="right")])
 
 
@@ -77,16 +77,18 @@ def on_clock(steps: Floats, seconds: Floats) -> Floats:
 
     A clock that begins with the first row gets what the steps before that row took.
     """
-    known = np.flatnonzero(np.isfinite(seconds))
-    gaps = np.diff(seconds[known])
+    known = np.isfinite(seconds)
+    clock = seconds[known]
+    gaps = np.diff(clock)
     usual = np.median(gaps[gaps > 0]) if (gaps > 0).any() else 0.0
     # A clock that falls began anew; by less than a step it was corrected.
-    began = np.where(seconds[known[1:]] < 0.5 * seconds[known[:-1]], seconds[known[1:]], 0.0)
-    spent = np.where(gaps > max(_PAUSE * usual, _MIN_PAUSE_S), usual, np.where(gaps < 0, began, gaps))
+    is_new = clock[1:] < 0.5 * clock[:-1]
+    spent = np.select([gaps > max(_PAUSE * usual, _MIN_PAUSE_S), is_new, gaps < 0], [usual, clock[1:], 0.0], gaps)
     running = np.full(len(seconds), np.nan)
-    running[known] = np.cumsum([*np.maximum(seconds[known[:1]], 0.0), *spent])
-    placed = known[np.isfinite(steps[known])]
-    first, last = (placed[each(steps[placed])] if len(placed) else 0 for each in (np.argmin, np.argmax))
-    if len(placed) and running[known].min() == 0 and steps[last] > steps[first] > 0:
-        running += steps[first] * (running[last] - running[first]) / (steps[last] - steps[first])
+    running[known] = np.cumsum([*np.maximum(clock[:1], 0.0), *spent])
+    placed = np.flatnonzero(known & np.isfinite(steps))
+    if len(placed) and np.nanmin(running) == 0:
+        first, last = placed[np.argmin(steps[placed])], placed[np.argmax(steps[placed])]
+        if steps[last] > steps[first] > 0:
+            running += steps[first] * (running[last] - running[first]) / (steps[last] - steps[first])
     return running

@@ -31,6 +31,11 @@ class Attempts(NamedTuple):
     """Rows at which the run was resumed."""
 
     @property
+    def is_found(self) -> bool:
+        """Whether the run began anew or was resumed."""
+        return bool(self.resumed) or self.number.max() > 0
+
+    @property
     def short(self) -> Mask:
         """The rows of attempts that are too short to count."""
         sizes = np.bincount(self.number)
@@ -43,20 +48,21 @@ def attempts(steps: Floats) -> Attempts:
     A step that repeats is a restart, too, unless most steps have several rows.
     """
     rises = np.diff(steps)
-    is_repeat = (rises == 0) & (2 * (rises == 0).sum() < len(rises))
     gap = float(np.median(rises[rises > 0])) if (rises > 0).any() else 0.0
-    if _is_by_name(steps):
-        return Attempts(np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool), [])
-    run, *parts = np.split(np.arange(len(steps)), np.flatnonzero((rises < 0) | is_repeat) + 1)
+    is_repeat = (rises == 0) & (2 * (rises == 0).sum() < len(rises))
+    breaks = np.flatnonzero((rises < 0) | is_repeat) + 1
+    if len(breaks) > _MAX_FALLS * len(rises) or _is_by_name(steps):
+        breaks = breaks[:0]
+    run, *parts = np.split(np.arange(len(steps)), breaks)
     number, gone, resumed = np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool), list[int]()
-    for part in parts if len(parts) <= _MAX_FALLS * len(rises) else ():
+    for part in parts:
         begin = _begin(steps[run], steps[part], gap)
         if begin is None:
             number[part[0] :] += 1
             run = part
             continue
         lost = run[steps[run] >= begin]
-        resumed += [int(part[0])] if len(lost) else []
+        resumed += part[:1].tolist() if len(lost) else []
         gone[lost] = True
         # A resumed run may evaluate its first step again.
         gone[part] = (steps[part] == steps[run].min()) & (begin < np.inf)
@@ -77,7 +83,7 @@ def _begin(run: Floats, part: Floats, gap: float) -> float | None:
     # Rows between the others, or before them, that were only written late.
     if part.max() < reached and not np.isin(part, run).any():
         return np.inf
-    if begin <= first and (then <= second or then > reached + gap):
+    if begin <= first and then <= second:
         return None
     # One step alone was evaluated again, and one row that was written late does not change how the run goes on.
     if np.isnan(then) or (first < begin < reached and then - reached == gap):

@@ -5,74 +5,60 @@ words as one underscore: `timing_s/step`, `Timing_s Step` and `timing_s_step` ar
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Literal
 
-ROLES: dict[str, tuple[str, ...]] = {
-    "step": (
-        *("step", "global_step", "train_global_step", "trainer_global_step", "training_global_step", "progress_step"),
-        *("train_step", "training_step", "trainer_step", "optimizer_step", "steps", "global_steps", "current_steps"),
-        *("iteration", "iter", "it", "update", "iterations", "updates", "train_iteration", "training_iteration"),
-        *("grpo_step", "rl_step", "global_step_max_steps", "checkpoint", "ckpt", "rollout_step"),
-        # RLlib, Stable-Baselines3, Baselines, Spinning Up, frames of games
-        *("timesteps_total", "timesteps", "time_total_timesteps", "total_timesteps", "time_iterations"),
-        *("misc_total_timesteps", "total_env_interacts", "env_steps", "num_env_steps", "total_env_steps"),
-        *("env_step", "agent_steps", "num_steps", "samples", "games"),
-        *("frame", "frames"),
-        # wandb's own counts rows and never falls, the trainer's does when a run is resumed.
-        "_step",
-    ),
-    "coarse": ("episode", "episodes", "epoch", "episode_num"),
-    "gpu_hours": ("gpu_hours", "gpuhours", "compute_gpu_hours", "train_gpu_hours", "perf_gpu_hours"),
-    "flops": (
-        *("flops", "compute_flops", "total_flops", "train_flops", "training_flops", "compute", "total_flos"),
-        "train_total_flos",
-    ),
-    "tokens": (
-        *("tokens", "total_tokens", "num_tokens", "tokens_seen", "num_input_tokens_seen", "progress_total_tokens"),
-        *("train_num_tokens", "train_total_tokens", "train_num_input_tokens_seen", "train_tokens"),
-    ),
-    "tokens_per_step": ("perf_total_num_tokens", "progress_tokens", "tokens_per_step", "step_tokens"),
-    "cost": ("cost", "cost_usd", "total_cost", "total_cost_usd", "dollars", "usd"),
-    "hours": (
-        *("hours", "train_hours", "wall_hours", "elapsed_hours", "runtime_hours", "time_hours", "wall_time_hours"),
-        *("elapsed_time_hours", "relative_time_hours", "time_elapsed_hours", "wall_clock_hours", "total_time_hours"),
-        *("training_time_hours", "training_hours", "total_hours", "duration_hours", "walltime_hours"),
-    ),
-    "seconds_per_step": (
-        *("time_total", "time_step", "time_step_s", "timing_step", "timing_s_step", "step_time", "train_step_time"),
-        *("perf_time_per_step", "perf_step_time", "time_step_time", "timing_total", "time_per_step", "step_time_s"),
-        *("total_step_time", "step_seconds", "iteration_time", "t_step"),
-    ),
-    "rollout_seconds": (
-        "t_rollout",
-        "rollout_time",
-        "time_rollout",
-        "timing_s_gen",
-        "generation_time",
-        "time_generate",
-    ),
-    "train_seconds": ("t_train", "train_time", "time_train", "timing_s_update_actor", "training_time", "update_time"),
-    "elapsed": (
-        *("elapsed_s", "relative_time_process", "relative_time_wall", "_runtime", "runtime", "elapsed", "elapsed_time"),
-        *("time_time_elapsed", "time_elapsed", "elapsed_seconds", "wall_clock_s"),
-    ),
-    "wall_clock": ("wall_time", "_timestamp", "timestamp", "datetime", "date_time", "time", "created_at"),
-    "date": ("date", "day"),
-    "num_samples": ("eval_num_samples", "num_eval_samples", "num_samples"),
-    "seed": ("seed", "random_seed", "train_seed"),
-    "run": (
-        *("run", "run_name", "run_id", "run_uuid", "run_hash", "experiment", "experiment_name", "exp_name"),
-        *("trial", "trial_id", "trial_name"),
-    ),
-    "arm": ("recipe", "arm", "model", "config", "method", "variant", "algorithm", "algo"),
-    "set": ("benchmark", "evaluation_set", "eval_set", "dataset", "test_set", "suite", "set"),
-    "split": ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event"),
+_NAMES = {
+    # wandb's own _step counts rows and never falls; the trainer's falls when a run is resumed, and comes first.
+    "step": """
+        step global_step train_global_step trainer_global_step training_global_step progress_step train_step
+        training_step trainer_step optimizer_step steps global_steps current_steps iteration iter it update
+        iterations updates train_iteration training_iteration grpo_step rl_step global_step_max_steps checkpoint
+        ckpt rollout_step timesteps_total timesteps time_total_timesteps total_timesteps time_iterations
+        misc_total_timesteps total_env_interacts env_steps num_env_steps total_env_steps env_step agent_steps
+        num_steps samples games frame frames _step
+    """,
+    "coarse": "episode episodes epoch episode_num",
+    "gpu_hours": "gpu_hours gpuhours compute_gpu_hours train_gpu_hours perf_gpu_hours",
+    "flops": "flops compute_flops total_flops train_flops training_flops compute total_flos train_total_flos",
+    "tokens": """
+        tokens total_tokens num_tokens tokens_seen num_input_tokens_seen progress_total_tokens train_num_tokens
+        train_total_tokens train_num_input_tokens_seen train_tokens
+    """,
+    "tokens_per_step": "perf_total_num_tokens progress_tokens tokens_per_step step_tokens",
+    "cost": "cost cost_usd total_cost total_cost_usd dollars usd",
+    "hours": """
+        hours train_hours wall_hours elapsed_hours runtime_hours time_hours wall_time_hours elapsed_time_hours
+        relative_time_hours time_elapsed_hours wall_clock_hours total_time_hours training_time_hours
+        training_hours total_hours duration_hours walltime_hours
+    """,
+    "seconds_per_step": """
+        time_total time_step time_step_s timing_step timing_s_step step_time train_step_time perf_time_per_step
+        perf_step_time time_step_time timing_total time_per_step step_time_s total_step_time step_seconds
+        iteration_time t_step
+    """,
+    "rollout_seconds": "t_rollout rollout_time time_rollout timing_s_gen generation_time time_generate",
+    "train_seconds": "t_train train_time time_train timing_s_update_actor training_time update_time",
+    "elapsed": """
+        elapsed_s relative_time_process relative_time_wall _runtime runtime elapsed elapsed_time
+        time_time_elapsed time_elapsed elapsed_seconds wall_clock_s
+    """,
+    "wall_clock": "wall_time _timestamp timestamp datetime date_time time created_at",
+    "date": "date day",
+    "num_samples": "eval_num_samples num_eval_samples num_samples",
+    "seed": "seed random_seed train_seed",
+    "run": """
+        run run_name run_id run_uuid run_hash experiment experiment_name exp_name trial trial_id trial_name
+    """,
+    "arm": "recipe arm model config method variant algorithm algo",
+    "set": "benchmark evaluation_set eval_set dataset test_set suite set",
+    "split": "split phase mode stage subset set type kind event",
     # A table with one metric per row.
-    "metric": ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable"),
-    "value": ("value", "values", "metric_value", "metricvalue"),
+    "metric": "tag metric metric_name metricname metric_key key name variable",
+    "value": "value values metric_value metricvalue",
 }
+ROLES = {role: tuple(names.split()) for role, names in _NAMES.items()}
 """What a column is for, and the names that say so, in the order in which they are tried."""
 
 AXES = ("gpu_hours", "flops", "tokens", "hours", "step")
@@ -89,14 +75,35 @@ _RATES = (
     r"rewards?|rews?|returns?",
     r"scores?|pass@\d+",
 )
+# The last ones in short, as the bar of OpenRLHF and the Monitor of Stable-Baselines3 write them.
 _TRAINING = (
-    *("episode_reward", "reward_mean", "reward", "mean_reward", "train_reward", "train_reward_mean", "reward_all_mean"),
-    *("env_all_reward_total", "critic_score_mean", "critic_rewards_mean", "objective_scores", "avg_reward"),
-    *("rollout_raw_reward", "rollout_ep_rew_mean", "ep_rew_mean", "ep_rewmean", "eprewmean", "average_ep_ret", "value"),
-    # in short, as the bar of OpenRLHF and the Monitor of Stable-Baselines3 write them
-    *("rew", "rew_mean", "mean_rew", "rm", "ret", "r_mean", "r"),
+    "episode_reward",
+    "reward_mean",
+    "reward",
+    "mean_reward",
+    "train_reward",
+    "train_reward_mean",
+    "reward_all_mean",
+    "env_all_reward_total",
+    "critic_score_mean",
+    "critic_rewards_mean",
+    "objective_scores",
+    "avg_reward",
+    "rollout_raw_reward",
+    "rollout_ep_rew_mean",
+    "ep_rew_mean",
+    "ep_rewmean",
+    "eprewmean",
+    "average_ep_ret",
+    "value",
+    "rew",
+    "rew_mean",
+    "mean_rew",
+    "rm",
+    "ret",
+    "r_mean",
+    "r",
 )
-
 
 # 'Steps (k)' and 'tokens (B)' of spreadsheets; 'runtime (h)' is not the runtime in seconds.
 _UNIT = re.compile(r"\s?\(([kKMBT%])\)$|(?<=[hH]ours)\s?\(h(?:ours)?\)$")
@@ -111,52 +118,15 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _HOURS = re.compile(r"\s?\(h(?:ours)?\)$")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
-
-def _words(words: str) -> re.Pattern[str]:
-    """Return a pattern of words that stand between the separators of a plain name."""
-    return re.compile(rf"(?:^|_)(?:{words})(?:[_@]|$)")
-
-
-_EVALUATION = _words(r"evals?|evaluation|val|valid|validation|test|held_?out")
 # val/ has statistics of the value function, too: there only the names of benchmarks tell.
 _BARE_EVALUATION = re.compile(r"(?:eval|test|validation)/[^/]+", re.IGNORECASE)
-_CLOSENESS = tuple(map(_words, _RATES))
 _PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})(?:_pct|_percent)?")
-_NAMED_RATE = _words("|".join((*_RATES[:3], "percent", "pct")))
-_SCORE = _words("scores?")
-# TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
-# the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8, SkyRL's pass_at_8).
-_PART = re.compile(
-    r"(?:^|_)(?:rewards_\w+_mean$|(?:format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected"
-    r"|(?:pass|acc)(?:@|_at_)(?:[2-9]|\d\d+))(?:@\d+)?(?:_|$))"
-)
-_FORMAT = _words("format|formatting")
-_WHOLE = _words("total|overall|sum")
-_AVERAGE = _words("avg|average|mean|macro|all|overall")
-_SPREAD = _words(
-    r"std|stdev|stderr|sem|sd|se|var|variance|min|max|median|mean|avg|average|ci|lo|hi|low|high|lower|upper|p\d\d"
-)
-_LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
-_LOWER += r"|toxic\w*|harmful\w*|violations?|hallucinat\w*"
-_LOWER_IS_BETTER = _words(_LOWER)
-_NEVER = _words(
-    rf"{_LOWER}|"
-    r"std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
-    r"|count|num|zero|tokens?|steps?|epoch|lr|clip\w*|\w*frac|ratio|norm|grad|hash|advantages?|per|truncated"
-    r"|fps|sps|learning|weight|scale|coef|threshold|target"
-)
-_BOUND = _words(r"low|lower|high|upper|ci|lo|hi|value|values|p\d\d|q\d\d?|sd|se")
-# What a word of a name may say about a measurement.
-_SAID = (_NEVER, _BOUND, _PART, _FORMAT, _WHOLE, _AVERAGE, _EVALUATION, *_CLOSENESS)
 _BENCHMARK = re.compile(
     r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
     r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa)[\w@]*"
 )
 _TRAINING_WORD = re.compile(r"train\w*", re.IGNORECASE)
 _EVALUATION_WORD = re.compile(r"(?:eval|val|valid|test)\w*", re.IGNORECASE)
-
-# The words of a name that are compared with those of other names.
-_MAX_WORDS = 12
 
 RewardKind = Literal["evaluation", "rate", "training"]
 REWARD_KINDS: tuple[RewardKind, ...] = ("evaluation", "rate", "training")
@@ -180,22 +150,16 @@ def without_unit(column: str) -> tuple[str, float]:
     Times are counted in seconds, or in hours where only their name in hours has a role: time (min) is time_hours.
     """
     unit, clock = _UNIT.search(column), _TIME.search(column)
-    factor = FACTORS.get(unit[1] or "", 1.0) if unit else 1.0
-    if unit and factor > 1:
-        return column[: unit.start()], factor
+    if unit and unit[1] in FACTORS:
+        return column[: unit.start()], FACTORS[unit[1]]
     if clock and not has_role(column, "hours", "gpu_hours", *CLOCKS):
         name, written = column[: clock.start()], (clock[1] or clock[2]).lower()
         seconds = _SECONDS["ms" if written.startswith(("ms", "milli")) else written[0]]
-        in_hours = has_role(f"{name}_hours", "hours", "gpu_hours")
-        is_per_step = has_role(name, *CLOCKS)
-        if in_hours or is_per_step:
-            return (name, seconds) if is_per_step else (f"{name}_hours", seconds / 3600)
+        if has_role(name, *CLOCKS):
+            return name, seconds
+        if has_role(f"{name}_hours", "hours", "gpu_hours"):
+            return f"{name}_hours", seconds / 3600
     return column, 1.0
-
-
-def is_amount(column: str) -> bool:
-    """Return whether the name of a column says that it holds numbers: 7B is many tokens, and the name of a model."""
-    return has_role(column, *AXES, "coarse", "tokens_per_step", "cost", "num_samples") or is_measured(column)
 
 
 def with_role(columns: Iterable[str], *roles: str) -> list[str]:
@@ -208,59 +172,72 @@ def has_role(column: str, *roles: str) -> bool:
     return any(plain(column) in ROLES[role] for role in roles)
 
 
-def is_rate(column: str) -> bool:
-    """Return whether a column is named as a rate, which lies in [0, 1] or is per cent; a reward may be any sum."""
-    return _NAMED_RATE.search(plain(column)) is not None
+# What a name tells
 
 
-def is_score(column: str) -> bool:
-    return _SCORE.search(plain(column)) is not None
+def _tells(words: str) -> Callable[[str], bool]:
+    """Return whether one of these words stands between the separators of a name."""
+    pattern = re.compile(rf"(?:^|_)(?:{words})(?:[_@]|$)")
+    return lambda name: pattern.search(plain(name)) is not None
 
 
-def is_part(column: str) -> bool:
-    """Return whether a column is a part of a reward, or was chosen from several answers, as pass@16 is."""
-    return _PART.search(plain(column)) is not None
+_LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
+_LOWER += r"|toxic\w*|harmful\w*|violations?|hallucinat\w*"
+is_lower_better = _tells(_LOWER)
+is_evaluation = _tells(r"evals?|evaluation|val|valid|validation|test|held_?out")
+is_rate = _tells("|".join((*_RATES[:3], "percent", "pct")))
+"""A rate lies in [0, 1] or is per cent; a reward may be any sum."""
+is_score = _tells("scores?")
+# TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
+# the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8, SkyRL's pass_at_8).
+is_part = _tells(
+    r"rewards_\w+_mean$|(?:format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected"
+    r"|(?:pass|acc)(?:@|_at_)(?:[2-9]|\d\d+))(?:@\d+)?"
+)
+"""A part of a reward, or what was chosen from several answers, as pass@16 is."""
+is_spread = _tells(
+    r"std|stdev|stderr|sem|sd|se|var|variance|min|max|median|mean|avg|average|ci|lo|hi|low|high|lower|upper|p\d\d"
+)
+"""How values are spread, or a mean of others: std, max, mean."""
+_is_format = _tells("format|formatting")
+_is_total = _tells("total|overall|sum")
+_is_mean = _tells("avg|average|mean|macro|all|overall")
+_is_bound = _tells(r"low|lower|high|upper|ci|lo|hi|value|values|p\d\d|q\d\d?|sd|se")
+_is_no_reward = _tells(
+    rf"{_LOWER}|"
+    r"std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
+    r"|count|num|zero|tokens?|steps?|epoch|lr|clip\w*|\w*frac|ratio|norm|grad|hash|advantages?|per|truncated"
+    r"|fps|sps|learning|weight|scale|coef|threshold|target"
+)
+_CLOSENESS = tuple(map(_tells, _RATES))
+_KINDS_OF_REWARD = (_is_bound, is_part, _is_format, _is_total, _is_mean, is_evaluation, *_CLOSENESS)
 
 
-def is_evaluation(column: str) -> bool:
-    return _EVALUATION.search(plain(column)) is not None
+def is_kind_of_reward(word: str) -> bool:
+    """Return whether a word says which reward, or which part or mean of it, as total and format do."""
+    return any(tells(word) for tells in _KINDS_OF_REWARD)
 
 
 def is_measured(column: str) -> bool:
     """Return whether a column is named after something that trainers measure; another may be named after a run."""
     is_counted = has_role(column, "gpu_hours", "flops", "tokens", "coarse", "seed")
-    return is_counted or _NEVER.search(plain(column)) is not None or any(_closeness(plain(column)))
+    return is_counted or _is_no_reward(column) or any(_closeness(column))
 
 
-def is_lower_better(column: str) -> bool:
-    return _LOWER_IS_BETTER.search(plain(column)) is not None
+def is_amount(column: str) -> bool:
+    """Return whether the name of a column says that it holds numbers: 7B is many tokens, and the name of a model."""
+    return has_role(column, *AXES, "coarse", "tokens_per_step", "cost", "num_samples") or is_measured(column)
 
 
 def is_average(name: str) -> bool:
     """Return whether a name says nothing but that it is a mean."""
-    return all(map(_AVERAGE.search, plain(name).split("_")))
-
-
-def is_spread(word: str) -> bool:
-    """Return whether a word says how values are spread, or is a mean of others: std, max, mean."""
-    return _SPREAD.search(word.lower()) is not None
+    return all(map(_is_mean, plain(name).split("_")))
 
 
 def is_statistic(name: str) -> bool:
     """Return whether every word of a name says what is measured, and how: `eval_acc_max`; none is left for a run."""
-    return (
-        all(
-            is_training_word(word) or is_benchmark(word) or any(pattern.search(word) for pattern in _SAID)
-            for word in plain(name).split("_")
-            if not word.isdigit()
-        )
-        and not name.isdigit()
-    )
-
-
-def is_kind_of_reward(word: str) -> bool:
-    """Return whether a word says which reward, or which part or mean of it, as total and format do."""
-    return any(pattern.search(word.lower()) for pattern in _SAID[1:])
+    tells = (is_training_word, is_benchmark, _is_no_reward, *_KINDS_OF_REWARD, str.isdigit)
+    return not name.isdigit() and all(any(each(word) for each in tells) for word in plain(name).split("_"))
 
 
 def is_training_word(word: str) -> bool:
@@ -274,58 +251,32 @@ def is_benchmark(column: str) -> bool:
 
 def are_splits(words: Iterable[str]) -> bool:
     """Return whether words name training and its evaluations, and not runs."""
-    return all(_TRAINING_WORD.fullmatch(word) or _EVALUATION_WORD.fullmatch(word) for word in words)
+    return all(is_training_word(word) or _EVALUATION_WORD.fullmatch(word) for word in words)
 
 
 def _closeness(name: str) -> list[bool]:
-    return [pattern.search(name) is not None for pattern in _CLOSENESS]
+    return [tells(name) for tells in _CLOSENESS]
 
 
 @lru_cache(maxsize=8192)
 def reward_rank(column: str) -> Rank | None:
     """Return how much a column is named like a reward; None where it is not."""
     name = plain(column)
-    if _NEVER.search(name):
+    if _is_no_reward(name):
         return None
-    if not any(close := _closeness(name)):
+    close = _closeness(name)
+    training = (2, 0, _TRAINING.index(name)) if name in _TRAINING else None
+    if not any(close):
         is_bare = _BARE_EVALUATION.fullmatch(column.strip()) or (name[:4] == "val_" and is_benchmark(name[4:]))
-        bare = (*BARE, int(not _AVERAGE.search(name))) if is_bare else None
-        return bare or ((2, 0, _TRAINING.index(name)) if name in _TRAINING else None)
-    part = int(is_part(name)) + int(_FORMAT.search(name) is not None)
-    if part < 2 and (_EVALUATION.search(name) or (is_benchmark(name) and close.index(True) < len(_RATES) - 2)):
+        return (*BARE, int(not _is_mean(name))) if is_bare else training
+    part = int(is_part(name)) + int(_is_format(name))
+    if part < 2 and (is_evaluation(name) or (is_benchmark(name) and close.index(True) < len(_RATES) - 2)):
         return 0, part, close.index(True)
     if _PLAIN_RATE.fullmatch(name):
         return 1, 0, 0
-    return (2, 0, _TRAINING.index(name)) if name in _TRAINING else (2, 1 + part, int(not _WHOLE.search(name)))
+    return training or (2, 1 + part, int(not _is_total(name)))
 
 
-def parts_of_wholes(columns: Iterable[str]) -> set[str]:
-    """Return the columns of which another one is the whole: eval/math/acc beside eval/all/acc.
-
-    A whole has a word for it where a part has the name of what it is a part of.
-    """
-    names = {column: tuple(plain(column).split("_")[:_MAX_WORDS]) for column in columns}
-    spans = {column: [(at, end) for at in range(len(words)) for end in range(at + 1, len(words) + 1)]
-             for column, words in names.items()}  # fmt: skip
-    wholes = {
-        (words[:at], words[end:])
-        for column, words in names.items()
-        for at, end in spans[column]
-        if end - at == 1 < len(words) and _is_whole(words[at])
-    }
-    return {
-        column
-        for column, words in names.items()
-        for at, end in spans[column]
-        if (words[:at], words[end:]) in wholes and not _says_more(words[at:end])
-    }
-
-
-def _is_whole(word: str) -> bool:
-    return _AVERAGE.search(word) is not None or _WHOLE.search(word) is not None
-
-
-def _says_more(words: tuple[str, ...]) -> bool:
-    """Return whether words name a whole, an evaluation or a rate themselves."""
-    name = "_".join(words)
-    return any(map(_is_whole, words)) or _EVALUATION.search(name) is not None or any(_closeness(name))
+def is_whole(name: str) -> bool:
+    """Return whether a name has a word for the whole, where that of a part says what it is a part of: eval/all/acc."""
+    return _is_mean(name) or _is_total(name)

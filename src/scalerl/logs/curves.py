@@ -70,8 +70,7 @@ def _check_selected(plans: list[Plan], runs: list[LoggedRun], selection: Selecti
     conditions = [] if runs else [("where", each) for each in (*selection.where, *selection.where_not)]
     if selection.holdout and not any(run.points.numbers("held").any() for run in runs):
         conditions = [("holdout", selection.holdout)]
-    if conditions and plans:
-        name, (column, value) = conditions[0]
+    for name, (column, value) in conditions if plans else ():
         words = {word for plan in plans for word in plan.frame.words(column) if word}
         place = listed([str(plan.path) for plan in plans])
         raise InputError(
@@ -101,7 +100,7 @@ def main_axis(runs: list[LoggedRun]) -> str:
     axes = [axis for axis in AXES if all(_is_counted(run, axis) and can_be_main(run.points, axis) for run in runs)]
     plan = runs[0].plan
     is_ours_alone = plan.is_ours and all(run.plan is plan and "arm" not in run.key for run in runs)
-    is_unfair = any(map(_shares_hours, runs)) or (is_ours_alone and _is_uneven(plan.frame))
+    is_unfair = any(map(_shares_hours, runs)) or (is_ours_alone and disagreement_in(plan.frame) > UNEVEN_TIME)
     return "flops" if is_unfair and "flops" in axes else (*axes, "")[0]
 
 
@@ -114,18 +113,12 @@ def _shares_hours(run: LoggedRun) -> bool:
     return any(each.kind == "shared_hours" for each in run.plan.facts)
 
 
-def _is_uneven(frame: Frame) -> bool:
-    """Return whether the time per FLOP changed."""
-    return disagreement_in(frame) > UNEVEN_TIME
-
-
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
     """Return all curves in shares if some are in shares and some in per cent; a given start is a share then."""
     if not {"1", "100"} <= {series.y_scale for series in built if not series.problem}:
         return built
     given = {"start": selection.start} if isinstance(selection.start, float | int) else {}
-    shares = [in_shares(series) if series.y_scale == "100" else series for series in built]
-    return [series if series.start is None else replace(series, **given) for series in shares]
+    return [replace(in_shares(series), **given) if series.y_scale == "100" else series for series in built]
 
 
 # One curve
@@ -246,12 +239,9 @@ def _averaged(points: Frame) -> tuple[Frame, tuple[Fact, ...]]:
     rewards, sizes = points.numbers("y"), np.bincount(steps)
     if np.median(sizes) < (2 if is_right_or_wrong(rewards) else _MANY_ROWS):
         return points, ()
-    means = {
-        name: np.bincount(steps, weights=cells) / sizes
-        for name, cells in points.columns.items()
-        if cells.dtype == np.float64
-    }
-    if {*rewards.tolist()} == {0.0, 1.0} and not points.known("num_samples").any():
+    means = {name: np.bincount(steps, weights=points.numbers(name)) / sizes
+             for name in points.columns if not points.is_words(name)}  # fmt: skip
+    if {*rewards.tolist()} == {0.0, 1.0}:
         means["num_samples"] = sizes.astype(np.float64)
     firsts = points.take(np.unique(steps, return_index=True)[1])
     return firsts.having(means), (fact("answers_averaged", num=len(points), per_step=float(np.median(sizes))),)

@@ -4,7 +4,6 @@ Rows of several runs lie at the same steps, or jump from one reward to another. 
 is one of runs. A table in which every row has labels of its own is one of results, and has no history.
 """
 
-import itertools
 import math
 import re
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 
 from scalerl.logs.amounts import seconds_since_1970
 from scalerl.logs.columns import AXES, has_role, reward_rank, with_role
-from scalerl.logs.frame import Floats, Frame, Names, Rows, listed, members
+from scalerl.logs.frame import Floats, Frame, Names, Rows, Words, listed, members
 from scalerl.logs.names import FILE
 from scalerl.logs.plan import Choice, Plan
 from scalerl.logs.selection import Selection
@@ -42,29 +41,35 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     `others`. Where the user says what a curve is, evaluation sets stay apart.
     """
     frame, options = plan.frame.take(plan.frame.known(plan["y"])), plan.options
-    known = with_role(frame.columns, "run", "set", "seed", "arm")
-    names = [*(name for name in frame.columns if frame.is_words(name) and name not in known), *known]
-    names = [name for name in names if name not in (*options.columns, FILE) and _separates(frame, name)]
     progress, rewards = plan.progress(frame), frame.numbers(plan["y"])
-    if is_right_or_wrong(rewards) or _has_texts(frame):  # single answers: their problems are not curves
-        names = [name for name in names if name in known]
-    arms = [name for name in names if has_role(name, "arm") and not options.by]
-    chosen = [name for name in names if name not in arms and (has_role(name, "set", "seed") or not options.by)]
+    known = with_role(frame.columns, *(("set", "seed") if options.by else ("run", "set", "seed", "arm")))
+    # Of single answers, the words are their problems.
+    are_answers = options.by or is_right_or_wrong(rewards) or _has_texts(frame)
+    unknown = [] if are_answers else [name for name in frame.columns if frame.is_words(name) and name not in known]
+    names = [name for name in (*unknown, *known) if name not in (*options.columns, FILE) and _separates(frame, name)]
+    arms = [name for name in names if has_role(name, "arm")]
     base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
 
-    def disorder(labels: Names) -> Disorder:
-        return _disorder(frame.groups(labels), progress, rewards)
+    def groups(labels: Names) -> Rows:
+        return frame.groups([*base, *labels])
 
-    before, after = disorder(base), disorder([*base, *chosen])
+    def disorder(labels: Names) -> Disorder:
+        return _disorder(groups(labels), progress, rewards)
+
+    chosen = [name for name in names if name not in arms]
+    before, after = disorder([]), disorder(chosen)
+    is_explained = 2 * after.repeats <= before.repeats if before.repeats else 2 * after.jump <= before.jump > 0
     kept = [name for name in chosen if has_role(name, "run", "seed") and _overlap(frame.groups([name]), progress)]
-    is_plain = frame.num_groups([*base, *chosen]) <= min(_MAX_GROUPS, len(frame) / 2)
-    chosen = chosen if is_plain and after.explains(before) else kept
+    if not is_explained or len({*groups(chosen)}) > min(_MAX_GROUPS, len(frame) / 2):
+        chosen = kept
     for name in tuple(chosen):
         fewer = [other for other in chosen if other != name]
-        is_split = name in kept and frame.num_groups([*base, *fewer]) < frame.num_groups([*base, *chosen])
-        chosen = chosen if is_split or not disorder([*base, *fewer]).is_as_good_as(after) else fewer
-    left = _disorder(frame.groups([*base, *chosen]), progress, rewards)
-    chosen += _setting(frame, [*base, *chosen], progress, options) if left.repeats and not options.by else []
+        is_split = name in kept and len({*groups(fewer)}) < len({*groups(chosen)})
+        left = disorder(fewer)
+        is_needless = left.repeats <= after.repeats and left.jump <= _SAME_JUMP * after.jump
+        chosen = fewer if is_needless and not is_split else chosen
+    if disorder(chosen).repeats and not options.by:
+        chosen += _setting(frame, [*base, *chosen], progress, options)
     repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
     apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
     return Choice([*(options.by or (FILE,)), *apart], others=[options.seed] if options.seed else repeats)
@@ -79,10 +84,8 @@ def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) 
     for name in frame.columns:
         values = np.unique(frame.numbers(name))
         is_few = 1 < len(values) <= _MAX_SETTINGS and np.isfinite(values).all() and not (np.diff(values) == 1).all()
-        is_setting = is_few and not has_role(name, "step", "coarse", *AXES) and reward_rank(name) is None
-        if not (is_setting and name not in options.columns and _separates(frame, name)):
-            continue
-        if placed.num_groups([*labels, name, ""]) == len(frame):
+        is_other = reward_rank(name) or has_role(name, "step", "coarse", *AXES) or name in options.columns
+        if is_few and not is_other and _separates(frame, name) and placed.num_groups([*labels, name, ""]) == len(frame):
             return [name]
     return []
 
@@ -114,13 +117,6 @@ class Disorder(NamedTuple):
     jump: float
     """How far the reward goes from one step of a group to the next, on average."""
 
-    def explains(self, before: "Disorder") -> bool:
-        """Return whether half of the disorder is gone."""
-        return 2 * self.repeats <= before.repeats if before.repeats else 2 * self.jump <= before.jump > 0
-
-    def is_as_good_as(self, other: "Disorder") -> bool:
-        return self.repeats <= other.repeats and (self.repeats > 0 or self.jump <= _SAME_JUMP * other.jump)
-
 
 def _disorder(groups: Rows, progress: Floats, rewards: Floats) -> Disorder:
     order = np.lexsort((rewards, progress, groups))
@@ -132,22 +128,18 @@ def _disorder(groups: Rows, progress: Floats, rewards: Floats) -> Disorder:
 
 def _overlap(groups: Rows, progress: Floats) -> bool:
     """Return whether two groups share more than half of the steps that the shorter one spans."""
-    spans = sorted((np.nanmin(part), np.nanmax(part)) for rows in members(groups)
-                   if np.isfinite(part := progress[rows]).any())  # fmt: skip
-    shared = [
-        min(end, later_end) - later
-        for (begin, end), (later, later_end) in itertools.pairwise(spans)
-        if 2 * (min(end, later_end) - later) > min(end - begin, later_end - later)
-    ]
-    return bool(shared)
+    known = [part[np.isfinite(part)] for part in (progress[rows] for rows in members(groups))]
+    spans = np.array(sorted((part.min(), part.max()) for part in known if len(part))).reshape(-1, 2)
+    lengths, shared = spans[:, 1] - spans[:, 0], spans[:-1, 1] - spans[1:, 0]
+    return bool((2 * shared > np.minimum(lengths[:-1], lengths[1:])).any())
 
 
 def arm_and_set(plan: Plan) -> Choice | None:
     """Choose the arm of a study's run, or else its file, and the evaluation set; seeds are runs of one curve."""
     options = plan.options
     apart = [name for name in ("arm", "set") if name in plan.frame and name not in options.columns]
-    files, seeds = ([], ["seed"]) if "arm" in apart and "seed" in plan.frame else ([FILE], [])
-    return Choice([*(options.by or files), *apart], others=[options.seed] if options.seed else seeds)
+    seed = options.seed or ("seed" if "arm" in apart else "")
+    return Choice([*(options.by or ([] if "arm" in apart else [FILE])), *apart], others=[seed] if seed else [])
 
 
 # Tables of results
@@ -160,64 +152,54 @@ def finished_runs(plan: Plan) -> str:
     seeds at a step that others have too, or there are settings, values that come back, and no step at all.
     """
     frame = plan.frame.take(plan.frame.known(plan["y"]))
-    if len(frame) >= _MIN_RUNS and (label := _index_of_runs(plan, frame) or _name_of_runs(plan, frame)):
-        return label
+    if len(frame) < _MIN_RUNS:
+        return ""
     is_counted = any(fact.kind == "rows_counted" for fact in plan.facts)
     progress = np.full(len(frame), np.nan) if is_counted else plan.progress(frame)
-    if len(frame) < _MIN_RUNS or (np.diff(progress) > 0).all():
-        return ""
-    named = with_role(frame.columns, "run", "arm", "metric")
+    is_history = (np.diff(progress) > 0).all()
     words = [name for name in word_columns(frame) if name not in (plan["y"], FILE) and (frame.words(name) != "").all()]
-    labels = [*dict.fromkeys([*named, *words, *with_role(frame.columns, "seed")])]
-    if own := [name for name in named if frame.num_groups([name]) == len(frame)]:
-        return own[0]
+    named = with_role(frame.columns, "run", "arm", *(() if is_history else ("metric",)))
+    first = [] if plan["step"] in frame else [name for name in frame.columns if name != FILE][:1]
+    for name in dict.fromkeys([*named, *first]):
+        is_told = name in words and _are_names(frame.words(name), name in named)
+        if (is_told or (name in named and not is_history)) and frame.num_groups([name]) == len(frame):
+            return name
+    if index := _index_of_runs(plan, frame, words):
+        return index
     known = progress[np.isfinite(progress)]
+    labels = [*dict.fromkeys([*named, *words, *with_role(frame.columns, "seed")])]
     if not labels:
         is_unordered = not plan["step"] and 4 * (np.diff(known) < 0).sum() >= len(frame)
         return listed(_settings(plan, frame)) if is_unordered else ""
     are_crossed = len(labels) > 1 and all(frame.num_groups([name]) < len(frame) for name in labels)
     is_repeated = len({*known.tolist()}) < len(known) if len(known) else are_crossed
     # The answers of each step come in the order of steps.
-    are_answers = len(known) and (np.diff(known) >= 0).all() and known[0] < known[-1]
+    are_answers = len(known) and (np.diff(known) >= 0).all()
     return listed(labels) if is_repeated and not are_answers and frame.num_groups(labels) == len(frame) else ""
 
 
-def _index_of_runs(plan: Plan, frame: Frame) -> str:
+def _are_names(words: Words, is_named: bool) -> bool:
+    """Return whether words name runs; the names of checkpoints differ in a number that rises, and in nothing else."""
+    texts = [_NUMBERS.sub("", word) for word in words]
+    num_plain = sum(text == word for text, word in zip(texts, words, strict=True))
+    return len({*texts}) > 1 and (is_named or 2 * num_plain > len(texts))
+
+
+def _index_of_runs(plan: Plan, frame: Frame, words: Names) -> str:
     """Return a column that numbers the rows, if each is a run: it is named so, or a row has a beginning and an end.
 
     Another index is that of runs if each row has a word and a setting that comes back to what it was.
     """
-    numbers = {
-        name: np.sort(plan.frame.numbers(name)) for name in frame.columns if not has_role(name, "step", "coarse")
-    }
-    numbering = [name for name, each in numbers.items() if each[0] in (0, 1) and (np.diff(each) == 1).all()]
+    if plan["step"] in frame and plan.roles["step"].rule == "named_step":
+        return ""
     clocks = [name for name in frame.columns if np.isfinite(seconds_since_1970(frame.columns[name])).all()]
-    is_named = plan["step"] in frame and plan.roles["step"].rule == "named_step"
-    for name in numbering if not is_named else ():
-        words = [other for other in word_columns(frame) if other not in (FILE, *clocks)]
-        comes_back = any(
-            np.count_nonzero(np.diff(frame.numbers(each))) >= 2 * frame.num_groups([each])
-            for each in _settings(plan, frame)
-        )
-        is_described = name == plan["step"] and any((frame.words(word) != "").all() for word in words) and comes_back
-        if has_role(name, "run") or len(clocks) > 1 or is_described:
-            return name
-    return ""
-
-
-def _name_of_runs(plan: Plan, frame: Frame) -> str:
-    """Return a column with a name of its own in each row: that of runs or arms, or the first one where no step is.
-
-    The names of checkpoints differ in a number that rises, and in nothing else.
-    """
-    has_step = plan["step"] in frame
-    named = with_role(frame.columns, "run", "arm", *(() if has_step else ("metric",)))
-    first = [name for name in frame.columns if name != FILE][: 0 if has_step else 1]
-    for name in [each for each in dict.fromkeys([*named, *first]) if each in word_columns(frame)]:
-        words = frame.words(name)
-        texts = {_NUMBERS.sub("", word) for word in words}
-        is_said = name in named or 2 * sum(not _NUMBERS.search(word) for word in words) > len(words)
-        if is_said and len(texts) > 1 and (words != "").all() and frame.num_groups([name]) == len(frame):
+    settings = [frame.numbers(name) for name in _settings(plan, frame)]
+    comes_back = any(np.count_nonzero(np.diff(each)) >= 2 * len({*each.tolist()}) for each in settings)
+    is_described = comes_back and {*words} - {*clocks}
+    for name in frame.columns:
+        values = np.sort(plan.frame.numbers(name))
+        is_numbering = values[0] in (0, 1) and (np.diff(values) == 1).all() and not has_role(name, "step", "coarse")
+        if is_numbering and (has_role(name, "run") or len(clocks) > 1 or (name == plan["step"] and is_described)):
             return name
     return ""
 

@@ -76,4 +76,4 @@ class Plan:
 
 
 Rule = Callable[[Plan], Choice | None]
-"""A rule sees the decisions before its own, and returns a choice or None."""
+"""A rule sees the decisions before its own, and returns a choice; None, or one without columns, if it has none."""

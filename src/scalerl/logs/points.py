@@ -42,11 +42,24 @@ def _amounts(plan: Plan, frame: Frame) -> dict[str, Floats]:
     """Return every amount of compute that the plan has, counted."""
     spent: dict[str, Floats] = {}
     for axis in filter(plan.roles.__contains__, AMOUNTS):
-        count = COUNTED.get(plan.roles[axis].rule)
-        counted = count(plan, frame, axis) if count else frame.numbers(plan[axis])
-        spent[axis] = _filled(plan.steps(frame), counted)
+        spent[axis] = _filled(plan.steps(frame), _counted(plan, frame, axis))
         frame = frame.having({plan.axis(axis): spent[axis]})
     return spent
+
+
+def _counted(plan: Plan, frame: Frame, axis: str) -> Floats:
+    """Return an amount of compute, counted as the rule says that chose its column; else it is the column."""
+    columns, rule, *_ = plan.roles[axis]
+    steps, times = plan.steps(frame), wall_times(frame)
+    if rule == "counted":
+        return steps
+    if rule == "times_gpus":
+        return frame.numbers(plan.axis("hours")) * (plan.options.gpus or 1.0)
+    if rule not in COUNTED:
+        return frame.numbers(plan[axis])
+    if rule != "clock" or np.isnan(times).all():
+        times = np.sum([_seconds(frame, column) for column in columns], axis=0)
+    return COUNTED[rule](steps, times) / (3600 if axis == "hours" else 1)
 
 
 def _filled(steps: Floats, values: Floats) -> Floats:
@@ -56,43 +69,18 @@ def _filled(steps: Floats, values: Floats) -> Floats:
     return np.where(is_known, values, [known.get(step, np.nan) for step in steps.tolist()])
 
 
-def _per_step(plan: Plan, frame: Frame, axis: str) -> Floats:
-    spent = np.sum([_seconds(frame, column) for column in plan.roles[axis].columns], axis=0)
-    return amounts.totals(plan.steps(frame), spent) / (3600 if axis == "hours" else 1)
-
-
-def _per_row(plan: Plan, frame: Frame, axis: str) -> Floats:
-    return np.nancumsum(_seconds(frame, plan[axis])) / 3600
-
-
-def _elapsed(plan: Plan, frame: Frame, axis: str) -> Floats:
-    return amounts.on_clock(plan.steps(frame), _seconds(frame, plan[axis])) / 3600
-
-
-def _clock(plan: Plan, frame: Frame, axis: str) -> Floats:
-    times = wall_times(frame)
-    times = times if np.isfinite(times).any() else _seconds(frame, plan[axis])
-    return amounts.on_clock(plan.steps(frame), times - np.nanmin(times, initial=np.inf)) / 3600
-
-
-def _times_gpus(plan: Plan, frame: Frame, axis: str) -> Floats:
-    return frame.numbers(plan.axis("hours")) * (plan.options.gpus or 1.0)
-
-
 def _seconds(frame: Frame, column: str) -> Floats:
     is_text = frame.is_words(column) and not frame.known(column).any()
     return np.array([*map(amounts.duration, frame.words(column))]) if is_text else frame.numbers(column)
 
 
-COUNTED: dict[str, Callable[[Plan, Frame, str], Floats]] = {
-    "per_step": _per_step,
-    "per_row": _per_row,
-    "elapsed": _elapsed,
-    "clock": _clock,
-    "times_gpus": _times_gpus,
-    "counted": lambda plan, frame, axis: plan.steps(frame),
+COUNTED: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "per_step": amounts.totals,
+    "per_row": lambda steps, seconds: np.nancumsum(seconds),
+    "elapsed": amounts.on_clock,
+    "clock": lambda steps, times: amounts.on_clock(steps, times - np.nanmin(times, initial=np.inf)),
 }
-"""How an amount of compute is counted, by the rule that chose its column; else it is the column."""
+"""How amounts are counted, by the rule that chose their columns, from the steps and what is logged."""
 
 
 # The axis to show
@@ -106,11 +94,10 @@ _MANY_RISES = 0.8
 def can_be_main(points: Frame, axis: str) -> bool:
     """Return whether most rewards have this compute and it grows with the step."""
     has_step = points.known("step")
-    measured = points.take(points.known("y") & (has_step | ~has_step.any()))
-    order = np.argsort(measured.numbers("step"), kind="stable")
-    steps, values = measured.numbers("step")[order], measured.numbers(axis)[order]
-    are_later, rises = np.diff(steps) > 0, np.diff(values) > 0
-    falls = values[1:] < (1 - _MIN_FALL) * values[:-1]
-    is_total = (not falls.any() and rises.sum() + 1 >= _MANY_RISES * are_later.sum()) or not are_later.all()
+    measured = points.take(points.known("y") & (has_step | ~has_step.any())).sorted("step", axis)
+    values = measured.numbers(axis)
+    is_one_run = (np.diff(measured.numbers("step")) > 0).all()
+    rises, falls = np.diff(values) > 0, values[1:] < (1 - _MIN_FALL) * values[:-1]
+    is_total = not is_one_run or (not falls.any() and rises.sum() + 1 >= _MANY_RISES * len(rises))
     known = values[np.isfinite(values)]
     return is_total and 2 * len(known) >= len(values) and len({*known}) >= min(len(values), 2) > 0

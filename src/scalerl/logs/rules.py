@@ -4,6 +4,7 @@ The first rule that makes a choice counts, and an option of the user is the firs
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,11 @@ from scalerl.logs.columns import (
     is_measured,
     is_part,
     is_spread,
-    parts_of_wholes,
+    is_whole,
     reward_rank,
     with_role,
 )
-from scalerl.logs.frame import Frame, listed
+from scalerl.logs.frame import Floats, listed
 from scalerl.logs.labels import arm_and_set, finished_runs, labels_that_explain
 from scalerl.logs.names import FILE
 from scalerl.logs.plan import Choice, Plan, Rule
@@ -43,22 +44,12 @@ _PER_SAMPLE = 1.5
 # Rules that several roles share
 
 
-def asked_for(role: str) -> Rule:
-    """Return the rule that chooses the column named by an option."""
-
-    def option(plan: Plan) -> Choice | None:
-        column = getattr(plan.options, role)
-        return Choice((column,)) if column else None
-
-    return option
-
-
 def named(role: str, counted: str = "total") -> Rule:
     """Return the rule that chooses the first column whose name has a role; `counted` says how its amounts are."""
 
-    def by_name(plan: Plan) -> Choice | None:
+    def by_name(plan: Plan) -> Choice:
         columns = plan.named(role) if counted == "total" else with_role(plan.frame.columns, role)
-        return Choice(columns[:1], counted, columns[1:]) if columns else None
+        return Choice(columns[:1], counted, columns[1:])
 
     return by_name
 
@@ -69,31 +60,22 @@ def rollout_and_training(plan: Plan) -> Choice | None:
     return Choice(columns, "per_step") if all(columns) else None
 
 
-def present(column: str) -> Rule:
-    """Return the rule that chooses the column of exactly this name."""
-
-    def total(plan: Plan) -> Choice | None:
-        return Choice((column,)) if column in plan.frame else None
-
-    return total
-
-
 # The step
 
 
-def named_step(plan: Plan) -> Choice | None:
+def named_step(plan: Plan) -> Choice:
     """Choose the first column named as a step that half of the rows have; otherwise the first one."""
     names = plan.named("step")
     common = [name for name in names if 2 * plan.frame.known(name).sum() >= len(plan.frame)]
-    return Choice((common or names)[:1]) if names else None
+    return Choice((common or names)[:1])
 
 
 def coarse_counter(plan: Plan) -> Choice | None:
     """Choose an epoch or episode, if most rows have their own and no column is named as compute."""
-    column = first(plan.frame, "coarse")
-    places = plan.frame.groups([column, *with_role(plan.frame.columns, "run", "arm", "seed")])
-    is_fine = 2 * (np.diff(places) != 0).sum() >= len(plan.frame) - 1
-    return Choice((column,)) if column and is_fine and not plan.named(*AXES) else None
+    columns = with_role(plan.frame.columns, "coarse")[:1]
+    places = plan.frame.groups([*columns, *with_role(plan.frame.columns, "run", "arm", "seed")])
+    is_fine = 2 * np.count_nonzero(np.diff(places)) >= len(plan.frame) - 1
+    return Choice(columns) if is_fine and not plan.named(*AXES) else None
 
 
 def rising_integers(plan: Plan) -> Choice | None:
@@ -116,6 +98,11 @@ def counted(plan: Plan) -> Choice | None:
 # The reward
 
 
+def asked_reward(plan: Plan) -> Choice | None:
+    """Choose the column of --y."""
+    return Choice((plan.options.y,), "option") if plan.options.y else None
+
+
 def of_the_export(plan: Plan) -> Choice | None:
     """Choose the only metric of a table that had a column for each run, whatever its name."""
     metrics = [name for each in plan.facts for name in each.values.get("metrics", ()) if name[:1] != "_"]
@@ -128,53 +115,49 @@ def like_a_reward(plan: Plan) -> Choice | None:
     An evaluation comes before a plain rate, and that before a training reward; a whole before its parts. A column with
     several values per step holds single answers, and comes after those with one.
     """
-    frame = plan.frame
+    frame, steps = plan.frame, plan.steps(plan.frame)
+    values = {name: frame.numbers(name)[frame.known(name)] for name in frame.columns if reward_rank(name)}
     ranks = {
-        name: rank for name in frame.columns if (rank := reward_rank(name)) and _may_be(frame, name, rank[:2] == BARE)
+        name: rank for name in values if (rank := reward_rank(name)) and (rank[:2] != BARE or _is_rate(values[name]))
     }
     if not ranks:
         return None
-    # Rows at one place are repeats of one step: those with the same labels and step.
-    words = [name for name in frame.columns if frame.is_words(name) and 2 * len({*frame.words(name)}) <= len(frame)]
-    labels = dict.fromkeys([*words, *with_role(frame.columns, "run", "set", "seed", "arm")])
-    steps = plan.steps(frame)
-    places = frame.groups([*labels, plan["step"]]) if plan["step"] in frame else steps
     # Without step 0, which is the model before training.
-    num_steps = {name: max(len({*steps[frame.known(name)]} - {0.0}), int(frame.known(name).any())) for name in ranks}
+    num_steps = {name: max(len({*steps[frame.known(name)]} - {0.0}), min(len(values[name]), 1)) for name in ranks}
     most_steps = {
-        kind: max(num_steps[name] for name in ranks if ranks[name][0] == kind) for kind, _, _ in ranks.values()
+        kind: max(num for name, num in num_steps.items() if ranks[name][0] == kind) for kind, _, _ in ranks.values()
     }
-    repeats = {name: frame.known(name).sum() / max(len({*places[frame.known(name)]}), 1) for name in ranks}
-    most_repeats = _PER_SAMPLE * min((repeats[name] for name in ranks if num_steps[name]), default=1.0)
+    # Rows at one place are repeats of one step: those with the same labels and step.
+    words = [name for name in frame.columns if frame.is_words(name) and 2 * frame.num_groups([name]) <= len(frame)]
+    labels = dict.fromkeys([*words, *with_role(frame.columns, "run", "set", "seed", "arm")])
+    places = frame.having({"": steps}).groups([*labels, ""])
+    repeats = {name: len(values[name]) / len({*places[frame.known(name)]}) for name, num in num_steps.items() if num}
 
     def is_rare(name: str) -> bool:
         return num_steps[name] < max(_ENOUGH_STEPS, most_steps[ranks[name][0]] / _FEWER)
 
-    def is_constant(name: str) -> bool:
-        return num_steps[name] >= _ENOUGH_STEPS and len({*frame.numbers(name)[frame.known(name)]}) == 1
+    def flaws(name: str) -> tuple[Any, ...]:
+        """Return what speaks against a column, from the worst on."""
+        num = num_steps[name]
+        is_constant = num >= _ENOUGH_STEPS and len({*values[name]}) == 1
+        is_per_sample = num > 0 and repeats[name] > _PER_SAMPLE * min(repeats.values())
+        is_short = num < _ENOUGH_STEPS
+        return not num, is_short, is_constant, is_rare(name), is_per_sample, *ranks[name], not is_whole(name)
 
-    parts = parts_of_wholes(name for name in ranks if num_steps[name] >= _ENOUGH_STEPS)
-
-    def is_part_of_whole(name: str) -> bool:
-        return name in parts and ranks[name][:2] != (len(REWARD_KINDS) - 1, 0)
-
-    best, *rest = sorted(
-        ranks,
-        key=lambda name: (
-            *(not num_steps[name], num_steps[name] < _ENOUGH_STEPS, is_constant(name), is_rare(name)),
-            *(repeats[name] > most_repeats, ranks[name][0], is_part_of_whole(name), ranks[name]),
-        ),
-    )
+    best, *rest = [name for name in sorted(ranks, key=flaws) if num_steps[name]] or ranks
     kind, part, _ = ranks[best]
-    others = [name for name in rest if num_steps[name] and ranks[name][:2] == (kind, part)]
-    rarer = [name for name in rest if num_steps[name] and is_rare(name) > is_rare(best) and ranks[name][0] < kind]
+    others = [name for name in rest if ranks[name][:2] == (kind, part)]
+    rarer = [name for name in rest if is_rare(name) > is_rare(best) and ranks[name][0] < kind]
     return Choice((best,), REWARD_KINDS[kind], others, {name: num_steps[name] for name in rarer})
 
 
-def _may_be(frame: Frame, column: str, is_bare: bool) -> bool:
-    """Return whether a column may be a reward; one without a telling name holds nothing but rates."""
-    values = frame.numbers(column)[frame.known(column)]
-    return not is_bare or bool(values.size and values.min() >= 0 and values.max() <= 1)
+def _is_rate(values: Floats) -> bool:
+    return bool(values.size and values.min() >= 0 and values.max() <= 1)
+
+
+def our_reward(plan: Plan) -> Choice | None:
+    """Choose the reward of our own evaluations."""
+    return Choice(("reward",), "total") if "reward" in plan.frame else None
 
 
 def mean_of_interval(plan: Plan) -> Choice | None:
@@ -203,8 +186,8 @@ def time_of_day(plan: Plan) -> Choice | None:
     before.
     """
     column = first(plan.frame, "wall_clock")
-    times = [duration(word) for word in plan.frame.words(column)] if plan.frame.is_words(column) else []
-    if np.isfinite(wall_times(plan.frame)).any() or np.isfinite(times).any():
+    texts = plan.frame.words(column) if plan.frame.is_words(column) else []
+    if np.isfinite([*wall_times(plan.frame), *map(duration, texts)]).any():
         return Choice((column,), "clock")
     seconds = plan.frame.numbers(column)[plan.frame.known(column)]
     rule = "elapsed" if (np.diff(seconds) > 0).all() and len(seconds) > 2 else "per_row"
@@ -229,7 +212,7 @@ def answers_of_a_mean(plan: Plan) -> Choice | None:
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "step": (named_step, coarse_counter, rising_integers, counted),
-    "y": (asked_for("y"), of_the_export, like_a_reward, mean_of_interval, only_numbers),
+    "y": (asked_reward, of_the_export, like_a_reward, mean_of_interval, only_numbers),
     "label": (labels_that_explain,),
     "hours": (
         named("hours"),
@@ -246,10 +229,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "x": (asked_compute,),
 }
 OUR_RULES: dict[str, tuple[Rule, ...]] = {
-    "y": (asked_for("y"), present("reward"), like_a_reward),
+    "y": (asked_reward, our_reward, like_a_reward),
     "label": (arm_and_set,),
     "num_samples": (answers_of_a_mean,),
-    **{name: (present(name),) for name in ("step", "gpu_hours", "flops", "tokens")},
+    **{axis: (named(axis),) for axis in ("step", "gpu_hours", "flops", "tokens")},
     "x": (asked_compute,),
 }
 """Rules of our own run folders: the store knows what a row is, and nothing is guessed."""
@@ -257,12 +240,10 @@ OUR_RULES: dict[str, tuple[Rule, ...]] = {
 
 def decided(plan: Plan) -> Plan:
     """Return the plan with a choice for every role that a rule finds one for; InputError if one is missing."""
-    rules = OUR_RULES if plan.is_ours else RULES
-    for role, table in rules.items():
+    for role, table in (OUR_RULES if plan.is_ours else RULES).items():
         for rule in table:
-            if choice := rule(plan):
-                named = choice._replace(rule=choice.rule or rule.__name__)
-                plan = replace(plan, roles={**plan.roles, role: named})
+            if (choice := rule(plan)) and choice.columns:
+                plan = replace(plan, roles={**plan.roles, role: choice._replace(rule=choice.rule or rule.__name__)})
                 break
     _check(plan)
     return plan

@@ -44,11 +44,10 @@ class LoggedRun:
         return self.plan.steps(self.frame)
 
     @cached_property
-    def measured(self) -> Frame:
-        """The steps and rewards of the rows that have both."""
-        columns = {"step": self.steps, "y": self.frame.numbers(self.plan["y"])}
-        frame = Frame(columns, self.frame.origin)
-        return frame.take(frame.known("step") & frame.known("y"))
+    def measured(self) -> set[tuple[float, float]]:
+        """The step and reward of each row that has both."""
+        pairs = zip(self.steps.tolist(), self.frame.numbers(self.plan["y"]).tolist(), strict=True)
+        return {pair for pair in pairs if np.isfinite(pair).all()}
 
     @cached_property
     def points(self) -> Frame:
@@ -78,20 +77,16 @@ def _split(plan: Plan, has_other_logs: bool) -> list[LoggedRun]:
     """Return the runs of a log; leave out those that never logged the reward, unless none did."""
     label, options = plan.roles["label"], plan.options
     repeats = [FILE, *label.others] if has_other_logs and not options.seed else label.others
-    columns = dict.fromkeys([FILE, *label.columns, *repeats, *(options.holdout or ())[:1]])
     runs: list[LoggedRun] = []
-    for rows in members(plan.frame.groups(columns)):
+    for rows in members(plan.frame.groups([*label.columns, *repeats, *(options.holdout or ())[:1]])):
         frame = plan.frame.take(rows)
-        key = {name: str(frame.words(name)[0]) for name in label.columns}
-        repeat = {name: str(frame.words(name)[0]) for name in repeats}
+        key, repeat = ({name: str(frame.words(name)[0]) for name in names} for names in (label.columns, repeats))
         runs.append(LoggedRun(plan, key, repeat, frame, plan.facts))
-    logged = [run for run in runs if (run.frame.words(plan["y"]) != "").any()]
-    silent = tuple(
-        "/".join(word for column, word in {**run.key, **run.repeat}.items() if column != FILE)
-        for run in runs
-        if run not in logged
-    )
-    return [run.noting(*facts_of("no_reward", names=silent, y=plan["y"])) for run in logged] or runs
+    silent = [run for run in runs if not (run.frame.words(plan["y"]) != "").any()]
+    labels = [{**run.key, **run.repeat, FILE: ""}.values() for run in silent]
+    names = tuple("/".join(filter(None, words)) for words in labels)
+    noted = [run.noting(*facts_of("no_reward", names=names, y=plan["y"])) for run in runs if run not in silent]
+    return noted or runs
 
 
 # Parts of one run
@@ -121,21 +116,19 @@ def _is_name(column: str) -> bool:
 
 def _without_contained(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs without those whose points are only a part of the points of another file's run."""
-    points = {run: set(zip(run.measured.numbers("step"), run.measured.numbers("y"), strict=True)) for run in runs}
-    containers = {
-        part: [run for run in runs if run.file != part.file and points[part] and points[part] < points[run]]
-        for part in runs
+    parts = {
+        run: [part for part in runs if part.file != run.file and part.measured and part.measured < run.measured]
+        for run in runs
     }
-    contained = {run: tuple(part.file for part in runs if run in containers[part]) for run in runs}
-    return [
-        run.noting(*facts_of("contained", files=contained[run], file=run.file)) for run in runs if not containers[run]
-    ]
+    gone = {part for each in parts.values() for part in each}
+    files = {run: tuple(part.file for part in parts[run]) for run in runs if run not in gone}
+    return [run.noting(*facts_of("contained", files=files[run], file=run.file)) for run in files]
 
 
 def _with_chains_joined(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs; those that continue each other are joined to one."""
-    steps = [run.measured.numbers("step") for run in runs]
-    spans = [(each.min(initial=np.inf), each.max(initial=-np.inf)) for each in steps]
+    steps = [[step for step, _ in run.measured] for run in runs]
+    spans = [(min(each, default=np.inf), max(each, default=-np.inf)) for each in steps]
     return [_join([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
 
 
@@ -159,12 +152,12 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     Logs without a column of steps and logs that name their attempts are left as they are, and so are our own folders,
     whose reader has dropped what a resume superseded.
     """
-    frame, steps = run.frame, run.steps
-    is_kept = run.plan.options.selected(frame, besides=ATTEMPT)
-    logged = np.flatnonzero(frame.known(run.plan["y"]) & np.isfinite(steps) & is_kept)
-    if not len(logged) or run.plan.is_ours or not has_role(run.plan["step"], "step", "coarse") or ATTEMPT in frame:
+    frame, plan = run.frame, run.plan
+    is_kept = plan.options.selected(frame, besides=ATTEMPT)
+    logged = np.flatnonzero(frame.known(plan["y"]) & np.isfinite(run.steps) & is_kept)
+    if not len(logged) or plan.is_ours or not has_role(plan["step"], "step", "coarse") or ATTEMPT in frame:
         return [run]
-    split = attempts(steps[logged])
+    split = attempts(run.steps[logged])
     run = run.noting(*_facts_of_attempts(run, split, logged))
     # A row without a reward belongs to the attempt of the reward before it.
     number = split.number[np.maximum(np.searchsorted(logged, np.arange(len(frame)), side="right") - 1, 0)]
@@ -173,32 +166,32 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     if len(parts) == 1:
         return [replace(run, frame=parts[0])]
     run = run.noting(fact("attempts", num=len(parts), place=run.file))
-    return [_attempt(run, str(at), part) for at, part in enumerate(parts, start=1)]
+    # Each is a curve of its own, or a run of its curve if --seed asks for that.
+    labels = "repeat" if plan.options.seed == ATTEMPT else "key"
+    numbered = {str(at): part for at, part in enumerate(parts, start=1)}
+    return [
+        replace(
+            run,
+            frame=part.having({ATTEMPT: objects([at] * len(part))}),
+            **{labels: {**getattr(run, labels), ATTEMPT: at}},
+        )
+        for at, part in numbered.items()
+    ]
 
 
 def _facts_of_attempts(run: LoggedRun, split: Attempts, logged: Rows) -> Iterator[Fact]:
     """Yield facts on the steps of a run's logged rows: steps in no order, short attempts and resumed ones."""
     steps = run.steps[logged]
-    if run.plan.kind == "console" and not split.resumed and split.number.max() == 0:
-        num_back = int((np.diff(steps) <= 0).sum())
-        if num_back > _MAX_SHARE_NOT_RISING * len(logged):
-            yield fact("steps_come_back", num=num_back, num_rows=len(logged), place=run.file)
+    num_back = int((np.diff(steps) <= 0).sum())
+    if num_back > _MAX_SHARE_NOT_RISING * len(logged) and run.plan.kind == "console" and not split.is_found:
+        yield fact("steps_come_back", num=num_back, num_rows=len(logged), place=run.file)
     yield from facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file)
-    if split.resumed:
-        # The first resume is described, and the number of all.
-        first = split.resumed[0]
+    # The first resume is described, and the number of all.
+    for first in split.resumed[:1]:
         before, after = steps[first - 1 : first + 1].tolist()
         counts = {"times": len(split.resumed), "num": int(split.gone.sum())}
         place = f"{run.frame.origin[logged[first]]} of {run.file}"
         yield fact("superseded", from_step=before, to_step=after, place=place, **counts)
-
-
-def _attempt(run: LoggedRun, number: str, frame: Frame) -> LoggedRun:
-    """Return one attempt: a curve of its own, or a run of its curve if --seed asks for that."""
-    frame = frame.having({ATTEMPT: objects([number] * len(frame))})
-    if run.plan.options.seed == ATTEMPT:
-        return replace(run, frame=frame, repeat={**run.repeat, ATTEMPT: number})
-    return replace(run, frame=frame, key={**run.key, ATTEMPT: number})
 
 
 # Seeds
@@ -211,22 +204,18 @@ def _with_seeds_pooled(runs: list[LoggedRun]) -> list[LoggedRun]:
     """
     taken = {word for run in runs for word in run.key.values()}
 
+    def naming(run: LoggedRun) -> str:
+        return next(filter(_is_name, reversed([*run.key])), "")
+
     def without(run: LoggedRun) -> dict[str, str]:
-        return {name: without_seed(word) if name == _naming_column(run) else word for name, word in run.key.items()}
+        return {name: without_seed(word) if name == naming(run) else word for name, word in run.key.items()}
 
-    families = grouped(runs, lambda run: (run.plan["y"], *without(run).items()))
-    return [run for family in families for run in _pooled(family, without(family[0]), taken)]
-
-
-def _naming_column(run: LoggedRun) -> str:
-    """Return the column that names a run: its label of runs if it has one, otherwise the file."""
-    return [FILE, *(name for name in run.key if has_role(name, "run"))][-1]
-
-
-def _pooled(family: list[LoggedRun], key: Mapping[str, str], taken: set[str]) -> list[LoggedRun]:
-    """Return a family as runs of the curve `key`, unless it is a single run or the name of the curve is taken."""
-    column = _naming_column(family[0])
-    if len(family) == 1 or column not in key or key[column] in taken:
-        return family
-    pooling = fact("seeds_by_name", column=column, names=tuple(run.key[column] for run in family))
-    return [replace(run, key=key, repeat={column: run.key[column]}).noting(pooling) for run in family]
+    pooled: list[LoggedRun] = []
+    for family in grouped(runs, lambda run: (run.plan["y"], *without(run).items())):
+        column, key = naming(family[0]), without(family[0])
+        if len(family) > 1 and column and key[column] not in taken:
+            pooling = fact("seeds_by_name", column=column, names=tuple(run.key[column] for run in family))
+            pooled += [replace(run, key=key, repeat={column: run.key[column]}).noting(pooling) for run in family]
+        else:
+            pooled += family
+    return pooled

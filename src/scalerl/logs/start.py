@@ -8,7 +8,7 @@ import numpy as np
 from scalerl.errors import InputError, option
 from scalerl.logs.columns import has_role
 from scalerl.logs.facts import Fact, fact
-from scalerl.logs.frame import Floats, Frame, Mask, members
+from scalerl.logs.frame import Floats, Frame, Mask
 from scalerl.logs.plan import Plan
 from scalerl.logs.selection import Bounds
 
@@ -36,10 +36,10 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
     x = np.where(points.numbers("held") == 1, np.inf, points.numbers("compute"))
     is_start = (x == 0) | ((x < 0) & has_role(column, "step"))
     if plan.options.start == "first":
-        is_first = np.zeros(len(x), dtype=bool)
-        for rows in members(points.groups(["run"])):
-            is_first[rows] = x[rows] == x[rows].min()
-        is_start = is_first & (x >= 0) & (x <= _BEFORE_TRAINING * points.numbers("compute").max())
+        runs = points.groups(["run"])
+        firsts = np.full(len(points), np.inf)
+        np.minimum.at(firsts, runs, x)
+        is_start = (x == firsts[runs]) & (x >= 0) & (x <= _BEFORE_TRAINING * points.numbers("compute").max())
     odd = np.flatnonzero((x <= 0) & ~is_start)
     if len(odd):
         at = odd[0]
@@ -53,8 +53,8 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
 def start_of(plan: Plan, points: Frame, is_start: Mask, bounds: Bounds) -> Start:
     """Return the start: given, the mean at compute 0, or an evaluation before training."""
     given, starts = plan.options.start, points.take(is_start)
-    low, high = bounds or (-math.inf, math.inf)
     if isinstance(given, float | int):
+        low, high = bounds or (-math.inf, math.inf)
         if not (math.isfinite(given) and low <= given <= high):
             raise InputError(f"{option:start {given:g}} is outside [{low:g}, {high:g}], the scale of the rewards.")
         return Start(float(given))
@@ -71,7 +71,7 @@ def _mean(plan: Plan, starts: Frame, compute: float, bounds: Bounds) -> Start:
     """Return the mean of the rows before training; it goes without saying where it was asked for, one row a run."""
     rewards = starts.numbers("y")
     mean = math.fsum(rewards) / len(rewards)
-    is_plain = len({*starts.words("run")}) == len(starts) if plan.options.start == "first" else plan.is_ours
+    is_plain = starts.num_groups(["run"]) == len(starts) if plan.options.start == "first" else plan.is_ours
     facts = () if is_plain else (fact("start_at_zero", start=mean, num=len(starts), compute=compute),)
     return Start(mean, start_noise(rewards, starts.numbers("num_samples"), bounds), facts)
 

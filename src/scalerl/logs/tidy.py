@@ -5,7 +5,6 @@ frame does not have that shape. A column that an option names stays as it is.
 """
 
 import re
-from collections import Counter
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from scalerl.logs.columns import (
     without_unit,
 )
 from scalerl.logs.facts import Fact, facts_of
-from scalerl.logs.frame import Cells, Floats, Frame, Words, concatenated, number, numbered, objects
+from scalerl.logs.frame import Cells, Floats, Frame, Words, concatenated, members, number, numbered, objects
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import MAX_COLUMNS
 from scalerl.logs.wide import VALUE, one_column_per_run
@@ -43,15 +42,7 @@ def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[
     """
     facts: list[Fact] = []
     tables = () if is_printed else (one_column_per_step, one_metric_per_row, one_column_per_run)
-    for reshape in (
-        without_units,
-        steps_in_words,
-        *tables,
-        evaluations_apart,
-        two_prefixes,
-        in_order,
-        epochs,
-    ):
+    for reshape in (without_units, steps_in_words, *tables, evaluations_apart, two_prefixes, in_order, epochs):
         frame, changes = reshape(frame, options) or (frame, ())
         facts += changes
     return frame, facts
@@ -67,9 +58,8 @@ def without_units(frame: Frame, options: Selection) -> Reshaped:
     frame = _read_with_units(frame)
     amounts = [name for name in frame.columns if name not in options.columns and reward_rank(name) is None]
     scaled = {name: without_unit(name) for name in amounts}
-    counted = {short: factor * frame.numbers(name) for name, (short, factor) in scaled.items()
-               if short != name and short not in frame}  # fmt: skip
-    units = tuple(name for name, (short, _) in scaled.items() if short in counted)
+    units = tuple(name for name, (short, _) in scaled.items() if short not in frame)
+    counted = {scaled[name][0]: scaled[name][1] * frame.numbers(name) for name in units}
     return frame.without(units).having(counted), facts_of("units", columns=units)
 
 
@@ -77,11 +67,11 @@ def _read_with_units(frame: Frame) -> Frame:
     """Return a frame in which cells such as 1.5B are numbers, where a column of words is named as an amount."""
     read: dict[str, Cells] = {}
     for name in filter(frame.is_words, frame.columns):
-        unit = hours if has_role(name, "hours", "gpu_hours") else amount if is_amount(name) else None
+        unit = hours if has_role(name, "hours", "gpu_hours") else amount if is_amount(name) else number
         words = frame.words(name)
-        values, plainly = (np.array([*map(each, words)]) for each in (unit or number, number))
-        num, num_plain = np.isfinite(values).sum(), np.isfinite(plainly).sum()
-        if num > max(num_plain, (words != "").sum() / 2):
+        values, plainly = (np.array([*map(each, words)]) for each in (unit, number))
+        num = np.isfinite(values).sum()
+        if num > max(np.isfinite(plainly).sum(), (words != "").sum() / 2):
             read[name] = values
     return frame.having(read)
 
@@ -101,12 +91,10 @@ def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
         return None
     name, *columns = frame.columns
     steps = [float(match[1]) for column in columns if (match := _STEP.fullmatch(column))]
-    is_rising = len(steps) == len(columns) and sorted({*steps}) == steps
-    if not is_rising or not frame.is_words(name) or frame.num_groups([name]) < len(frame):
+    if len(steps) < len(columns) or sorted({*steps}) != steps or not frame.is_words(name):
         return None
     words = frame.words(name)
-    is_metric = all(map(is_measured, words)) or all(map(is_benchmark, words))
-    owner = "metric" if is_metric else name if with_role([name], "run", "arm", "seed") else "run"
+    owner = "metric" if all(is_measured(word) or is_benchmark(word) for word in words) else name
     parts = [
         Frame({owner: words, "step": np.full(len(frame), step), VALUE: frame.numbers(column)}, frame.origin)
         for column, step in zip(columns, steps, strict=True)
@@ -117,30 +105,27 @@ def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
     """A table with a column of names of metrics and a column of values gets a column for each name."""
     step = first(frame, "step")
-    words = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
+    texts = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
     others = with_role(frame.columns, "step", "coarse", *AXES, "elapsed", "wall_clock", "run", "seed")
-    numbers = [name for name in frame.columns if name not in (*others, *words)]
+    numbers = [name for name in frame.columns if name not in (*others, *texts)]
     value = first(frame, "value") or (numbers[0] if len(numbers) == 1 else "")
-    named = with_role(words, "metric")
-    metric = next((name for name in [*named, *words] if _are_metrics(frame.words(name), name in named)), "")
+    named = with_role(texts, "metric")
+    metric = next((name for name in [*named, *texts] if _are_metrics(frame.words(name), name in named)), "")
     roles = (step, metric, value)
     if not all(roles) or {metric, value} & {*options.columns}:
         return None
-    words = frame.words(metric)
-    names = dict.fromkeys(words.tolist())
-    labels = [
-        name
-        for name in frame.columns
-        if name not in roles and (frame.is_words(name) or with_role([name], "run", "seed"))
-    ]
-    places = [*zip(frame.groups([step, *labels]).tolist(), words.tolist(), strict=True)]
+    labels = [name for name in frame.columns if frame.is_words(name) or has_role(name, "run", "seed")]
+    place = [step, *(name for name in labels if name not in roles)]
     # A metric that a step already has was logged again, by a resumed run: its row comes later.
-    times: Counter[object] = Counter()
-    row = numbered((place, times.update([(place, word)]) or times[place, word]) for place, word in places)
+    times = np.zeros(len(frame))
+    for rows in members(frame.groups([*place, metric])):
+        times[rows] = np.arange(len(rows))
+    row = numbered(zip(frame.groups(place).tolist(), times.tolist(), strict=True))
     wide: dict[str, Cells] = {}
-    for name in names:
+    for name in dict.fromkeys(frame.words(metric)):
+        rows = frame.words(metric) == name
         wide[name] = np.full(row.max() + 1, np.nan)
-        wide[name][row[words == name]] = frame.numbers(value)[words == name]
+        wide[name][row[rows]] = frame.numbers(value)[rows]
     return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), ()
 
 
@@ -151,27 +136,24 @@ def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
         words = {*split.tolist()} - {""}
         tests = [word for word in sorted(words) if not is_training_word(word)]
         rewards = [name for name in frame.columns if reward_rank(name) and not is_evaluation(name)]
-        apart = {
-            f"{word}/{name}": np.where(split == word, frame.numbers(name), np.nan)
-            for name in rewards
-            for word in tests
-            if frame.known(name)[split == word].any()
-        }
-        if apart and len(words) > 1 and are_splits(words) and column not in options.columns:
-            trained = {name: np.where(np.isin(split, tests), np.nan, frame.numbers(name)) for name in rewards}
-            empty = [name for name, cells in trained.items() if np.isnan(cells).all()]
-            made = frame.having({**trained, **apart}).without([column, *empty])
-            return made, facts_of("evaluations_apart", columns=tuple(apart))
+        if len(words) < 2 or not are_splits(words) or column in options.columns:
+            continue
+        columns = {f"{word}/{name}": np.where(split == word, frame.numbers(name), np.nan)
+                   for name in rewards for word in tests}  # fmt: skip
+        columns |= {name: np.where(np.isin(split, tests), np.nan, frame.numbers(name)) for name in rewards}
+        empty = [name for name, cells in columns.items() if np.isnan(cells).all()]
+        apart = tuple(name for name in columns if name not in (*rewards, *empty))
+        if apart:
+            return frame.having(columns).without([column, *empty]), facts_of("evaluations_apart", columns=apart)
     return None
 
 
 def two_prefixes(frame: Frame, options: Selection) -> Reshaped:
     """A column of evaluations whose first rows have another prefix is one: test_score/a and val/test_score/a."""
-    rewards = [
-        name for name in frame.columns if reward_rank(name) and is_evaluation(name) and name not in options.columns
-    ]
-    for short, long in [(short, long) for short in rewards for long in rewards if long.endswith(f"/{short}")]:
-        if not (frame.known(long) & frame.known(short)).any():
+    for long in frame.columns:
+        short = long.partition("/")[2]
+        is_one = short in frame and not (frame.known(long) & frame.known(short)).any()
+        if is_one and is_evaluation(short) and reward_rank(short):
             values = np.where(frame.known(short), frame.numbers(short), frame.numbers(long))
             return frame.having({long: values}).without([short]), facts_of("one_column", column=long, others=(short,))
     return None
@@ -197,17 +179,15 @@ def in_order(frame: Frame, options: Selection) -> Reshaped:
 def epochs(frame: Frame, options: Selection) -> Reshaped:
     """Steps that begin anew in each epoch are counted through."""
     step, coarse = first(frame, "step"), first(frame, "coarse")
-    steps = frame.numbers(step)
     known = np.flatnonzero(frame.known(step) & frame.known(coarse))
-    rises, turns = np.diff(steps[known]), np.diff(frame.numbers(coarse)[known])
+    counted = frame.numbers(step).copy()
+    rises, turns = np.diff(counted[known]), np.diff(frame.numbers(coarse)[known])
     falls = rises < 0
-    if not falls.any() or (turns < 0).any() or (falls != (turns > 0)).any():
+    if not falls.any() or (falls != (turns > 0)).any():
         return None
-    counted = steps.copy()
     counted[known[1:]] += np.cumsum(np.where(falls, np.median([1.0, *rises[~falls]]) - rises, 0.0))
-    return frame.having({step: counted}), facts_of(
-        "steps_per_epoch", step=step, coarse=coarse, num=int(falls.sum()) + 1
-    )
+    num = int(falls.sum()) + 1
+    return frame.having({step: counted}), facts_of("steps_per_epoch", step=step, coarse=coarse, num=num)
 
 
 def wall_times(frame: Frame) -> Floats:
