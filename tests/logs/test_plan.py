@@ -9,7 +9,7 @@ import pytest
 from log_texts import STEPS
 from read_logs import Content, fault, planned, read, write
 
-from scalerl.logs.series import uneven_steps
+from scalerl.logs.series import cost_of_step, uneven_steps
 
 # Compute
 
@@ -198,7 +198,7 @@ def test_curve_is_known_on_every_axis_of_its_log(tmp_path: Path) -> None:
         assert (moved.compute.tolist(), moved.reward.tolist()) == (
             pytest.approx([unit * step for step, _ in STEPS]), [reward for _, reward in STEPS],
         )  # fmt: skip
-    assert series.step_costs == pytest.approx({"tokens": 100, "hours": 0.01, "cost": 0.1})
+        assert cost_of_step(series.axes, axis) == pytest.approx(unit)
 
 
 def test_held_out_points_stay_on_their_axis(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_held_out_points_stay_on_their_axis(tmp_path: Path) -> None:
 
 def test_costs_of_steps_leave_out_step_zero(tmp_path: Path) -> None:
     [series] = read(write(tmp_path / "a.csv", ("step,hours,reward", [(s - 1, 0.5 * s, r) for s, r in STEPS])))
-    assert series.step_costs["hours"] == pytest.approx(0.5, rel=0.1)
+    assert cost_of_step(series.axes, "hours") == pytest.approx(0.5, rel=0.1)
 
 
 def test_uneven_steps_are_noticed(tmp_path: Path) -> None:

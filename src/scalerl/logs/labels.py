@@ -161,11 +161,11 @@ def finished_runs(plan: Plan) -> str:
     named = with_role(frame.columns, "run", "arm", *(() if is_history else ("metric",)))
     first = [] if plan["step"] in frame else [name for name in frame.columns if name != FILE][:1]
     for name in dict.fromkeys([*named, *first]):
-        is_told = name in words and _are_names(frame.words(name), name in named)
+        is_told = _are_names(frame.words(name), name in named) if name in words else has_role(name, "run")
         if (is_told or (name in named and not is_history)) and frame.num_groups([name]) == len(frame):
             return name
-    if index := _index_of_runs(plan, frame, words):
-        return index
+    if _are_numbered(plan, frame, words):
+        return plan["step"]
     known = progress[np.isfinite(progress)]
     labels = [*dict.fromkeys([*named, *words, *with_role(frame.columns, "seed")])]
     if not labels:
@@ -185,23 +185,17 @@ def _are_names(words: Words, is_named: bool) -> bool:
     return len({*texts}) > 1 and (is_named or 2 * num_plain > len(texts))
 
 
-def _index_of_runs(plan: Plan, frame: Frame, words: Names) -> str:
-    """Return a column that numbers the rows, if each is a run: it is named so, or a row has a beginning and an end.
+def _are_numbered(plan: Plan, frame: Frame, words: Names) -> bool:
+    """Return whether the step only numbers runs.
 
-    Another index is that of runs if each row has a word and a setting that comes back to what it was.
+    Each of its rows has a beginning and an end, or a word and a setting that comes back to what it was.
     """
-    if plan["step"] in frame and plan.roles["step"].rule == "named_step":
-        return ""
+    if plan["step"] not in frame or plan.roles["step"].rule != "rising_integers":
+        return False
     clocks = [name for name in frame.columns if np.isfinite(seconds_since_1970(frame.columns[name])).all()]
     settings = [frame.numbers(name) for name in _settings(plan, frame)]
     comes_back = any(np.count_nonzero(np.diff(each)) >= 2 * len({*each.tolist()}) for each in settings)
-    is_described = comes_back and {*words} - {*clocks}
-    for name in frame.columns:
-        values = np.sort(plan.frame.numbers(name))
-        is_numbering = values[0] in (0, 1) and (np.diff(values) == 1).all() and not has_role(name, "step", "coarse")
-        if is_numbering and (has_role(name, "run") or len(clocks) > 1 or (name == plan["step"] and is_described)):
-            return name
-    return ""
+    return len(clocks) > 1 or (comes_back and bool({*words} - {*clocks}))
 
 
 def _settings(plan: Plan, frame: Frame) -> Names:

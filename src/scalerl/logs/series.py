@@ -78,28 +78,25 @@ class Series:
         moved = replace(self, compute=compute, x_label=axis, holdout_compute=_NO_POINTS, holdout_reward=_NO_POINTS)
         return moved.take(order[compute[order] > 0])
 
-    @property
-    def step_costs(self) -> dict[str, float]:
-        """What a step takes on each other axis: hours, tokens, FLOPs or cost per step, the median over the run."""
-        steps = self.axes.get("step")
-        if steps is None:
-            return {}
-        others = {axis: compute for axis, compute in self.axes.items() if axis != "step"}
-        spent = {axis: compute[steps > 0] / steps[steps > 0] for axis, compute in others.items()}
-        known = {axis: each[np.isfinite(each)] for axis, each in spent.items()}
-        return {axis: float(np.median(each)) for axis, each in known.items() if len(each)}
-
 
 def uneven_steps(series: Iterable[Series], ratio: float = 1.2) -> dict[str, float]:
     """Return the axes on which the steps of curves cost different amounts, and the largest ratio between two curves.
 
     Curves whose steps differ in hours or tokens cannot be compared by step.
     """
-    costs = [data.step_costs for data in series if not data.problem]
-    shared = set.intersection(*map(set, costs)) if costs else set()
-    spread = {axis: [cost[axis] for cost in costs] for axis in sorted(shared)}
-    ratios = {axis: max(each) / min(each) for axis, each in spread.items() if min(each) > 0}
-    return {axis: largest for axis, largest in ratios.items() if largest > ratio}
+    axes = [data.axes for data in series if not data.problem]
+    shared = set[str].intersection(*map(set, axes)) if axes else set[str]()
+    costs = {axis: [cost_of_step(each, axis) for each in axes] for axis in sorted(shared) if "step" in shared}
+    return {
+        axis: max(each) / min(each) for axis, each in costs.items() if min(each) > 0 and max(each) > ratio * min(each)
+    }
+
+
+def cost_of_step(axes: Mapping[str, Floats], axis: str) -> float:
+    """Return what a step takes on an axis, the median over the run; 0 if it is not known."""
+    steps = axes["step"]
+    costs = axes[axis][steps > 0] / steps[steps > 0]
+    return float(np.median(costs[np.isfinite(costs)])) if np.isfinite(costs).any() else 0.0
 
 
 def in_shares(series: Series) -> Series:
@@ -107,7 +104,12 @@ def in_shares(series: Series) -> Series:
     if series.bounds is None or series.y_scale == "1":
         return series
     low, high = series.bounds
-    moved = {name: getattr(series, name) for name in ("reward", "holdout_reward", "start")}
-    shares = {name: (values - low) / (high - low) for name, values in moved.items() if values is not None}
-    sd = None if series.start_sd is None else series.start_sd / (high - low)
-    return replace(series, y_scale="1", start_sd=sd, **shares)
+    width = high - low
+    return replace(
+        series,
+        y_scale="1",
+        reward=(series.reward - low) / width,
+        holdout_reward=(series.holdout_reward - low) / width,
+        start=None if series.start is None else (series.start - low) / width,
+        start_sd=None if series.start_sd is None else series.start_sd / width,
+    )
