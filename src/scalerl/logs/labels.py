@@ -12,7 +12,7 @@ import numpy as np
 
 from scalerl.logs.amounts import seconds_since_1970
 from scalerl.logs.columns import AXES, has_role, reward_rank, with_role
-from scalerl.logs.frame import Floats, Frame, Names, Rows, Words, listed, members
+from scalerl.logs.frame import Floats, Frame, Names, Rows, Words, listed
 from scalerl.logs.names import FILE
 from scalerl.logs.plan import Choice, Plan
 from scalerl.logs.selection import Selection
@@ -59,7 +59,7 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     chosen = [name for name in names if name not in arms]
     before, after = disorder([]), disorder(chosen)
     is_explained = 2 * after.repeats <= before.repeats if before.repeats else 2 * after.jump <= before.jump > 0
-    kept = [name for name in chosen if has_role(name, "run", "seed") and _overlap(frame.groups([name]), progress)]
+    kept = [name for name in chosen if has_role(name, "run", "seed")]
     if not is_explained or len({*groups(chosen)}) > min(_MAX_GROUPS, len(frame) / 2):
         chosen = kept
     for name in tuple(chosen):
@@ -124,14 +124,6 @@ def _disorder(groups: Rows, progress: Floats, rewards: Floats) -> Disorder:
     is_repeat = is_next & (np.diff(progress[order]) == 0)
     jumps = np.abs(np.diff(rewards[order]))[is_next & ~is_repeat]
     return Disorder(int(is_repeat.sum()), float(jumps.mean()) if 2 * len(jumps) >= (~is_repeat).sum() > 0 else math.inf)
-
-
-def _overlap(groups: Rows, progress: Floats) -> bool:
-    """Return whether two groups share more than half of the steps that the shorter one spans."""
-    known = [part[np.isfinite(part)] for part in (progress[rows] for rows in members(groups))]
-    spans = np.array(sorted((part.min(), part.max()) for part in known if len(part))).reshape(-1, 2)
-    lengths, shared = spans[:, 1] - spans[:, 0], spans[:-1, 1] - spans[1:, 0]
-    return bool((2 * shared > np.minimum(lengths[:-1], lengths[1:])).any())
 
 
 def arm_and_set(plan: Plan) -> Choice | None:

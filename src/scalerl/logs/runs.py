@@ -137,10 +137,11 @@ def _join(parts: list[LoggedRun]) -> LoggedRun:
     first, *rest = parts
     if not rest:
         return first
-    column = next((name for name, word in first.key.items() if rest[0].key[name] != word), "")
+    labels = [{**run.key, **run.repeat} for run in parts]
+    column = next((name for name, word in labels[0].items() if labels[1].get(name) != word), "")
     kind = "files_joined" if column == FILE else "runs_joined"
     joined = replace(first, frame=concatenated([run.frame for run in parts]))
-    return joined.noting(fact(kind, column=column, names=tuple(run.key.get(column, "") for run in parts)))
+    return joined.noting(fact(kind, column=column, names=tuple(each.get(column, "") for each in labels)))
 
 
 # Attempts
