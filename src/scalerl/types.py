@@ -94,6 +94,8 @@ class Ending:
     width: int
     moves: Mapping[int, int]
     """token x width + state -> the next state, if it is not 0."""
+    tokens: frozenset[int]
+    """The tokens with moves."""
 
     def after(self, state: int, token: int) -> int:
         """Return the state after one more token."""
@@ -133,7 +135,7 @@ class Ending:
                 )
                 if state_after:
                     moves[token * width + state] = state_after
-        return cls(key, width, moves)
+        return cls(key, width, moves, frozenset(key // width for key in moves))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.types import Ending, LengthPlan
+from scalerl.types import LengthPlan
 
 FREE = -1
 """Stands for "no forced token": the token is sampled."""
 _NEVER = np.iinfo(np.int64).max // 2
+"""The thinking budget of a plan without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,104 +39,88 @@ class ChunkResult:
 class CompletionProgress:
     """The position of one completion in its length plan, updated token by token."""
 
-    __slots__ = ("_ending", "_plan", "_state", "count", "ended", "limit")
+    __slots__ = ("_ending", "_state", "budget", "count", "ended", "limit", "marker")
 
     def __init__(self, plan: LengthPlan) -> None:
-        self._plan, self._ending, self._state = plan, plan.recognised, 0
+        self._ending, self.marker, self._state = plan.recognised, plan.marker, 0
+        self.budget = _NEVER if plan.thinking_budget is None else plan.thinking_budget
         self.count, self.limit, self.ended = 0, plan.max_tokens, False
 
     def forced(self, index: int) -> int:
         """Return the forced token at an index, or FREE; known up to the next token."""
-        budget, marker = self._plan.thinking_budget, self._plan.marker
-        if budget is None or self.ended or not 0 <= index - budget < len(marker):
-            return FREE
-        return marker[index - budget]
+        place = index - self.budget
+        return self.marker[place] if 0 <= place < len(self.marker) and not self.ended else FREE
 
     def take(self, token: int) -> None:
         self.count += 1
-        if self._ending is None or self.ended or self.count > (self._plan.thinking_budget or 0):
+        if self._ending is None or self.ended or self.count > self.budget:
             return
         self._state = self._ending.after(self._state, token)
         if self._state == self._ending.width:
-            self.ended, self.limit = True, self.count + self._plan.answer_budget
+            # The rest of the thinking budget is not used.
+            self.ended, self.limit = True, self.limit - self.budget + self.count
+
+    def take_chunk(self, first: int, tokens: Sequence[int]) -> None:
+        """Take the tokens from index `first` on, after which the last chunk ended."""
+        self.count = first
+        if self._ending is not None and (self._state or not self._ending.tokens.isdisjoint(tokens)):
+            for token in tokens:
+                self.take(token)
 
 
 class SlotProgress:
     """The position of each slot in its length plan."""
 
     def __init__(self, slots: int, stop_tokens: Iterable[int]) -> None:
-        self._stop_tokens = np.array(sorted(set(stop_tokens)), dtype=np.int64)
+        self._stop_tokens = sorted(set(stop_tokens))
         self.active = np.zeros(slots, dtype=np.bool_)
         self.count = np.zeros(slots, dtype=np.int64)
         """Tokens of each completion so far."""
         self._limit = np.zeros(slots, dtype=np.int64)
-        self._budget = np.full(slots, _NEVER)
-        self._answer = np.zeros(slots, dtype=np.int64)
-        self._ended = np.zeros(slots, dtype=np.bool_)
-        self._markers: list[tuple[int, ...]] = [()] * slots
-        self._marker_length = np.zeros(slots, dtype=np.int64)
-        self._endings: dict[tuple[str | int, ...], int] = {}
-        self._tables: list[NDArray[np.int16]] = []
-        """One table per ending: state x token -> next state. The last column is for tokens without a column."""
-        self._ending = np.full(slots, -1)
-        """The number of each slot's ending, or -1."""
-        self._state = np.zeros(slots, dtype=np.int64)
-        self._complete = np.full(slots, -1)
-        """The state in which the end of thinking is complete."""
+        self._thinking: dict[int, CompletionProgress] = {}
+        """The active slots whose end of thinking may still be sampled or forced."""
 
     def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
         """Put new requests with these plans into the slots."""
+        self.active[slots], self.count[slots], self._limit[slots] = True, 0, [plan.max_tokens for plan in plans]
         for slot, plan in zip(slots, plans, strict=True):
-            ending, self._markers[slot] = plan.recognised, plan.marker
-            self._ending[slot] = -1 if ending is None else self._table(ending)
-            self._complete[slot] = -1 if ending is None else ending.width
-        self.active[slots], self.count[slots], self._ended[slots], self._state[slots] = True, 0, False, 0
-        thinking = np.array([_NEVER if plan.thinking_budget is None else plan.thinking_budget for plan in plans])
-        self._budget[slots] = thinking
-        self._answer[slots] = [plan.answer_budget for plan in plans]
-        self._limit[slots] = self._answer[slots] + np.where(thinking == _NEVER, 0, thinking)
-        self._marker_length[slots] = [len(plan.marker) for plan in plans]
+            if plan.thinking_budget is not None:
+                self._thinking[slot] = CompletionProgress(plan)
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
         """Return [chunk, slots]: the forced token of a slot at a step, or FREE."""
         tokens = np.full((chunk, len(self.count)), FREE, dtype=np.int64)
-        if not self._marker_length.any():
-            return tokens
-        forced = self._is_forced(self.count + np.arange(chunk)[:, None])
-        for slot in np.flatnonzero(forced.any(axis=0)).tolist():
-            first, num = int(forced[:, slot].argmax()), int(forced[:, slot].sum())
-            place = int(self.count[slot]) + first - int(self._budget[slot])
-            tokens[first : first + num, slot] = self._markers[slot][place : place + num]
+        counts = self.count.tolist()
+        for slot, progress in self._thinking.items():
+            if counts[slot] + chunk > progress.budget:
+                tokens[:, slot] = [progress.forced(counts[slot] + step) for step in range(chunk)]
         return tokens
 
     def apply(self, tokens: NDArray[np.int64]) -> ChunkResult:
         """Apply the plans to the tokens [chunk, slots] sampled after `forced`; slots that finish become inactive."""
         chunk = len(tokens)
-        steps = np.arange(chunk)[:, None]
-        index = self.count + steps
-        forced = self._is_forced(index)
+        forced = self.forced(chunk) != FREE
         keep = np.full(len(self.count), chunk, dtype=np.int64)
-
-        states = self._states(tokens) if self._tables else None
-        ends = np.False_ if states is None else (states[1:] == self._complete) & (index < self._budget) & ~self._ended
-        if ends.any():
-            ended_now = ends.any(axis=0)
-            end = self.count + ends.argmax(axis=0) + 1
-            self._limit = np.where(ended_now, end + self._answer, self._limit)
-            keep = np.where(ended_now, np.minimum(keep, self._budget - self.count), keep)
-            self._ended |= ended_now
+        counts, columns = self.count.tolist(), tokens.T.tolist() if self._thinking else []
+        for slot, progress in self._thinking.items():
+            progress.take_chunk(counts[slot], columns[slot])
+            if progress.ended:
+                self._limit[slot], keep[slot] = progress.limit, min(chunk, progress.budget - counts[slot])
         keep = np.minimum(keep, self._limit - self.count)
 
-        stops = self._is_stop(tokens) & ~forced & (steps < keep)
+        stops = self._is_stop(tokens) & ~forced & (np.arange(chunk)[:, None] < keep)
         stopped = stops.any(axis=0) & self.active
         keep = np.where(stopped, stops.argmax(axis=0) + 1, keep)
         keep = np.where(self.active, keep, 0)
-
-        if states is not None:
-            self._state = np.take_along_axis(states, keep[None], axis=0)[0]
         self.count = self.count + keep
         finished = self.active & (stopped | (self.count >= self._limit))
         self.active &= ~finished
+        active, counts = self.active.tolist(), self.count.tolist()
+        self._thinking = {
+            slot: progress
+            for slot, progress in self._thinking.items()
+            if active[slot] and not progress.ended and counts[slot] < progress.budget + len(progress.marker)
+        }
         return ChunkResult(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
 
     def _is_stop(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -144,32 +129,3 @@ class SlotProgress:
         for token in self._stop_tokens:
             stops |= tokens == token
         return stops
-
-    def _is_forced(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-        if not self._marker_length.any():
-            return np.zeros(index.shape, dtype=np.bool_)
-        past = index - self._budget
-        return (past >= 0) & (past < self._marker_length) & ~self._ended & self.active
-
-    def _states(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return [chunk + 1, slots]: the state of each slot's ending before and after each token."""
-        states = np.zeros((len(tokens) + 1, len(self._state)), dtype=np.int64)
-        states[0] = self._state
-        for number, table in enumerate(self._tables):
-            chosen = np.flatnonzero(self.active & ~self._ended & (self._ending == number))
-            columns = np.minimum(tokens[:, chosen], table.shape[1] - 1)
-            for step in range(len(tokens) if len(chosen) else 0):
-                states[step + 1, chosen] = table[states[step, chosen], columns[step]]
-        return states
-
-    def _table(self, ending: Ending) -> int:
-        """Return the number of an ending's table."""
-        if ending.key not in self._endings:
-            keys = np.fromiter(ending.moves, dtype=np.int64, count=len(ending.moves))
-            table = np.zeros((ending.width + 1, int(keys.max(initial=0)) // ending.width + 2), dtype=np.int16)
-            table[keys % ending.width, keys // ending.width] = list(ending.moves.values())
-            # The complete state is final.
-            table[ending.width] = ending.width
-            self._endings[ending.key] = len(self._tables)
-            self._tables.append(table)
-        return self._endings[ending.key]
