@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from scalerl.learner.late import moved
 from scalerl.learner.packed_attention import Packing, pack
-from scalerl.learner.share import Rows, Sizes
+from scalerl.learner.share import Rows, Sizes, ranges
 from scalerl.rl.algorithm import Algorithm, Rollout, TokenWeights, WeightedRollout
 from scalerl.rl.credit import Turns
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens
@@ -201,8 +201,7 @@ def _packed(
     """Build the micro-batch of the completions at `rows`; the flat vectors of `made` cover all tokens of the batch."""
     chosen, num_tokens = tuple(completions[row] for row in rows.tolist()), sizes.tokens[rows]
     # Index of each token in the batch's flat vectors.
-    within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
-    token = np.repeat((np.cumsum(sizes.tokens) - sizes.tokens)[rows], num_tokens) + within
+    token = ranges((np.cumsum(sizes.tokens) - sizes.tokens)[rows], num_tokens)
     trained = made.trained.numpy()[token]
     token = token[trained]
     index = torch.from_numpy(token)
@@ -222,8 +221,7 @@ def forward_inputs(chosen: Sequence[Completion], sizes: Sizes, rows: Rows, wante
     (parents, shared), num_tokens = sizes.prefixes(rows), sizes.tokens[rows]
     lengths = sizes.length[rows] - shared
     # Index in the row at which each token is predicted.
-    within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
-    place = np.repeat(np.cumsum(lengths) - num_tokens, num_tokens) + within
+    place = ranges(np.cumsum(lengths) - num_tokens, num_tokens)
     targets = _joined(chosen, "tokens", np.int32)[wanted]
     return ForwardInputs(
         ids=torch.from_numpy(_inputs(chosen, shared)),
@@ -247,14 +245,9 @@ def _experts(completions: Sequence[Completion], shared: Rows) -> Tensor | None:
 
 def _inputs(completions: Sequence[Completion], shared: Rows) -> NDArray[np.int64]:
     """Return prompts and completions as one vector, without last tokens and without shared tokens."""
-    # Compare tuples by identity: completions of a group share one, and hashing takes as long as converting.
-    prompts: dict[int, NDArray[np.int64]] = {}
-    parts: list[NDArray] = []
+    parts: list[ArrayLike] = []
     for completion, num in zip(completions, shared.tolist(), strict=True):
-        prompt = completion.request.prompt_tokens
-        if id(prompt) not in prompts:
-            prompts[id(prompt)] = np.array(prompt, dtype=np.int64)
-        parts += prompts[id(prompt)][num:], completion.tokens[:-1]
+        parts += completion.request.prompt_tokens[num:], completion.tokens[:-1]
     return np.concatenate(parts, dtype=np.int64)
 
 

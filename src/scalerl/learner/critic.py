@@ -92,7 +92,7 @@ class Critic(TorchLearner):
 
     def _flops(self, prepared: PreparedBatch) -> float:
         shared: Mapping[str, Any] = {"shared": prepared.shared, "adapters": self._num_adapter_params}
-        return training_flops(self._shape, prepared.lengths, 0, **shared)
+        return training_flops(self.shape, prepared.lengths, 0, **shared)
 
 
 def _explained(values: np.ndarray, targets: np.ndarray) -> dict[str, float]:

@@ -28,6 +28,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from scalerl.errors import PackingError
 from scalerl.learner.late import moved
+from scalerl.learner.share import ranges
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,16 +97,16 @@ def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike
     before = np.zeros_like(sizes) if shared is None else np.asarray(shared, dtype=np.int64)
     of = np.arange(len(sizes)) if parents is None else np.asarray(parents, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    positions = np.arange(starts[-1]) - np.repeat(starts[:-1] - before, sizes)
+    positions = ranges(before, sizes)
     width = int((sizes + before).max())
     return Packing(
         positions=torch.from_numpy(positions),
         starts=torch.from_numpy(starts.astype(np.int32)),
-        corners=torch.from_numpy(np.repeat(np.arange(len(sizes)) * width, sizes) + positions),
+        corners=torch.from_numpy(ranges(np.arange(len(sizes)) * width + before, sizes)),
         rows=len(sizes),
         width=width,
         sequences=(sizes, of, before),
-        **(_shared_keys(starts, positions, of, before, width) if before.any() else {}),
+        **(_shared_keys(starts, of, before, width) if before.any() else {}),
     )
 
 
@@ -121,7 +122,6 @@ def lengthened(packing: Packing, num: int) -> Packing:
 
 def _shared_keys(
     starts: NDArray[np.int64],
-    positions: NDArray[np.int64],
     parents: NDArray[np.int64],
     before: NDArray[np.int64],
     width: int,
@@ -131,23 +131,20 @@ def _shared_keys(
     assert not before[parents[before > 0]].any(), "a parent shares nothing itself"
     key_sizes = sizes + before
     key_starts = np.concatenate([[0], np.cumsum(key_sizes)])
-    row = np.repeat(np.arange(len(sizes)), key_sizes)
-    place = np.arange(key_starts[-1]) - key_starts[row]
-    is_shared = place < before[row]
-    keys = np.where(is_shared, starts[parents[row]] + place, starts[row] + place - before[row])
+    is_shared = ranges(0, key_sizes) < np.repeat(before, key_sizes)
+    keys = np.where(is_shared, ranges(starts[parents], key_sizes), ranges(starts[:-1] - before, key_sizes))
     # The indices of each shared token, sorted by token: one row of `uses` per token.
     places = np.flatnonzero(is_shared)
     places = places[np.argsort(keys[places], kind="stable")]
     prefix, num_uses = np.unique(keys[places], return_counts=True)
     # At least two columns: compiled code treats a size of 1 as a special case.
     uses = np.full((len(prefix), max(int(num_uses.max()), 2)), key_starts[-1])
-    column = np.arange(len(places)) - np.repeat(np.cumsum(num_uses) - num_uses, num_uses)
-    uses[np.repeat(np.arange(len(prefix)), num_uses), column] = places
+    uses[np.repeat(np.arange(len(prefix)), num_uses), ranges(0, num_uses)] = places
     made = {
         "keys": keys,
         "key_starts": key_starts.astype(np.int32),
-        "key_corners": row * width + place,
-        "own": np.repeat(key_starts[:-1], sizes) + positions,
+        "key_corners": ranges(np.arange(len(sizes)) * width, key_sizes),
+        "own": ranges(key_starts[:-1] + before, sizes),
         "prefix": prefix,
         "uses": uses,
     }

@@ -144,7 +144,9 @@ class LocalPolicy(Policy):
 
     def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         # The head is the master: unrounded in FP32, otherwise rounded like the generator's copy.
-        return head_log_probs(head(self.model), hidden, inputs.targets, inputs.temperature, self.fp32_head)
+        own = head(self.model)
+        options: Any = {"temperature": inputs.temperature, "bias": own.bias, "fp32": self.fp32_head}
+        return log_probs_and_entropy(hidden, own.weight, inputs.targets, **options)
 
     def collect_gradients(self, team: Team) -> None:
         """Add the gradients summed by graphs, then the gradients of the other ranks."""
@@ -224,11 +226,6 @@ def warm_up(policy: Policy, micro_batch_tokens: int) -> None:
                 log_probs, _ = policy.run(ForwardInputs.blank(packing))
                 log_probs.sum().backward()
     policy.clear_gradients()
-
-
-def head_log_probs(head: Any, hidden: Any, targets: Tensor, temperature: float, fp32: bool) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies, computed with the weight and bias of a head."""
-    return log_probs_and_entropy(hidden, head.weight, targets, temperature=temperature, bias=head.bias, fp32=fp32)
 
 
 class DistinctRows(torch.autograd.Function):

@@ -5,7 +5,7 @@
     server     another model, at a server with OpenAI's interface
     self       the policy itself, with a hint in the prompt or at a lower temperature
 
-The functions of REFERENCES build references; their keyword-only arguments are the settings.
+REFERENCES has what builds each; keyword-only arguments are the settings.
 """
 
 import copy
@@ -81,10 +81,10 @@ class FrozenModel(Reference):
 
 
 class SelfReference(Reference):
-    """The policy in training, with a hint in the prompt or a lower temperature."""
+    """The policy in training, with a hint in the prompt or a lower temperature, for self-distillation."""
 
-    def __init__(self, *, temperature_frac: float, hinted: bool) -> None:
-        self._temperature_frac, self._hinted = temperature_frac, hinted
+    def __init__(self, trained: Trained | None, *, temperature_frac: float = 1.0, hint: str = "") -> None:
+        self._temperature_frac, self._hinted = temperature_frac, bool(hint)
 
     @torch.no_grad()
     def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
@@ -102,9 +102,19 @@ class SelfReference(Reference):
 
 
 class ServerReference(Reference):
-    """A model at a server that returns log-probs of a prompt (OpenAI's completions with `echo`, as vLLM has them)."""
+    """A model with the same vocabulary, at a server that returns log-probs of a prompt (OpenAI's completions with
+    `echo`, as vLLM has them)."""
 
-    def __init__(self, *, url: str, model: str, api_key: str, params: float, num_parallel: int) -> None:
+    def __init__(
+        self,
+        trained: Trained | None,
+        *,
+        url: str,
+        model: str,
+        api_key: str = "",
+        params: float = 0.0,
+        num_parallel: int = 16,
+    ) -> None:
         self._url, self._model, self._params = f"{url.rstrip('/')}/completions", model, params
         self._api_key = from_environment({"api_key": api_key, "url": url}, "kl.reference.api_key")["api_key"]
         self._threads = ThreadPoolExecutor(num_parallel, thread_name_prefix="teacher")
@@ -174,16 +184,9 @@ def teacher(trained: Trained, *, path: str) -> Reference:
     return FrozenModel(trained.freeze(load_model(path, dtype=trained.dtype, device=trained.model.device).model))
 
 
-def server(
-    trained: Trained | None, *, url: str, model: str, api_key: str = "", params: float = 0.0, num_parallel: int = 16
-) -> Reference:
-    """Return another model with the same vocabulary, at a server."""
-    return ServerReference(url=url, model=model, api_key=api_key, params=params, num_parallel=num_parallel)
-
-
-def itself(trained: Trained, *, temperature_frac: float = 1.0, hint: str = "") -> Reference:
-    """Return the policy itself, for self-distillation."""
-    return SelfReference(temperature_frac=temperature_frac, hinted=bool(hint))
-
-
-REFERENCES: dict[str, Callable[..., Reference]] = {"start": start, "teacher": teacher, "server": server, "self": itself}
+REFERENCES: dict[str, Callable[..., Reference]] = {
+    "start": start,
+    "teacher": teacher,
+    "server": ServerReference,
+    "self": SelfReference,
+}

@@ -47,25 +47,18 @@ class SavedKind(Mapping[str, Tensor]):
     def __init__(self, files: list[Path]) -> None:
         from safetensors import safe_open
 
-        self._files: list[Any] = []
-        self._parts: dict[str, list[tuple[int, int, int]]] = {}
-        """First row, number of rows and file of each part, by name, in order of rows; (0, -1, file) if whole."""
+        self._parts: dict[str, dict[int, tuple[int, Any]]] = {}
+        """Number of rows and file of each part, by name and first row; a whole tensor may be in several files."""
         totals: dict[str, int] = {}
-        for number, path in enumerate(sorted(files)):
+        for path in sorted(files):
             opened = safe_open(path, framework="pt")
-            self._files.append(opened)
             rows = parse_json((opened.metadata() or {}).get(_ROWS, "{}"))
             for name in opened.keys():  # noqa: SIM118 -- not a mapping
-                if name in rows:
-                    start, totals[name] = rows[name]
-                    num = opened.get_slice(name).get_shape()[0]
-                    self._parts.setdefault(name, []).append((start, num, number))
-                else:
-                    # All files that have it are equal.
-                    self._parts[name], totals[name] = [(0, -1, number)], -1
+                num = (opened.get_slice(name).get_shape() or [1])[0]
+                first, totals[name] = rows.get(name, (0, num))
+                self._parts.setdefault(name, {})[first] = num, opened
         for name, parts in self._parts.items():
-            parts.sort()
-            if totals[name] >= 0 and sum(num for _, num, _ in parts) != totals[name]:
+            if sum(num for num, _ in parts.values()) != totals[name]:
                 raise CheckpointError(f"{files[0].parent} does not have all rows of {name}: a rank's file is missing")
 
     def __iter__(self) -> Iterator[str]:
@@ -75,18 +68,16 @@ class SavedKind(Mapping[str, Tensor]):
         return len(self._parts)
 
     def __getitem__(self, name: str) -> Tensor:
-        parts = [self._files[number].get_tensor(name) for _, _, number in self._parts[name]]
+        parts = [file.get_tensor(name) for _, (_, file) in sorted(self._parts[name].items())]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def rows(self, name: str, start: int, num: int) -> Tensor:
         """Return some rows of a tensor, reading only those."""
         end, pieces = start + num, []
-        for first, count, number in self._parts[name]:
-            values = self._files[number].get_slice(name)
-            count = values.get_shape()[0] if count < 0 else count
+        for first, (count, file) in sorted(self._parts[name].items()):
             low, high = max(start, first), min(end, first + count)
             if low < high:
-                pieces.append(values[low - first : high - first])
+                pieces.append(file.get_slice(name)[low - first : high - first])
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 

@@ -92,12 +92,8 @@ def load_state(
 def _copy_rows(target: Tensor, source: Mapping[str, Tensor], name: str) -> None:
     """Copy this rank's rows of a saved tensor."""
     part, start = local(target), first_row(target)
-    read = getattr(source, "rows", None)
-    if part.ndim and not part.numel():
-        return
     if part.ndim == 0:
         part.copy_(source[name])
-    elif read is not None:
-        part.copy_(read(name, start, len(part)))
-    else:
-        part.copy_(source[name][start : start + len(part)])
+    elif part.numel():
+        read = getattr(source, "rows", None)
+        part.copy_(source[name][start : start + len(part)] if read is None else read(name, start, len(part)))

@@ -75,25 +75,17 @@ class TorchLearner:
         self._team = team or Team()
         self.algorithm, self.objective, self._reference, self.critic = algorithm, objective, reference, critic
         self._settings, self._learner = optimizer, learner
-        self._shape, self._num_adapter_params = (
+        self.shape, self._num_adapter_params = (
             ModelShape.from_config(policy.model.config),
             num_adapter_params(policy.model),
         )
         self.optimizer = AdamW(
             policy.parameters, optimizer, device=policy.device, hosted=policy.hosted, copies=policy.copies
         )
-        self._version = version
+        self.version = version
         self._updates = 0
         self._unread: LateMetrics | None = None
         """Metrics of the last step that have not been read yet."""
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def shape(self) -> ModelShape:
-        return self._shape
 
     @property
     def reads_late(self) -> bool:
@@ -108,7 +100,7 @@ class TorchLearner:
 
         On a GPU, the first access to the metrics waits for the device.
         """
-        assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
+        assert batch.version == self.version, f"a batch for version {batch.version} came at {self.version}"
         values, judged = None, {}
         if self.critic is not None:
             values, judged = self.critic.learn(batch)
@@ -140,7 +132,7 @@ class TorchLearner:
         self.policy.clear_gradients()
         timer.stop()
         host = HostCopy(torch.cat([sums, torch.stack([ratio_max, norm.double()])]))
-        self._version += 1
+        self.version += 1
         read = functools.partial(self._metrics, prepared, known, host, timer, critic_s)
         metrics = LateMetrics({name: value for name, value in known.items() if math.isfinite(value)}, read)
         if not self.reads_late:
@@ -197,9 +189,9 @@ class TorchLearner:
     def lr(self) -> float:
         """Learning rate of the next update."""
         self._settle()
-        if self.critic is not None and self._version < self.critic.warmup_steps:
+        if self.critic is not None and self.version < self.critic.warmup_steps:
             return 0.0
-        return rate(self._settings, step=self._version, updates=self._updates)
+        return rate(self._settings, step=self.version, updates=self._updates)
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights with adapters merged in, tied ones once. They may be views: copy what you keep."""
@@ -208,7 +200,7 @@ class TorchLearner:
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Return everything that a checkpoint needs, as tensors: weights, moments, random state, counters."""
         self.settle()
-        counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
+        counters = {"version": torch.tensor(self.version), "updates": torch.tensor(self._updates)}
         state = state_of(self.policy.parameters, self.optimizer.state, self.policy.device) | {"counters": counters}
         if self.critic is not None:
             state |= {f"critic_{kind}": tensors for kind, tensors in self.critic.state_dict().items() if kind != "rng"}
@@ -220,7 +212,7 @@ class TorchLearner:
         # Read the last metrics now: read later, they would count their update in the restored state.
         self.settle()
         load_state(state, self.policy.parameters, self.optimizer.state, self.policy.device)
-        self._version = int(state["counters"]["version"])
+        self.version = int(state["counters"]["version"])
         self._updates = int(state["counters"]["updates"])
         self.policy.refresh()
         if self.critic is not None:
@@ -292,14 +284,14 @@ class TorchLearner:
         if self._settings.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self.policy.holders.values(), self._settings.grad_clip, norm)
         is_bad = (~(norm.isfinite() & loss.isfinite())).float()
-        self.optimizer.update(gradients, lr=self.lr, is_bad=is_bad, seed=self._version)
+        self.optimizer.update(gradients, lr=self.lr, is_bad=is_bad, seed=self.version)
         return norm
 
     def _flops(self, prepared: PreparedBatch) -> float:
         num_logits = int(prepared.facts["batch/trained_tokens"])
-        sizes = self._shape, prepared.lengths, num_logits
+        sizes = self.shape, prepared.lengths, num_logits
         training = training_flops(*sizes, shared=prepared.shared, adapters=self._num_adapter_params)
-        return training + (0.0 if self._reference is None else self._reference.flops(prepared, self._shape))
+        return training + (0.0 if self._reference is None else self._reference.flops(prepared, self.shape))
 
 
 def compilation_s() -> float:

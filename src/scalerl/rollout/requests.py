@@ -8,17 +8,13 @@ from scalerl.types import Request
 
 def check_requests(requests: Iterable[Request], *, max_length: int, vocabulary: int | None = None) -> None:
     """Raise ValueError if an engine with this context and vocabulary cannot serve one of the requests."""
-    known: set[int] = set()
     for request in requests:
-        if fault := _fault(request, max_length, vocabulary, known):
+        if fault := _fault(request, max_length, vocabulary):
             raise ValueError(f"request {request.key} {fault}")
 
 
-def _fault(request: Request, max_length: int, vocabulary: int | None, known: set[int]) -> str | None:
-    """Return what is wrong with a request, or None; `known` has the ids of prompts that were already checked.
-
-    The requests of a group share one tuple, so that few prompts have to be checked.
-    """
+def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | None:
+    """Return what is wrong with a request, or None."""
     plan, prompt = request.length, request.prompt_tokens
     if not prompt:
         return "has an empty prompt: give it at least one token"
@@ -34,9 +30,7 @@ def _fault(request: Request, max_length: int, vocabulary: int | None, known: set
         return f"has temperature {request.temperature}: it must be 0 (greedy) or more"
     if not 0 < request.top_p <= 1:
         return f"has top_p {request.top_p}: it must be above 0 and at most 1"
-    for tokens in (prompt, plan.marker):
-        if vocabulary is not None and id(tokens) not in known:
-            if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
-                return f"has token ids outside the model's vocabulary of {vocabulary}"
-            known.add(id(tokens))
+    tokens = prompt + plan.marker
+    if vocabulary is not None and not (min(tokens) >= 0 and max(tokens) < vocabulary):
+        return f"has token ids outside the model's vocabulary of {vocabulary}"
     return None

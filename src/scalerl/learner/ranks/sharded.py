@@ -20,7 +20,7 @@ from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.body import layers_of, prepare_for_training
 from scalerl.learner.late import sent
 from scalerl.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
-from scalerl.learner.policy import DistinctRows, Policy, head_log_probs, warm_up
+from scalerl.learner.policy import DistinctRows, Policy, warm_up
 from scalerl.learner.ranks.context import ContextGroup, check_slices
 from scalerl.learner.saved import SavedKind
 from scalerl.learner.share import fewest_shared_tokens
@@ -29,6 +29,7 @@ from scalerl.models.folder import empty_model, fill
 from scalerl.models.lora import each_adapter, each_merged_weight, num_adapter_params, wrap
 from scalerl.models.routers import RouterReplay
 from scalerl.rl.bf16_products import use_fp32_linears_at_work
+from scalerl.rl.logprobs import log_probs_and_entropy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -232,7 +233,9 @@ class _PackedModel(nn.Module):
 def _head_log_probs(
     head: Any, hidden: Tensor, targets: Tensor, temperature: float, fp32: bool
 ) -> tuple[Tensor, Tensor]:
-    log_probs, entropy = head_log_probs(head, hidden, targets, temperature, fp32)
+    log_probs, entropy = log_probs_and_entropy(
+        hidden, head.weight, targets, temperature=temperature, bias=head.bias, fp32=fp32
+    )
     # FSDP adds hooks to the outputs, so these must not be views.
     return log_probs.clone(), entropy.clone()
 

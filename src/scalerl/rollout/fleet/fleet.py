@@ -326,16 +326,13 @@ class Fleet(EngineBase):
     def _may_replace(self, link: Link) -> bool:
         """Return whether a lost generator may be replaced, and count it unless its machine has left the cluster."""
         now = time.monotonic()
-        self._replaced = [(at, lost) for at, lost in self._replaced if now - at <= WINDOW_S]
-        if len(self._replaced) >= self._replacements:
+        replaced = [(at, lost) for at, lost in [*self._replaced, (now, link)] if now - at <= WINDOW_S]
+        if len(replaced) > self._replacements:
             # Check only now: a cluster takes a moment to notice a lost machine.
-            self._replaced = [(at, lost) for at, lost in self._replaced if not lost.has_left()]
-            if link.has_left():
-                return True
-        if len(self._replaced) >= self._replacements:
-            return False
-        self._replaced.append((now, link))
-        return True
+            replaced = [(at, lost) for at, lost in replaced if not lost.has_left()]
+        may_replace = len(replaced) <= self._replacements
+        self._replaced = replaced if may_replace else replaced[:-1]
+        return may_replace
 
     def _assign(self) -> None:
         """Assign waiting requests to ready generators, group by group, each to the one with the fewest requests.

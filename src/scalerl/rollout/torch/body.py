@@ -17,7 +17,7 @@ from torch.nn.functional import linear, rms_norm
 from scalerl.models.lora import AdaptedLinear, has_adapters, is_adapter
 from scalerl.models.nf4 import Nf4Linear
 from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
-from scalerl.rollout.torch.cache import ATTENTION, DecodePass, ExtendPass, KernelPass, PrefillPass, slot_attention
+from scalerl.rollout.torch.cache import ATTENTION, KernelPass, Pass, slot_attention
 
 FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 """Model types that FusedBody supports (SmolLM and SmolLM2 are llama)."""
@@ -77,16 +77,13 @@ def make_body(model: Any, max_length: int, *, fused: bool = True) -> "GeneralBod
     return FusedBody(model, max_length) if fused and FusedBody.fits(model) else GeneralBody(model)
 
 
-Pass = DecodePass | KernelPass | PrefillPass | ExtendPass
-
-
 class GeneralBody:
     """Any transformers causal language model whose attention goes through its attention interface."""
 
     def __init__(self, model: Any) -> None:
         self._body = model.base_model
 
-    def __call__(self, tokens: Tensor, positions: Tensor, cache: Pass) -> Tensor:
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: Pass | KernelPass) -> Tensor:
         assert not isinstance(cache, KernelPass), "transformers cannot call the kernel"
         return self._body(
             input_ids=tokens,
@@ -134,7 +131,7 @@ class FusedBody:
         """Whether this body accepts a KernelPass."""
         return self._operations.kernels is not None
 
-    def __call__(self, tokens: Tensor, positions: Tensor, cache: Pass) -> Tensor:
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: Pass | KernelPass) -> Tensor:
         hidden, change = self._embedding(tokens.reshape(-1)), None
         if isinstance(cache, KernelPass):
             rotary = Rotary(self._cosine, self._sine)
@@ -168,7 +165,7 @@ class _FusedLayer:
         self._gate_up, self._down = _product(mlp.gate_proj, mlp.up_proj), _product(mlp.down_proj)
         self._operations = operations
 
-    def __call__(self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: Pass) -> Tensor:
+    def __call__(self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: Pass | KernelPass) -> Tensor:
         """Add `change`, the previous layer's MLP output, to the hidden states in place; return this layer's MLP output.
 
         The next layer adds it, so that the sum and the norm after it can be one operation.
@@ -182,7 +179,7 @@ class _FusedLayer:
         gate_up = self._gate_up(self._operations.add_norm(hidden, change, self._after))
         return self._down(self._operations.gated(gate_up))
 
-    def _attend(self, joined: Tensor, rotary: Rotary, cache: DecodePass | PrefillPass | ExtendPass) -> Tensor:
+    def _attend(self, joined: Tensor, rotary: Rotary, cache: Pass) -> Tensor:
         num_rows, length = rotary.cosine.shape[:2]
         split = joined.view(num_rows, length, -1, self._head_dim)
         rotated, values = split.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)

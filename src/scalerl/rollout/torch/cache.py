@@ -3,15 +3,16 @@
     keys, values: one [slots, kv_heads, max_length, head_dim] tensor per layer, views of one allocation
 
 Prompts are computed in a separate, fixed buffer and copied from there to their slots. A forward pass uses the cache
-through a DecodePass (one token per row), a KernelPass (the same with a GPU kernel), a PrefillPass (whole prompts) or an
-ExtendPass (tokens after the filled positions of some rows). All but KernelPass replace a transformers Cache: given
+through a PrefillPass (whole prompts), an ExtendPass (tokens after the filled positions of some rows), a DecodePass (one
+token per row) or a KernelPass (the same with a GPU kernel). All but KernelPass replace a transformers Cache: given
 position ids and a 4-D mask, models call only its `update`. Slots are never cleared: attention reads only positions that
 the current request has written.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -126,31 +127,67 @@ class SlotCache:
             stored[:, :, : values.shape[2]].index_copy_(0, rows, values.to(stored.device))
 
 
-class DecodePass:
+class Pass(ABC):
+    """A forward pass over some tokens, which writes their keys and values. transformers calls only `update`."""
+
+    mask: Tensor | None = None
+
+    @abstractmethod
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write the new keys and values, and return all that attention reads."""
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
+        """Write the new keys and values, and compute attention."""
+        return attend(query, *self.update(keys, values, layer), self.mask, scale)
+
+
+class PrefillPass(Pass):
+    """Padded prompts from position 0; each attends only to itself. See SlotCache.computed."""
+
+    def __init__(self, computed: Tensor) -> None:
+        self._keys, self._values = computed
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        self._keys[layer_idx].copy_(keys)
+        self._values[layer_idx].copy_(values)
+        return keys, values
+
+
+class ExtendPass(Pass):
+    """Tokens after the filled positions of some rows; each attends to its row up to itself."""
+
+    def __init__(self, cache: SlotCache, rows: Tensor | slice, filled: int) -> None:
+        """Tokens attend only to the first `filled` positions; `at` sets theirs."""
+        self._cache, self._rows, self._filled = cache, rows, filled
+
+    def at(self, position: Tensor) -> Self:
+        """Set the positions of the tokens, [rows, width]."""
+        self._places = self._cache.places(self._rows, position)
+        self.mask = self._cache.mask(position.reshape(-1), self._filled).view(len(position), 1, -1, self._filled)
+        return self
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        keys, values = self._cache.write(self._places, keys, values, layer_idx)
+        return keys[self._rows, :, : self._filled], values[self._rows, :, : self._filled]
+
+
+class DecodePass(ExtendPass):
     """One token per row, with masked attention to the filled positions of the row's span."""
 
-    mask: Tensor | None
-
     def __init__(self, cache: SlotCache, spans: Sequence[RowSpan]) -> None:
+        super().__init__(cache, slice(spans[-1].stop), spans[0].filled)
         self.spans = spans
-        self._cache, self._parts = cache, [(slice(span.start, span.stop), span.filled) for span in spans]
-        self._rows, self._filled = slice(spans[-1].stop), spans[0].filled
+        self._parts = [(slice(span.start, span.stop), span.filled) for span in spans]
         self._seen = [
             [(keys[rows, :, :filled], values[rows, :, :filled]) for rows, filled in self._parts]
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
 
-    def at(self, position: Tensor) -> "DecodePass":
-        """Set the positions of the next step of the same rows."""
-        self._places = self._cache.places(self._rows, position[:, None])
-        self.mask = self._cache.mask(position, self._filled)
+    def at(self, position: Tensor) -> Self:
+        super().at(position)
+        assert self.mask is not None
         self._masks = [self.mask[rows, ..., :filled] for rows, filled in self._parts]
         return self
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values, and return all that attention reads. Called by transformers."""
-        keys, values = self._cache.write(self._places, keys, values, layer_idx)
-        return keys[self._rows, :, : self._filled], values[self._rows, :, : self._filled]
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
         """Write the new keys and values, and compute attention span by span."""
@@ -180,41 +217,6 @@ class KernelPass:
 
         stored = (self._cache.keys[layer], self._cache.values[layer])
         return kernels.decode_attention(joined, cosine, sine, self._position, *stored, scale=scale, norms=norms)
-
-
-class ExtendPass:
-    """Tokens after the filled positions of some rows; each attends to its row up to itself."""
-
-    def __init__(self, cache: SlotCache, rows: Tensor, position: Tensor, filled: int) -> None:
-        """`position` is [rows, width]; tokens attend only to the first `filled` positions."""
-        self._cache, self._rows, self._filled = cache, rows, filled
-        self._places = cache.places(rows, position)
-        self.mask: Tensor | None = cache.mask(position.reshape(-1), filled).view(len(rows), 1, -1, filled)
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        stored = self._cache.write(self._places, keys, values, layer_idx)
-        keys, values = (kept[:, :, : self._filled].index_select(0, self._rows) for kept in stored)
-        return keys, values
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
-        return attend(query, *self.update(keys, values, layer), self.mask, scale)
-
-
-class PrefillPass:
-    """Padded prompts from position 0; each attends only to itself. See SlotCache.computed."""
-
-    mask: Tensor | None = None
-
-    def __init__(self, computed: Tensor) -> None:
-        self._keys, self._values = computed
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        self._keys[layer_idx].copy_(keys)
-        self._values[layer_idx].copy_(values)
-        return keys, values
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
-        return attend(query, *self.update(keys, values, layer), None, scale)
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:

@@ -5,7 +5,7 @@ of one of few shapes (layout.py). On a CPU a step computes only the rows in use.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,10 +126,6 @@ class Decoder:
             )
             self._on_host, self._done = (tokens, log_probs), torch.cuda.Event()
 
-    def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
-        """Update the head; call this with the new weights after copying them into the model."""
-        self.head.update(weights)
-
     def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], held: NDArray[np.bool_]) -> None:
         """Choose the rows of the next chunk; call this before the prefill.
 
@@ -179,7 +175,7 @@ class Decoder:
         given, at, into = map(self._sent, (tokens, position, rows))
         if self._recorder is not None:
             self._recorder.into(*self._cache.routed(into, at))
-        self._body(given, at, ExtendPass(self._cache, into, at, filled))
+        self._body(given, at, ExtendPass(self._cache, into, filled).at(at))
 
     def run_prompts(self, shape: tuple[int, int]) -> None:
         """Compute the prompts, with a CUDA graph from the second time on: recording takes as long as several passes."""
@@ -266,7 +262,7 @@ class Decoder:
         if shape.spans:
             if self._pass is None or self._pass.spans != shape.spans:
                 self._pass = DecodePass(self._cache, shape.spans)
-            view = self._pass.at(position)
+            view = self._pass.at(position[:, None])
         else:
             view = KernelPass(self._cache, position)
         if self._recorder is not None:

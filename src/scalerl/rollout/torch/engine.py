@@ -146,7 +146,7 @@ class TorchEngine(EngineBase):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         prefill_tokens: int | None = None,
-        cuda_graphs: bool | None = None,
+        cuda_graphs: bool = True,
         fused: bool = True,
         records_experts: bool = False,
     ) -> None:
@@ -154,13 +154,10 @@ class TorchEngine(EngineBase):
 
         `max_length` is the context: prompt and completion together. A poll samples `chunk` tokens per slot; up to
         `prefill_tokens` tokens of padded prompts go through the model at once. dtype and device default to the model's.
-        A GPU uses longer chunks by default (16 instead of 4) and CUDA graphs. `fused=False` selects the slower,
-        general body. With `records_experts`, completions contain the experts to which their tokens were routed.
+        A GPU uses longer chunks by default (16 instead of 4), and CUDA graphs unless `cuda_graphs` is false.
+        `fused=False` selects the slower, general body. With `records_experts`, completions contain the experts to which
+        their tokens were routed.
         """
-        if min(1 if chunk is None else chunk, 1 if prefill_tokens is None else prefill_tokens, max_length) < 1:
-            raise ValueError(
-                f"max_length, chunk and prefill_tokens must be at least 1, got {max_length}, {chunk}, {prefill_tokens}"
-            )
         if slots < 1:
             raise ValueError(f"an engine needs at least 1 slot, got {slots}")
         check_model(model, max_length)
@@ -178,8 +175,6 @@ class TorchEngine(EngineBase):
         on_gpu = head.device.type == "cuda"
         self.launches_ahead = on_gpu
         self._running: _RunningChunk | None = None
-        if cuda_graphs and not on_gpu:
-            raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
         self._chunk = chunk or (16 if on_gpu else 4)
         self._prefill_tokens = prefill_tokens or (pass_tokens(num_weights(self._model)) if on_gpu else 32)
         with torch.no_grad():
@@ -191,7 +186,7 @@ class TorchEngine(EngineBase):
                 chunk=self._chunk,
                 prefill_tokens=self._prefill_tokens,
                 fused=fused,
-                cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,
+                cuda_graphs=on_gpu and cuda_graphs,
                 records_experts=records_experts,
             )
         self.weights = self._model.state_dict(keep_vars=True)
@@ -235,7 +230,7 @@ class TorchEngine(EngineBase):
                 raise ValueError(f"push_weights: {name} is {tuple(weight.shape)}, not {tuple(current[name].shape)}")
         with torch.inference_mode():
             torch._foreach_copy_([current[name] for name in weights], list(weights.values()))  # pyright: ignore[reportPrivateImportUsage]
-            self.decoder.weights_changed(weights)
+            self.decoder.head.update(weights)
 
     def _drop_all(self) -> None:
         self._slots = _Slots(*self._shape)

@@ -35,36 +35,6 @@ def rounded_length(length: int, max_length: int) -> int:
     return min(-(-length // LENGTH_STEP) * LENGTH_STEP, max_length)
 
 
-class HalvedRows:
-    """A one-to-one assignment of slots to rows; a step computes the first rows: all, a half, a quarter and so on.
-
-    Fewer than `least_rows` would not make a step faster: reading the weights then takes longer than the products.
-    """
-
-    def __init__(self, slots: int, *, max_length: int, least_rows: int = LEAST_ROWS) -> None:
-        self.row, self.slot = np.arange(slots), np.arange(slots)
-        """The row of each slot, and the slot of each row."""
-
-        self._max_length, self._sizes = max_length, [slots]
-        while self._sizes[-1] % 2 == 0 and self._sizes[-1] >= 2 * least_rows:
-            self._sizes.append(self._sizes[-1] // 2)
-
-    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[RowSpan, ...]]:
-        """Move the slots in use into as few rows as a step can have; return the moved slots and one span.
-
-        See RowLayout.arrange. Slots are exchanged, so unused slots move, too.
-        """
-        is_used = needed > 0
-        num_rows = min(size for size in self._sizes if size >= is_used.sum())
-        used = np.flatnonzero(is_used & (self.row >= num_rows))
-        unused = np.flatnonzero(~is_used & (self.row < num_rows))[: len(used)]
-        self.row[used], self.row[unused] = self.row[unused], self.row[used]
-        moved = np.concatenate([used, unused])
-        self.slot[self.row[moved]] = moved
-        filled = rounded_length(int(needed.max()), self._max_length)
-        return moved, (RowSpan(0, num_rows, filled),)
-
-
 class RowLayout:
     """A one-to-one assignment of slots to rows."""
 
@@ -98,3 +68,29 @@ class RowLayout:
         starts = np.flatnonzero(np.diff(wanted[:num_used], prepend=-1)).tolist()
         stops = [*starts[1:], min(-(-num_used // self._row_step) * self._row_step, len(wanted))]
         return tuple(RowSpan(start, stop, int(wanted[start])) for start, stop in zip(starts, stops, strict=True))
+
+
+class HalvedRows(RowLayout):
+    """A one-to-one assignment of slots to rows; a step computes the first rows: all, a half, a quarter and so on.
+
+    Fewer than `least_rows` would not make a step faster: reading the weights then takes longer than the products.
+    """
+
+    def __init__(self, slots: int, *, max_length: int, least_rows: int = LEAST_ROWS) -> None:
+        super().__init__(slots, max_length=max_length)
+        self._sizes = [slots]
+        while self._sizes[-1] % 2 == 0 and self._sizes[-1] >= 2 * least_rows:
+            self._sizes.append(self._sizes[-1] // 2)
+
+    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[RowSpan, ...]]:
+        """Move the slots in use into as few rows as a step can have; return the moved slots and one span.
+
+        See RowLayout.arrange. Slots are exchanged, so unused slots move, too.
+        """
+        is_used = needed > 0
+        num_rows = min(size for size in self._sizes if size >= is_used.sum())
+        used = np.flatnonzero(is_used & (self.row >= num_rows))
+        unused = np.flatnonzero(~is_used & (self.row < num_rows))[: len(used)]
+        self.row[used], self.row[unused] = self.row[unused], self.row[used]
+        filled = rounded_length(int(needed.max()), self._max_length)
+        return np.concatenate([used, unused]), (RowSpan(0, num_rows, filled),)

@@ -126,18 +126,10 @@ def plan_prompts(admitted: Sequence[Admitted], *, batch_tokens: int, max_length:
     A batch has up to `batch_tokens` tokens, and at least one row.
     """
     slots_of: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
-    # The requests of a group share one tuple, so that few prompts are hashed.
-    of_object: dict[int, list[int]] = {}
     for slot, _, request, held in admitted:
-        prompt = request.prompt_tokens
-        slots = None if held else of_object.get(id(prompt))
-        if slots is None and (tokens := prompt[held:-1]):
+        if tokens := request.prompt_tokens[held:-1]:
             # Requests with the same prompt share a row; the rest of a prompt that a slot holds is for that slot alone.
-            slots = slots_of.setdefault((held, slot if held else -1, tokens), [])
-            if not held:
-                of_object[id(prompt)] = slots
-        if slots is not None:
-            slots.append(slot)
+            slots_of.setdefault((held, slot if held else -1, tokens), []).append(slot)
     by_width: dict[tuple[bool, int], list[tuple[int, int, tuple[int, ...]]]] = {}
     for each in slots_of:
         by_width.setdefault((each[0] > 0, min(padded_width(len(each[2])), max_length)), []).append(each)
