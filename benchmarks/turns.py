@@ -15,7 +15,6 @@ import argparse
 import functools
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -73,9 +72,11 @@ def vllm_engine(slots: int) -> Any:
     from scalerl.rollout.vllm.spec import EngineSpec, environment
 
     os.environ.update(environment(on_gpu=False))
-    with tempfile.TemporaryDirectory() as folder:
-        make_model(vocabulary=VOCABULARY, context=CONTEXT).save_pretrained(folder)
-        return VllmEngine(EngineSpec(folder=folder, slots=slots, context=CONTEXT, stop_tokens=()))
+    model = make_model(vocabulary=VOCABULARY, context=CONTEXT)
+    model.config.architectures = [type(model).__name__]
+    engine = VllmEngine(EngineSpec(config=model.config.to_json_string(), slots=slots, context=CONTEXT, stop_tokens=()))
+    engine.push_weights(model.state_dict(), 0)
+    return engine
 
 
 def make_engine(name: str, slots: int, turns: int) -> Any:

@@ -9,6 +9,12 @@ import torch
 from scalerl.rollout.vllm.worker import WeightReceiver
 
 
+def logits_of(worker: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """Return the logits that a worker computes from hidden states."""
+    with torch.inference_mode():
+        return worker.model_runner.get_model().compute_logits(hidden.to(worker.device)).float().cpu()
+
+
 class BodyAndHead:
     """What WeightReceiver uses of vLLM's model: one body weight and a head in bf16, loaded by name."""
 
@@ -49,5 +55,5 @@ def receive(connection: Connection, vocabulary: int, hidden: int) -> None:
         for worker in workers:
             assert not worker.scalerl_open(parcel)
             worker.scalerl_load(False)
-            logits.append(worker.scalerl_logits(states))
+            logits.append(logits_of(worker, states))
         connection.send((tensors, workers[0].model_runner.get_model().body.cpu(), *logits))

@@ -1,8 +1,7 @@
-"""Models that vLLM runs on a CPU (heads of 32), saved as folders, and engines for them."""
+"""Models that vLLM runs on a CPU (heads of 32), and engines for them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,57 +39,54 @@ def llama(*, tied: bool = False, seed: int = 0) -> Any:
     return sampled_model(LlamaConfig(**SHAPE, tie_word_embeddings=tied), seed)
 
 
-def saved(model: Any, folder: Path) -> str:
-    model.save_pretrained(folder)
-    return str(folder)
-
-
-def spec(folder: str, *, slots: int = 4, stop_tokens: tuple[int, ...] = (), version: int = 0, **changes: Any) -> Any:
+def spec(model: Any, *, slots: int = 4, stop_tokens: tuple[int, ...] = (), **changes: Any) -> Any:
     settings = VllmSettings(**changes.pop("settings", {}))
+    model.config.architectures = [type(model).__name__]
     return EngineSpec(
-        folder=folder,
+        config=model.config.to_json_string(),
         slots=slots,
         context=changes.pop("context", 64),
         stop_tokens=tuple(stop_tokens),
-        version=version,
         settings=settings,
         **changes,
     )
 
 
-def engine_on(cores: dict[str, Any], spec: EngineSpec, weights: Mapping[str, Any], *others: Any) -> VllmEngine:
+def engine_on(
+    cores: dict[str, Any], spec: EngineSpec, weights: Mapping[str, Any], version: int, *others: Any
+) -> VllmEngine:
     """Return an engine in this process with these weights, on the vLLM of an earlier one with equal settings.
 
     vLLM starts slowly. It knows neither versions nor stop tokens, and forgets requests, prompts and weights before the
     next engine. `others` are settings that are not in the spec.
     """
-    key = repr((replace(spec, version=0, stop_tokens=()), others))
-    if key not in cores:
-        engine = VllmEngine(spec)
-        cores[key] = engine.vllm
-        return engine
-    core = cores[key].engine_core.engine_core
-    core.abort_requests(list(core.scheduler.requests))
-    while core.scheduler.has_requests() or core.batch_queue:
-        core.step_fn()
-    assert core.reset_prefix_cache()
+    key = repr((replace(spec, stop_tokens=()), others))
+    if key in cores:
+        core = cores[key].engine_core.engine_core
+        core.abort_requests(list(core.scheduler.requests))
+        while core.scheduler.has_requests() or core.batch_queue:
+            core.step_fn()
+        assert core.reset_prefix_cache()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "build_vllm", lambda spec: cores[key])
+        if key in cores:
+            patch.setattr(engine_module, "build_vllm", lambda spec: cores[key])
         engine = VllmEngine(spec)
-    engine.push_weights(weights, spec.version)
+    cores[key] = engine.vllm
+    engine.push_weights(weights, version)
     return engine
 
 
-def started(folder: str, num: int = 1, *, limits: Limits | None = None, replacements: int = 0, **changes: Any) -> Fleet:
-    """Start engines in child processes and wait for them; by default one that is lost ends the fleet."""
+def started(model: Any, num: int = 1, *, limits: Limits | None = None, replacements: int = 0, **changes: Any) -> Fleet:
+    """Start engines of a model in child processes and wait for them; by default one that is lost ends the fleet."""
     fleet = fleet_of(
-        [spec(folder, **changes)] * num,
+        [spec(model, **changes)] * num,
         vocabulary=SHAPE["vocab_size"],
         limits=limits or Limits(silent_s=10.0),
         replacements=replacements,
     )
     try:
         fleet.wait_ready()
+        fleet.push_weights(model.state_dict(), 0)
     except BaseException:
         fleet.close()
         raise

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from vllm_models import engine_on, llama, saved, spec
+from vllm_models import engine_on, llama, spec
 
 from scalerl.rollout.vllm.spec import environment
 
@@ -27,11 +27,12 @@ def _vllm_environment():
 
 
 @pytest.fixture(scope="session")
-def engine_of(tmp_path_factory):
+def engine_of():
     """Return engines in this process, with the weights of `llama(tied=tied)`; one at a time of equal settings."""
-    cores, folders = {}, {tied: saved(llama(tied=tied), tmp_path_factory.mktemp("model")) for tied in (False, True)}
+    cores = {}
 
-    def make(*others, tied=False, **changes):
-        return engine_on(cores, spec(folders[tied], **changes), llama(tied=tied).state_dict(), *others)
+    def make(*others, tied=False, version=0, **changes):
+        model = llama(tied=tied)
+        return engine_on(cores, spec(model, **changes), model.state_dict(), version, *others)
 
     return make

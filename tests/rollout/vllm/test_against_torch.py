@@ -5,6 +5,7 @@ import pytest
 import torch
 from contracts.requests import by_key, drain, make_request, mixed_requests
 from contracts.sampling import check_log_probs
+from cuda_receiver import logits_of
 from played import STOPS as TURN_STOPS
 from played import Echo, played_requests, playing, turns_engine
 from vllm_models import llama
@@ -71,8 +72,9 @@ def test_fp32_head_has_the_learners_values_under_an_fp16_body(engine_of, tied):
             each.push_weights(model.state_dict(), version)
     expected = head_logits(hidden, model.get_output_embeddings().weight, fp32=True)
     scale = expected.abs().max()
-    assert (engine.head_logits(hidden) - expected).abs().max() <= 1e-6 * scale
-    assert (rounded.head_logits(hidden) - expected).abs().max() > 1e-4 * scale
+    exact, coarse = (each.vllm.collective_rpc(logits_of, args=(hidden,))[0] for each in (engine, rounded))
+    assert (exact - expected).abs().max() <= 1e-6 * scale
+    assert (coarse - expected).abs().max() > 1e-4 * scale
     # And what is sampled with it: the body rounds, the head does not.
     engine.submit([make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)])
     check_log_probs(model, drain(engine), atol=0.05)

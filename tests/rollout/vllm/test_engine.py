@@ -2,11 +2,8 @@
 
 import pytest
 from contracts.engine import *  # noqa: F403
-from contracts.requests import by_key, drain, make_request
 from contracts.sampling import *  # noqa: F403
 from vllm_models import llama
-
-from scalerl.types import Work
 
 pytestmark = pytest.mark.xdist_group("engines")
 
@@ -41,15 +38,3 @@ def make_engine(engine_of, request, monkeypatch):
         return engine
 
     return make
-
-
-def test_a_warm_up_is_not_counted_and_changes_no_token(make_engine):
-    results = []
-    for warm in (False, True):
-        engine = make_engine()
-        if warm:
-            engine.warm_up()
-            assert (engine.work, engine.num_pending) == (Work(), 0)
-        engine.submit([make_request(number) for number in range(3)])
-        results.append({key: completion.tokens.tolist() for key, completion in by_key(drain(engine)).items()})
-    assert results[0] == results[1]

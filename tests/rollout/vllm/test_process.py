@@ -16,7 +16,7 @@ from contracts.requests import advance, by_key, drain, make_request, mixed_reque
 from contracts.sampling import check_log_probs, replay
 from ray_processes import shared_memory, shared_memory_of
 from until import wait_until
-from vllm_models import VLLM_MODULES, llama, pids_of, saved, started
+from vllm_models import VLLM_MODULES, llama, pids_of, started
 
 from scalerl.errors import EngineError
 from scalerl.remote import child
@@ -34,12 +34,7 @@ MODELS = {seed: llama(seed=seed) for seed in (0, 1)}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return saved(MODELS[0], tmp_path_factory.mktemp("process") / "model")
-
-
-@pytest.fixture(scope="module")
-def start(folder):
+def start():
     """Start engines, and check after the last test that no process, shared memory or temporary file of them is left."""
     fleets, pids, memory = [], [], set()
 
@@ -48,7 +43,7 @@ def start(folder):
         memory.update(*(shared_memory_of(session_members(pid)) for pid in pids_of(fleet)))
 
     def started_here(num=1, **changes):
-        fleets.append(started(folder, num, **changes))
+        fleets.append(started(MODELS[0], num, **changes))
         note_members(fleets[-1])
         return fleets[-1]
 
@@ -166,12 +161,12 @@ def test_two_workers_share_the_layers(start, monkeypatch):
 
 
 @pytest.mark.slow  # tests/remote/test_child.py and test_vllm_runs.py have children with one process
-def test_a_child_with_workers_ends_with_its_trainer(folder):
+def test_a_child_with_workers_ends_with_its_trainer():
     """It cleans up by itself, because the trainer is killed."""
     code = (
         "import sys, time; sys.path[:0] = ['tests', 'tests/support']\n"
-        "from vllm_models import pids_of, started\n"
-        f"engine = started({folder!r}, settings={{'tensor_parallel': 2}})\n"
+        "from vllm_models import llama, pids_of, started\n"
+        "engine = started(llama(), settings={'tensor_parallel': 2})\n"
         "print(*pids_of(engine), flush=True); time.sleep(600)"
     )
     root = Path(__file__).parents[3]
@@ -191,6 +186,6 @@ def test_a_child_with_workers_ends_with_its_trainer(folder):
 
 
 @pytest.mark.slow  # the way of an error is that of every other: tests/remote/test_serve.py
-def test_out_of_memory_at_the_start_names_the_reason(folder):
+def test_out_of_memory_at_the_start_names_the_reason():
     with pytest.raises(EngineError, match=r"(?i)memory"):
-        started(folder, cache_bytes=1 << 50)
+        started(MODELS[0], settings={"engine_args": {"kv_cache_memory_bytes": 1 << 50}})

@@ -86,23 +86,23 @@ def test_settings_of_vllm_are_part_of_the_recipe():
 
 def make_spec(**changes):
     settings = VllmSettings(**changes.pop("settings", {}))
-    return EngineSpec(folder="model", slots=8, context=64, stop_tokens=(2,), settings=settings, **changes)
+    return EngineSpec(config="{}", slots=8, context=64, stop_tokens=(2,), settings=settings, **changes)
 
 
 def test_arguments_differ_between_cpu_and_gpu():
     on_cpu = engine_arguments(make_spec(), cache_bytes=123)
     assert (on_cpu["enforce_eager"], on_cpu["kv_cache_memory_bytes"], on_cpu["block_size"]) == (True, 123, 32)
-    assert (on_cpu["max_num_seqs"], on_cpu["max_model_len"], on_cpu["load_format"]) == (16, 64, "auto")
+    assert (on_cpu["max_num_seqs"], on_cpu["max_model_len"], on_cpu["load_format"]) == (16, 64, "dummy")
     settings = {"memory_share": 0.7, "quantisation": "fp8", "engine_args": {"block_size": 16}}
-    on_gpu = engine_arguments(make_spec(on_gpu=True, config="{}", settings=settings), cache_bytes=None)
+    on_gpu = engine_arguments(make_spec(on_gpu=True, settings=settings))
     assert (on_gpu["enforce_eager"], on_gpu["gpu_memory_utilization"], on_gpu["quantization"]) == (False, 0.7, "fp8")
-    assert (on_gpu["block_size"], on_gpu["load_format"]) == (16, "dummy")
+    assert on_gpu["block_size"] == 16
     assert "kv_cache_memory_bytes" not in on_gpu
 
 
 def test_an_argument_of_ours_cannot_be_set():
     with pytest.raises(RecipeError, match="engine_args sets async_scheduling, which follows from other settings"):
-        engine_arguments(make_spec(settings={"engine_args": {"async_scheduling": True}}), cache_bytes=None)
+        engine_arguments(make_spec(settings={"engine_args": {"async_scheduling": True}}))
 
 
 def test_cache_on_a_cpu_has_room_for_every_slot():

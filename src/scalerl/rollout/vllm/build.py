@@ -103,14 +103,13 @@ def fleet_of(
 ) -> Fleet:
     """Start an engine for each spec; a wrong setting raises an error at once."""
     for spec in specs:
-        engine_arguments(spec, cache_bytes=None)
+        engine_arguments(spec)
     return Fleet(
         lambda number: start(specs[number]),
         len(specs),
         max_length=specs[0].context,
         vocabulary=vocabulary,
         publish=publish or publisher(),
-        version=specs[0].version,
         **others,
     )
 

@@ -17,11 +17,12 @@ class only in a child process (build.py); only tests use it in their own process
 import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
@@ -30,7 +31,7 @@ from scalerl.rollout.engine import EngineBase
 from scalerl.rollout.progress import FREE, CompletionProgress
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, SamplerRequest
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
-from scalerl.types import Completion, LengthPlan, Problem, Request, Work
+from scalerl.types import Completion, Request, Work
 
 
 class _Running:
@@ -108,7 +109,7 @@ class VllmEngine(EngineBase):
             "vLLM",
             max_length=spec.context,
             vocabulary=int(text_config.vocab_size),
-            version=spec.version,
+            version=0,
             weights=spec.names,
         )
         self._tied = bool(getattr(text_config, "tie_word_embeddings", False))
@@ -120,31 +121,11 @@ class VllmEngine(EngineBase):
         self._num_started = 0
         self._begun: deque[int] = deque()
         """Versions of the steps that have begun but not ended."""
-        # Not with random weights, which may give non-finite logits.
-        self._is_warm = False
-        if not spec.config:
-            self.warm_up()
 
     @property
     def num_pending(self) -> int:
         lane = self._lanes[-1]
         return len(lane.waiting) + len(lane.running) + len(lane.early)
-
-    def warm_up(self) -> None:
-        """Sample and discard two tokens, so that no request waits while vLLM prepares its first steps.
-
-        This work is not counted, and the sequence is too short to fill a block of the prefix cache.
-        """
-        if self.num_pending or self._max_length < 3:
-            return
-        self._is_warm = True
-        before = dict(self._done)
-        nothing = Problem(id="", prompt="", answer="", task="")
-        plan = LengthPlan(answer_budget=2)
-        self.submit([Request(group="", index=0, problem=nothing, prompt_tokens=(0,), seed=0, length=plan)])
-        while self.num_pending:
-            self.poll()
-        self._done = before
 
     def _put_aside(self) -> tuple[list[Any], list[Any]]:
         """Remove all requests from vLLM's scheduler, which keeps their caches."""
@@ -171,10 +152,6 @@ class VllmEngine(EngineBase):
         for each in waiting:
             scheduler.waiting.add_request(each)
 
-    def head_logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits that the workers compute from hidden states, for tests of the head."""
-        return self.vllm.collective_rpc("scalerl_logits", args=(hidden,))[0]
-
     def core(self) -> Any:
         return self.vllm.engine_core.engine_core
 
@@ -193,8 +170,6 @@ class VllmEngine(EngineBase):
             raise Unmapped(next(filter(None, faults)))
         with self._failing(f"vLLM cannot load the weights of version {version}"):
             self.vllm.collective_rpc("scalerl_load", args=(self._tied,))
-        if not self._is_warm:
-            self.warm_up()
 
     def _drop_all(self) -> None:
         self._lanes = [_Lane()]
@@ -292,37 +267,30 @@ def _sampling_params(request: Request) -> Any:
 
 def build_vllm(spec: EngineSpec) -> Any:
     """Return vLLM's engine, with our sampler in its first model runner."""
-    if not spec.folder:
-        # Run the core in this process: a separate one might survive if this process is killed.
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(spec.config, encoding="utf-8")
-            return build_vllm(replace(spec, folder=folder))
+    from transformers import AutoConfig
     from vllm.engine.arg_utils import EngineArgs  # pyright: ignore[reportMissingImports]
     from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
 
-    try:
-        config = EngineArgs(**engine_arguments(spec, cache_bytes=_cache_bytes(spec))).create_engine_config()
-    except (TypeError, ValueError) as error:
-        # pydantic's message ends with the whole input and a link.
-        text = " ".join(str(error).partition(" [type=")[0].split())
-        raise RecipeError(f"vLLM refuses its arguments (rollout.vllm): {text}") from error
-    if getattr(config, "use_v2_model_runner", False):
-        raise RecipeError(
-            "vLLM uses its second model runner, which does not support our sampler: unset VLLM_USE_V2_MODEL_RUNNER, or "
-            "install a version of vLLM that still has the first"
-        )
-    engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(spec.config, encoding="utf-8")
+        text_config, cache_bytes = AutoConfig.from_pretrained(folder).get_text_config(), None
+        if not spec.on_gpu:
+            cache_bytes = cpu_cache_bytes(text_config, spec.slots, spec.context, getattr(torch, spec.dtype))
+        try:
+            arguments = engine_arguments(spec, folder=folder, cache_bytes=cache_bytes)
+            config = EngineArgs(**arguments).create_engine_config()
+        except (TypeError, ValueError) as error:
+            # pydantic's message ends with the whole input and a link.
+            text = " ".join(str(error).partition(" [type=")[0].split())
+            raise RecipeError(f"vLLM refuses its arguments (rollout.vllm): {text}") from error
+        if getattr(config, "use_v2_model_runner", False):
+            raise RecipeError(
+                "vLLM uses its second model runner, which does not support our sampler: unset VLLM_USE_V2_MODEL_RUNNER,"
+                " or install a version of vLLM that still has the first"
+            )
+        # It runs its core in this process: a separate one might survive if this process is killed.
+        engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
     # vLLM's finalizer, if any, would end the process groups of all other engines in this process.
     if (finalizer := getattr(engine.engine_core, "_finalizer", None)) is not None:
         finalizer.detach()
     return engine
-
-
-def _cache_bytes(spec: EngineSpec) -> int | None:
-    if spec.on_gpu or spec.cache_bytes is not None:
-        return spec.cache_bytes
-    import torch
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(spec.folder).get_text_config()
-    return cpu_cache_bytes(config, spec.slots, spec.context, getattr(torch, spec.dtype))

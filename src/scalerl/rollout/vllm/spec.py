@@ -20,22 +20,16 @@ LEAST_BATCH_TOKENS = {False: 2048, True: 8192}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """An engine to build: the model's folder, the sizes, and the settings of [rollout.vllm]."""
+    """An engine to build: the model's configuration, the sizes, and the settings of [rollout.vllm]."""
 
-    folder: str = ""
-    """Folder with the model's config.json and weights; may be empty."""
-    config: str = ""
-    """The content of config.json if there is no folder: the engine then starts with random weights, and the first push
-    brings the model's."""
+    config: str
+    """The content of config.json. The engine starts with random weights, and the first push brings the model's."""
     slots: int
     context: int
     stop_tokens: tuple[int, ...]
     dtype: str = "float32"
     fp32_head: bool = True
     on_gpu: bool = False
-    version: int = 0
-    cache_bytes: int | None = None
-    """Bytes of the cache on a CPU; None for all slots at full length."""
     settings: VllmSettings = field(default_factory=VllmSettings)
     names: frozenset[str] = frozenset()
     """Names of the weights that every push must contain."""
@@ -67,14 +61,17 @@ def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
     return {name: os.environ.get(name, value) for name, value in variables.items()}
 
 
-def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, Any]:
-    """Return the arguments of vllm.EngineArgs; RecipeError if the recipe sets one that follows from other settings."""
+def engine_arguments(spec: EngineSpec, *, folder: str = "", cache_bytes: int | None = None) -> dict[str, Any]:
+    """Return the arguments of vllm.EngineArgs; RecipeError if the recipe sets one that follows from other settings.
+
+    `folder` has the model's config.json; `cache_bytes` is the size of the cache on a CPU.
+    """
     settings = spec.settings
     ours: dict[str, Any] = {
-        "model": spec.folder,
+        "model": folder,
         "skip_tokenizer_init": True,
         "dtype": spec.dtype,
-        "load_format": "dummy" if spec.config else "auto",
+        "load_format": "dummy",
         "max_model_len": spec.context,
         "max_num_seqs": 2 * spec.slots,  # running requests, and those that a pause put aside
         "tensor_parallel_size": settings.tensor_parallel,

@@ -51,12 +51,6 @@ class WeightReceiver:
             # The weights may be the learner's own memory, which may change as soon as we answer.
             torch.cuda.current_stream(self.device).synchronize()
 
-    def scalerl_logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits of hidden states, for tests of the head."""
-        model = self.model_runner.get_model()
-        with torch.inference_mode():
-            return model.compute_logits(hidden.to(self.device)).float().cpu()
-
     def _scalerl_repack_tied_head(self) -> None:
         """On a CPU, update the packed copy of a tied head: reloading the embedding does not change it."""
         model = self.model_runner.get_model()
