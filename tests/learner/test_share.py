@@ -37,9 +37,8 @@ def test_gradient_is_that_of_a_prompt_per_completion(family, setting):
 
 
 @pytest.mark.parametrize("window", [None, 3, 6])
-def test_a_continued_sequence_gives_what_it_gives_alone(window, monkeypatch):
-    """Two sequences continue the first 4 tokens of a third; windows are computed in blocks of 2 queries."""
-    monkeypatch.setattr("scalerl.learner.packed_attention.WINDOW_BLOCK", 2)
+def test_a_continued_sequence_gives_what_it_gives_alone(window):
+    """Two sequences continue the first 4 tokens of a third."""
     model = tiny_model("qwen2")
     for layer in model.model.layers:
         layer.self_attn.sliding_window = window

@@ -23,7 +23,6 @@ from scalerl.remote.weights import (
     Unmapped,
     WeightsFreed,
     pack,
-    publisher,
     store,
     unpack,
 )
@@ -141,7 +140,7 @@ def learner_weights() -> dict[str, Any]:
 
 
 def test_fleet_of_torch_engines_samples_as_one(request):
-    fleet = make_fleet(engine, 2, publish=publisher())
+    fleet = make_fleet(engine, 2, publish=Publisher())
     request.addfinalizer(fleet.close)
     check_samples_as_one(fleet, learner_weights(), 1)
 

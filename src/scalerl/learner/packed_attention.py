@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 NAME = "scalerl_packed"
 """Name of the attention function in transformers. There is no mask function of that name, so no mask is made."""
 
-WINDOW_BLOCK = 512
-"""Queries per block of sliding-window attention without the kernel."""
-
 
 class HeadExchange(Protocol):
     """Ranks that divide the tokens of a row, and in attention the heads (ranks/context.py)."""
@@ -346,23 +343,9 @@ def _attend_padded(
 
     parts = padded(queries, corners), padded(keys, key_corners), padded(values, key_corners)
     enable_gqa = queries.shape[1] != keys.shape[1]
+    mask: dict[str, Any] = {"is_causal": True}
     if 0 <= window < width - 1:
-        attended = _attend_windowed(*parts, window=window, scale=scaling, enable_gqa=enable_gqa)
-    else:
-        attended = scaled_dot_product_attention(*parts, is_causal=True, scale=scaling, enable_gqa=enable_gqa)
+        everything = torch.ones(width, width, dtype=torch.bool, device=queries.device)
+        mask = {"attn_mask": everything.tril().triu(-window)}
+    attended = scaled_dot_product_attention(*parts, **mask, scale=scaling, enable_gqa=enable_gqa)
     return attended.transpose(1, 2).flatten(0, 1)[corners]
-
-
-def _attend_windowed(queries: Tensor, keys: Tensor, values: Tensor, *, window: int, **options: Any) -> Tensor:
-    """Attend to the last `window` + 1 tokens, for a block of queries at a time, so that no mask is as long as a row."""
-    parts = []
-    for start in range(0, queries.shape[2], WINDOW_BLOCK):
-        end, first = min(start + WINDOW_BLOCK, queries.shape[2]), max(start - window, 0)
-        distance = (
-            torch.arange(start, end, device=queries.device)[:, None]
-            - torch.arange(first, end, device=queries.device)[None]
-        )
-        mask = (distance >= 0) & (distance <= window)
-        block = queries[:, :, start:end], keys[:, :, first:end], values[:, :, first:end]
-        parts.append(scaled_dot_product_attention(*block, attn_mask=mask, **options))
-    return torch.cat(parts, dim=2)

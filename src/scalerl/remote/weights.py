@@ -372,10 +372,6 @@ class Publisher:
             )
 
 
-def publisher(*, on_ray: bool = False, borrows: bool = False) -> Publisher:
-    """Return a Publisher; with `borrows`, weights on a GPU are not copied."""
-    return Publisher(on_ray=on_ray, borrow=_on_gpu if borrows and not on_ray else None)
-
-
-def _on_gpu(weights: Mapping[str, Any]) -> OnGpu | None:
+def borrowed(weights: Mapping[str, Any]) -> OnGpu | None:
+    """Return a parcel of weights that stay where they are, on a GPU of this machine; None if they are elsewhere."""
     return OnGpu(weights) if all(weight.is_cuda for weight in weights.values()) else None

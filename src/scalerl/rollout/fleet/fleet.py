@@ -63,7 +63,6 @@ class _Seat:
     peer: Peer
     is_newcomer: bool = False
     """Whether it was added after the start: it replaces another generator, or joined."""
-    is_ready: bool = False
     is_greeted: bool = False
     """Whether it was given the last weights."""
     num_pushed: int = 0
@@ -217,7 +216,7 @@ class Fleet(EngineBase):
 
     @property
     def num_ready(self) -> int:
-        return sum(seat.is_ready for seat in self.seats)
+        return sum(seat.peer.is_ready for seat in self.seats)
 
     @property
     def num_placed(self) -> int:
@@ -249,7 +248,7 @@ class Fleet(EngineBase):
 
     def _greet(self) -> None:
         """Send the last weights to generators that have become ready, before any request."""
-        seats = [seat for seat in self.seats if seat.is_ready and not seat.is_greeted]
+        seats = [seat for seat in self.seats if seat.peer.is_ready and not seat.is_greeted]
         for seat in seats:
             seat.is_greeted = True
         if seats and self._pushed is not None:
@@ -285,7 +284,7 @@ class Fleet(EngineBase):
 
     def _read(self, seat: _Seat, kind: str, value: Any) -> None:
         if kind == "ready":
-            seat.is_ready, seat.report = True, value
+            seat.report = value
         elif kind == "report":
             seat.report = replace(value, completions=())
             for completion in value.completions:
@@ -300,7 +299,7 @@ class Fleet(EngineBase):
         """Replace a lost generator, or raise an error with the reason that ends the fleet."""
         seat.peer.kill()
         reason = first_line(error)
-        kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.is_ready else "start"
+        kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.peer.is_ready else "start"
         self.losses.append(Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending)))
         if isinstance(error, UserError) and not seat.is_newcomer:
             self._failure = reason

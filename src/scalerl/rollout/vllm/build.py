@@ -14,7 +14,7 @@ from scalerl.models.load import LoadedModel
 from scalerl.models.lora import merged_weights
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits
-from scalerl.remote.weights import publisher
+from scalerl.remote.weights import Publisher, borrowed
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.vllm.check import check_engine
@@ -31,7 +31,7 @@ def build_engine(model: LoadedModel, settings: RolloutSettings, **others: Any) -
         settings,
         on_gpu=on_gpu,
         first=weights,
-        publish=publisher(borrows=on_gpu),
+        publish=Publisher(borrow=borrowed),
         weights=lambda: weights,
         **others,
     )
@@ -109,7 +109,7 @@ def fleet_of(
         len(specs),
         max_length=specs[0].context,
         vocabulary=vocabulary,
-        publish=publish or publisher(),
+        publish=publish or Publisher(),
         **others,
     )
 

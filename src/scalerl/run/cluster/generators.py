@@ -16,7 +16,7 @@ from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.models.lora import merged_weights, wrap
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits, Link
-from scalerl.remote.weights import publisher
+from scalerl.remote.weights import Publisher, borrowed
 from scalerl.rollout import ENGINES
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
@@ -75,7 +75,8 @@ def build_fleet(
     num_gpus = rollout.generator_gpus * int(on_gpu)
     gpus = [] if place.on_ray else gpus_of_generators(rollout, num_gpus, first=recipe.learner.ranks)
     # Generators on the same machine may read the learner's memory, unless it is ahead of the last push.
-    publish = publisher(on_ray=place.on_ray, borrows=recipe.pipeline.push_every == 1)
+    may_borrow = recipe.pipeline.push_every == 1 and not place.on_ray
+    publish = Publisher(on_ray=place.on_ray, borrow=borrowed if may_borrow else None)
     common: dict[str, Any] = {"weights": weights, "publish": publish}
     if gpus and rollout.engine == "vllm":
         from scalerl.rollout.vllm.build import vllm_fleet
