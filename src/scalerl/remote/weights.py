@@ -43,7 +43,8 @@ class TensorSpan:
 
     dtype: str
     shape: tuple[int, ...]
-    offset: int
+    start: int
+    end: int
 
 
 class Parcel(Mapping[str, Any]):
@@ -126,7 +127,8 @@ class InMemory(Parcel):
         with self.held() as own:
             file = int(own._path.rpartition("/")[2])
             block = mmap.mmap(file, self._num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        return _views(torch.frombuffer(block, dtype=torch.uint8), self._spans)
+        raw = torch.frombuffer(block, dtype=torch.uint8)
+        return {name: _viewed(raw[span.start : span.end], span.dtype, span.shape) for name, span in self._spans.items()}
 
 
 class SharedMemory:
@@ -152,8 +154,10 @@ class SharedMemory:
         spans, end = {}, _ALIGNED
         os.pwrite(file, mark, 0)
         for name, tensor in named:
-            spans[name] = _span(tensor, end)
-            end += _write(block, end, tensor)
+            raw, start = _raw(tensor), -(-end // _ALIGNED) * _ALIGNED
+            end = start + len(raw)
+            block[start:end].copy_(raw)
+            spans[name] = TensorSpan(dtype=_dtype(tensor), shape=tuple(tensor.shape), start=start, end=end)
         fcntl.flock(file, fcntl.LOCK_UN)
         return InMemory(f"/proc/{os.getpid()}/fd/{file}", mark, end, spans)
 
@@ -179,38 +183,25 @@ class SharedMemory:
         return self._blocks[-1]
 
 
-def _room(tensor: "Tensor") -> int:
-    """Return the bytes of a tensor in a block, rounded up."""
-    return -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
-
-
-def _write(block: "Tensor", offset: int, tensor: "Tensor") -> int:
-    """Copy a tensor to a position in a block of bytes; return the bytes that it takes."""
+def _raw(tensor: "Tensor") -> "Tensor":
+    """Return the bytes of a tensor."""
     import torch
 
-    if num_bytes := tensor.numel() * tensor.element_size():
-        # reshape(-1): a scalar cannot be viewed as bytes. numpy() would prevent FSDP from freeing the memory
-        # of a gathered weight.
-        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        block[offset : offset + num_bytes].copy_(raw)
-    return _room(tensor)
+    # reshape(-1): a scalar cannot be viewed as bytes.
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0).byte()
 
 
-def _span(tensor: "Tensor", offset: int) -> TensorSpan:
-    return TensorSpan(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), offset=offset)
+def _dtype(tensor: "Tensor") -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
-def _views(data: "Tensor", spans: Mapping[str, TensorSpan]) -> "dict[str, Tensor]":
+def _viewed(raw: "Tensor", dtype: str, shape: tuple[int, ...]) -> "Tensor":
+    """Return the tensor with these bytes."""
     import torch
 
-    tensors = {}
-    for name, span in spans.items():
-        dtype = getattr(torch, span.dtype)
-        num_bytes = int(np.prod(span.shape)) * dtype.itemsize
-        part = data[span.offset : span.offset + num_bytes]
-        # An empty part cannot be viewed with another dtype.
-        tensors[name] = (part.view(dtype) if num_bytes else part.to(dtype)).reshape(span.shape)
-    return tensors
+    # No bytes cannot be viewed with another dtype.
+    own = getattr(torch, dtype)
+    return (raw.view(own) if len(raw) else raw.to(own)).reshape(shape)
 
 
 # GPU memory -----------------------------------------------------------------------------------------------------------
@@ -283,58 +274,57 @@ def _device_number(uuid: str) -> int:
 
 
 class InStore(Parcel):
-    """References to buckets: several tensors in one array of bytes each."""
+    """References to buckets, each with the bytes, dtypes and shapes of several tensors."""
 
-    def __init__(self, buckets: Iterable[tuple[Mapping[str, TensorSpan], Any]]) -> None:
+    def __init__(self, buckets: Iterable[tuple[tuple[str, ...], Any]]) -> None:
+        """`buckets` are the names of the tensors of each bucket, and a reference to it."""
         self.buckets = tuple(buckets)
 
     def names(self) -> Iterable[str]:
-        return (name for spans, _ in self.buckets for name in spans)
+        return (name for names, _ in self.buckets for name in names)
 
     def open(self) -> "dict[str, Tensor]":
         import ray
 
         tensors: dict[str, Tensor] = {}
-        for spans, reference in self.buckets:
-            tensors.update(unpack(spans, ray.get(reference)))
+        for _, reference in self.buckets:
+            tensors |= unpack(ray.get(reference))
         return tensors
 
 
+Bucket = dict[str, tuple[NDArray[np.uint8], str, tuple[int, ...]]]
+"""The bytes, dtype and shape of tensors by name. Ray stores arrays as they are, and maps them in other processes."""
+
+
 def store(named: "Iterable[tuple[str, Tensor]]") -> InStore:
-    """Pack tensors into buckets and put each into Ray's object store."""
+    """Put tensors into Ray's object store, in buckets."""
     import ray
 
-    return InStore((spans, ray.put(data)) for spans, data in pack(named))
+    return InStore((tuple(bucket), ray.put(bucket)) for bucket in pack(named))
 
 
-def pack(
-    named: "Iterable[tuple[str, Tensor]]", *, bucket_bytes: int = BUCKET_BYTES
-) -> Iterator[tuple[dict[str, TensorSpan], NDArray[np.uint8]]]:
-    """Yield buckets of at most `bucket_bytes`; a larger tensor gets its own bucket."""
-    import torch
-
-    spans: dict[str, TensorSpan] = {}
-    parts: list[Tensor] = []
-    total = 0
+def pack(named: "Iterable[tuple[str, Tensor]]", *, bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
+    """Yield the tensors in buckets: as many as it takes to have `bucket_bytes`."""
+    bucket, size = Bucket(), 0
     for name, tensor in named:
-        if parts and total + _room(tensor) > bucket_bytes:
-            yield spans, torch.cat(parts).numpy()
-            spans, parts, total = {}, [], 0
-        spans[name] = _span(tensor, total)
-        parts.append(torch.zeros(_room(tensor), dtype=torch.uint8))
-        total += _write(parts[-1], 0, tensor)
-    if parts:
-        yield spans, torch.cat(parts).numpy()
+        # A copy: numpy() would prevent FSDP from freeing the memory of a gathered weight.
+        raw = _raw(tensor).to("cpu", copy=True)
+        bucket[name], size = (raw.numpy(), _dtype(tensor), tuple(tensor.shape)), size + len(raw)
+        if size >= bucket_bytes:
+            yield bucket
+            bucket, size = Bucket(), 0
+    if bucket:
+        yield bucket
 
 
-def unpack(spans: Mapping[str, TensorSpan], data: NDArray[np.uint8]) -> "dict[str, Tensor]":
+def unpack(bucket: Bucket) -> "dict[str, Tensor]":
     """Return the tensors of a bucket, which share its memory."""
     import torch
 
     with warnings.catch_warnings():
         # The memory of the object store is read-only, but engines only copy from it.
         warnings.simplefilter("ignore")
-        return _views(torch.from_numpy(data), spans)
+        return {name: _viewed(torch.from_numpy(data), dtype, shape) for name, (data, dtype, shape) in bucket.items()}
 
 
 # How a driver publishes -----------------------------------------------------------------------------------------------

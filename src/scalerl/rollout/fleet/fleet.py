@@ -216,7 +216,7 @@ class Fleet(EngineBase):
 
     @property
     def num_ready(self) -> int:
-        return sum(seat.peer.is_ready for seat in self.seats)
+        return sum(seat.is_greeted for seat in self.seats)
 
     @property
     def num_placed(self) -> int:
