@@ -55,7 +55,7 @@ class _Portion:
 
     parts: Sequence[_Part]
     moments: Sequence[Tensor]
-    """Two tensors in FP32, or codes and scales of each."""
+    """Two tensors in FP32, or codes and scales of each; none if each weight has its own moments."""
 
     @property
     def hosted(self) -> list[Tensor]:
@@ -95,14 +95,15 @@ class AdamW:
             )
 
         self._lanes: _Lanes | None = None
+        self._portions: list[_Portion] = []
         if settings.bits == 32 and not settings.on_host:
             for name, weight in weights.items():
                 self.state[name] |= {key: torch.zeros_like(weight.detach()) for key in _MOMENTS}
-            self._whole = [part(name, slice(None), slice(None)) for name in weights]
+            whole = [part(name, slice(None), slice(None)) for name in weights]
+            self._portions.append(_Portion(parts=whole, moments=()))
             return
         cells = {name: _cells(weight, settings) for name, weight in weights.items()}
         moments = _no_moments(sum(map(math.prod, cells.values())), settings, device)
-        self._portions: list[_Portion] = []
         pending, first, end = list[_Part](), 0, 0
         for name, shape in cells.items():
             for key, flat in moments.items():
@@ -124,14 +125,10 @@ class AdamW:
         if len(gradients) < len(self.state):
             changed = torch.tensor([float(name in gradients) for name in self.state], device=self._device)
         self._steps.add_(changed)
-        if self._settings.bits == 32 and not self._settings.on_host:
-            means, squares = ([local(self.state[part.name][key]) for part in self._whole] for key in _MOMENTS)
-            self._step(self._whole, gradients, means, squares, lr, is_bad)
-        else:
-            portions = self._portions if self._lanes is None else self._lanes.carry(self._portions)
-            for number, portion in enumerate(portions):
-                with self._decoded(portion, is_bad, derive_seed("moments", seed, number)) as (means, squares):
-                    self._step(portion.parts, gradients, means, squares, lr, is_bad)
+        portions = self._portions if self._lanes is None else self._lanes.carry(self._portions)
+        for number, portion in enumerate(portions):
+            with self._decoded(portion, is_bad, derive_seed("moments", seed, number)) as (means, squares):
+                self._step(portion.parts, gradients, means, squares, lr, is_bad)
         self._steps.sub_(is_bad * changed)
 
     def settle(self) -> None:
@@ -151,14 +148,14 @@ class AdamW:
         """Update parts with their moments; parts without a gradient do not change."""
         settings = self._settings
         used = [number for number, part in enumerate(parts) if part.name in gradients]
-        weights = [parts[number].weight for number in used]
+        chosen = [parts[number] for number in used]
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-            weights,
-            [local(gradients[parts[number].name])[parts[number].rows] for number in used],
+            [part.weight for part in chosen],
+            [local(gradients[part.name])[part.rows] for part in chosen],
             [means[number] for number in used],
             [squares[number] for number in used],
             [],
-            [parts[number].step for number in used],
+            [part.step for part in chosen],
             lr=lr,
             beta1=settings.beta1,
             beta2=settings.beta2,
@@ -168,14 +165,16 @@ class AdamW:
             maximize=False,
             found_inf=is_bad,
         )
-        followed = [parts[number] for number in used if parts[number].copy is not None]
-        if followed:
-            copies: Any = [part.copy for part in followed]
-            torch._foreach_copy_(copies, [part.weight for part in followed])  # pyright: ignore[reportPrivateImportUsage]
+        if followed := [(part.copy, part.weight) for part in chosen if part.copy is not None]:
+            copies, weights = map(list, zip(*followed, strict=True))
+            torch._foreach_copy_(copies, weights)  # pyright: ignore[reportPrivateImportUsage]
 
     @contextlib.contextmanager
     def _decoded(self, portion: _Portion, is_bad: Tensor, seed: int) -> Iterator[list[list[Tensor]]]:
         """Yield both moments of each part in FP32; then round the updated moments, unless `is_bad`."""
+        if not portion.moments:
+            yield [[local(self.state[part.name][key]) for part in portion.parts] for key in _MOMENTS]
+            return
         if self._settings.bits == 32:
             yield [[_of_part(part, flat) for part in portion.parts] for flat in portion.moments]
             return

@@ -55,14 +55,6 @@ class LoadedModel:
     """The device that computes; a learner may keep the weights in host memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The layer from hidden states to logits; in a tied model, its weight is the embedding."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
 def load_model(
     path: str | os.PathLike[str],
     *,
@@ -204,11 +196,10 @@ def hidden_states(model: "PreTrainedModel", ids: Tensor) -> Tensor:
     return model.base_model(input_ids=ids, use_cache=False, return_dict=True).last_hidden_state
 
 
-def head(model: "PreTrainedModel") -> Head:
-    """Return the model's head; its tensors are shared, not copied."""
-    linear = model.get_output_embeddings()
-    assert linear is not None, "a causal language model has a head"
-    return Head(weight=linear.weight, bias=getattr(linear, "bias", None))  # pyright: ignore[reportArgumentType]
+def head(model: "PreTrainedModel") -> torch.nn.Linear:
+    """Return the layer from hidden states to logits; in a tied model, its weight is the embedding."""
+    linear: Any = model.get_output_embeddings()
+    return linear
 
 
 def _checked(folder: Path, has_weights: bool) -> Path:
@@ -331,10 +322,9 @@ def turn_end(tokenizer: Any) -> list[int]:
 def _check_head(name: str, model: "PreTrainedModel") -> None:
     """Raise ModelError if logits differ from hidden states x head, as in models that cap or scale them."""
     ids = torch.arange(min(16, model.config.vocab_size), device=model.device)[None]
-    if model.get_output_embeddings() is None:
+    if not isinstance(parts := model.get_output_embeddings(), torch.nn.Linear):
         raise ModelError(f"model {name}: it has no head over a vocabulary")
     logits = model(input_ids=ids, use_cache=False).logits.float()
-    parts = head(model)
     bias = None if parts.bias is None else parts.bias.float()
     expected = torch.nn.functional.linear(hidden_states(model, ids).float(), parts.weight.float(), bias)
     scale = max(float(logits.abs().max()), 1e-6)

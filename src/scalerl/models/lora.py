@@ -117,8 +117,7 @@ def each_adapter(
 
 def num_adapter_params(model: "PreTrainedModel") -> int:
     """Return the number of adapter parameters; 0 without adapters."""
-    layers = [module for module in model.modules() if isinstance(module, AdaptedLinear)]
-    return sum(layer.lora_A.weight.numel() + layer.lora_B.weight.numel() for layer in layers)
+    return sum(weight.numel() for _, weight in each_adapter(model))
 
 
 def _targets(model: "PreTrainedModel", settings: LoraSettings) -> list[str]:

@@ -65,12 +65,11 @@ class ModelShape:
                     body += parameter.numel() * config.num_experts_per_tok // parameter.shape[0]
                 elif parameter.ndim == 2:
                     body += parameter.numel()
-        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(
             body_params=body,
             head_params=config.hidden_size * config.vocab_size,
             layers=config.num_hidden_layers,
-            attention_width=config.num_attention_heads * head_size,
+            attention_width=config.num_attention_heads * head_sizes(config)[1],
             params=sum(parameter.numel() for parameter in model.parameters()),
             layer_params=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
             linear_rows=sum(linear.in_features + linear.out_features for linear in linears),

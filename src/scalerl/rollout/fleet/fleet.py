@@ -189,13 +189,16 @@ class Fleet(EngineBase):
             if unable := [seat for seat in seats if seat in self.seats and seat.report.unmapped]:
                 self._copy_to(unable)
 
-    def _copy_to(self, seats: list[_Seat]) -> None:
-        """Send the last weights again, as a copy, to generators that cannot map the learner's memory."""
+    def _publish_again(self) -> None:
         assert self._pushed is not None
         assert self._weights is not None, "the learner's own memory can be asked for again"
+        self._pushed = self._publish(self._weights()), self._pushed[1]
+
+    def _copy_to(self, seats: list[_Seat]) -> None:
+        """Send the last weights again, as a copy, to generators that cannot map the learner's memory."""
         publisher: Any = self._publish
         publisher.stop_borrowing(seats[0].report.unmapped)
-        self._pushed = self._publish(self._weights()), self._pushed[1]
+        self._publish_again()
         for seat in seats:
             seat.num_pushed -= 1
         self._push_to(seats)
@@ -252,10 +255,8 @@ class Fleet(EngineBase):
         for seat in seats:
             seat.is_greeted = True
         if seats and self._pushed is not None:
-            published, version = self._pushed
-            if getattr(published, "is_borrowed", False):
-                assert self._weights is not None, "the learner's own memory can be asked for again"
-                self._pushed = self._publish(self._weights()), version
+            if getattr(self._pushed[0], "is_borrowed", False):
+                self._publish_again()
             self._push_to(seats)
         if seats and self._is_paused:
             send_all([seat.peer for seat in seats], "hold", True)
