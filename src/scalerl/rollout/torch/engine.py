@@ -52,8 +52,16 @@ class _Slots:
         self.token, self.prompt_length = np.zeros(num, dtype=np.int64), np.ones(num, dtype=np.int64)
         self.temperature, self.top_p = np.ones(num, dtype=np.float32), np.ones(num, dtype=np.float32)
         self.seeds = np.zeros(num, dtype=np.uint64)
-        self.tokens, self.versions = np.zeros((num, room), dtype=np.int32), np.zeros((num, room), dtype=np.int32)
-        self.log_probs, self.forced = np.zeros((num, room), dtype=np.float32), np.zeros((num, room), dtype=np.bool_)
+        self.columns: dict[str, NDArray[Any]] = {
+            name: np.zeros((num, room), dtype=dtype)
+            for name, dtype in (
+                ("tokens", "int32"),
+                ("log_probs", "float32"),
+                ("versions", "int32"),
+                ("forced", "bool"),
+            )
+        }
+        """The fields of the completions."""
 
     def start(self, admitted: Sequence[Admitted]) -> None:
         """Put requests into their slots."""
@@ -72,16 +80,17 @@ class _Slots:
 
     def written(self, slot: int, tokens: NDArray, result: ChunkResult, running: "_RunningChunk") -> list[int]:
         """Return the tokens of a slot's completion, including those of a chunk that is not recorded yet."""
-        before = self.tokens[slot, : running.start[slot]]
+        before = self.columns["tokens"][slot, : running.start[slot]]
         return [*before.tolist(), *tokens[: result.num_kept[slot], slot].tolist()]
 
     def record(self, tokens: NDArray, log_probs: NDArray, result: ChunkResult, running: "_RunningChunk") -> None:
         """Store a whole chunk. Tokens that are not kept lie beyond the count and are never read."""
-        num_slots, room = self.tokens.shape
+        num_slots, room = self.columns["tokens"].shape
         places = (np.arange(num_slots) * room + running.start)[:, None] + np.arange(len(tokens))
-        # One index instead of two takes half the time.
-        self.tokens.reshape(-1)[places], self.log_probs.reshape(-1)[places] = tokens.T, log_probs.T
-        self.versions.reshape(-1)[places], self.forced.reshape(-1)[places] = running.version, result.forced.T
+        values = (tokens.T, log_probs.T, running.version, result.forced.T)
+        for column, new in zip(self.columns.values(), values, strict=True):
+            # One index instead of two takes half the time.
+            column.reshape(-1)[places] = new
 
     def completions(
         self,
@@ -97,27 +106,20 @@ class _Slots:
         """
         slots = np.array([entry.slot for entry in finished], dtype=np.int64)
         nums = counts[slots]
-        kept = np.arange(self.tokens.shape[1]) < nums[:, None]
-        forced = self.forced[slots] & kept
+        kept = np.arange(self.columns["tokens"].shape[1]) < nums[:, None]
+        forced = self.columns["forced"][slots] & kept
         interrupted = np.where(forced.any(axis=1), forced.argmax(axis=1), -1).tolist()
         ends = np.cumsum(nums).tolist()
-        columns = (
-            _parts(buffer[slots][kept], ends) for buffer in (self.tokens, self.log_probs, self.versions, self.forced)
-        )
+        columns = (_parts(column[slots][kept], ends) for column in self.columns.values())
         return [
             Completion(
                 request=entry.request,
-                tokens=tokens,
-                log_probs=log_probs,
-                versions=versions,
-                forced=is_forced,
                 finish="stop" if stopped[entry.slot] else "length",
                 interrupted_at=None if at < 0 else at,
                 experts=routed,
+                **dict(zip(self.columns, fields, strict=True)),
             )
-            for entry, at, routed, tokens, log_probs, versions, is_forced in zip(
-                finished, interrupted, experts, *columns, strict=True
-            )
+            for entry, at, routed, *fields in zip(finished, interrupted, experts, *columns, strict=True)
         ]
 
 
