@@ -51,6 +51,10 @@ class ForwardInputs:
         return replace(moved(self, device), packing=moved(self.packing, device))
 
 
+Scored = tuple[Tensor, Tensor]
+"""The log-prob of each target, and the entropy of the distribution from which it was sampled."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
     """The inputs of one forward and backward pass. The tensors have one entry per trained token."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from scalerl.config.parts import OptimizerSettings
-from scalerl.learner.batch import ForwardInputs, MicroBatch, PreparedBatch, sequences_of
+from scalerl.learner.batch import ForwardInputs, MicroBatch, PreparedBatch, Scored, sequences_of
 from scalerl.learner.policy import LocalPolicy
 from scalerl.learner.step import TorchLearner
 from scalerl.models.load import head
@@ -33,7 +33,7 @@ _SHOWN = {"loss/value": "critic/loss", "optim/grad_norm": "critic/grad_norm", "o
 class ValueModel(LocalPolicy):
     """A model whose head has one row. It returns the value before each target instead of the target's log-prob."""
 
-    def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> Scored:
         row = head(self.model)
         values = nn.functional.linear(hidden.to(row.weight.dtype), row.weight, row.bias).squeeze(-1)
         return values, values.detach()

@@ -16,10 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from scalerl.learner.batch import ForwardInputs
+from scalerl.learner.batch import ForwardInputs, Scored
 from scalerl.learner.body import add_gradient
 from scalerl.learner.packed_attention import pack
 
+Leaves = Sequence[tuple[Tensor, Tensor]]
+"""Leaves of the autograd graph of a pass, each with the tensor whose gradient its gradient is added to."""
+Compute = Callable[[ForwardInputs], Scored]
+"""Computes a pass."""
 MOST_WORK = 2**39
 """Largest tokens x parameters of a recorded pass. Above this, kernels take longer than their launches, and graphs
 reserve much memory."""
@@ -66,8 +70,8 @@ def _longer(values: Tensor, length: int) -> Tensor:
 
 
 def reads_device(
-    compute: Callable[[ForwardInputs], tuple[Tensor, Tensor]],
-    leaves: Sequence[tuple[Tensor, Tensor]],
+    compute: Compute,
+    leaves: Leaves,
     device: torch.device,
 ) -> bool:
     """Return whether a pass reads values from the device, as routed experts do; it can then not be recorded."""
@@ -91,8 +95,8 @@ class PassGraphs:
 
     def __init__(
         self,
-        compute: Callable[[ForwardInputs], tuple[Tensor, Tensor]],
-        leaves: Sequence[tuple[Tensor, Tensor]],
+        compute: Compute,
+        leaves: Leaves,
         *,
         most_tokens: int,
         device: torch.device,
@@ -118,7 +122,7 @@ class PassGraphs:
     def num_graphs(self) -> int:
         return len(self._graphs)
 
-    def __call__(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def __call__(self, inputs: ForwardInputs) -> Scored:
         """Return log-probs, with gradient, and entropies, without gradient; `inputs` is on the host."""
         num = len(inputs.targets)
         if len(inputs.ids) > self.most_tokens or inputs.packing.keys is not None:
@@ -166,7 +170,7 @@ class _Graphs:
     def __init__(
         self,
         inputs: ForwardInputs,
-        compute: Callable[[ForwardInputs], tuple[Tensor, Tensor]],
+        compute: Compute,
         sum_gradient: Callable[[Tensor, Tensor], None],
         record: "Record",
     ) -> None:
@@ -197,7 +201,7 @@ def _tensors(inputs: ForwardInputs) -> tuple[Tensor, ...]:
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, anchor: Tensor, graphs: _Graphs, num: int) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx, anchor: Tensor, graphs: _Graphs, num: int) -> Scored:  # pyright: ignore[reportIncompatibleMethodOverride]
         graphs.forward()
         ctx.graphs, ctx.num = graphs, num
         # Return copies: another pass may overwrite the graph's buffers before these are read.

@@ -7,7 +7,6 @@ policy with the same methods whose weights are divided among ranks.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +15,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scalerl.config.parts import LearnerSettings
-from scalerl.learner.batch import ForwardInputs
+from scalerl.learner.batch import ForwardInputs, Scored
 from scalerl.learner.body import check_body, compile_layers, head_parameters, make_body, prepare_for_training
-from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
+from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, Leaves, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
 from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.team import Team
 from scalerl.models.load import head
-from scalerl.models.lora import each_adapter, each_merged_weight
+from scalerl.models.lora import NamedTensors, each_adapter, each_merged_weight
 from scalerl.models.nf4 import num_weights
 from scalerl.models.routers import RouterReplay
 from scalerl.models.shape import head_sizes
@@ -56,11 +55,11 @@ class Policy(ABC):
     """Whether all ranks must run the same number of passes."""
 
     @abstractmethod
-    def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def run(self, inputs: ForwardInputs) -> Scored:
         """Return the log-probs and entropies of a pass; `inputs` is on the host."""
 
     @abstractmethod
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self) -> NamedTensors:
         """Yield whole weights for an engine, one by one: all weights with adapters merged in, tied ones once; or only
         the adapters. All ranks iterate together."""
 
@@ -131,18 +130,18 @@ class LocalPolicy(Policy):
         most_recorded = 0 if self.graphs is None else self.graphs.most_tokens
         self.share_from = max(fewest, most_recorded) if can_share else None
 
-    def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def run(self, inputs: ForwardInputs) -> Scored:
         """Return the log-probs and entropies of a pass, with a CUDA graph if there is one and a gradient is needed."""
         return self.compute(inputs) if self.graphs is None or not torch.is_grad_enabled() else self.graphs(inputs)
 
-    def compute(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def compute(self, inputs: ForwardInputs) -> Scored:
         """Return the log-probs and entropies of a pass without a graph."""
         inputs = inputs.to(self.device)
         self.replay.use(inputs.experts)
         hidden = DistinctRows.apply(packed_hidden_states(self.body, inputs.ids, inputs.packing), inputs.place)
         return self._from_hidden(hidden, inputs)
 
-    def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> Scored:
         # The head is the master: unrounded in FP32, otherwise rounded like the generator's copy.
         own = head(self.model)
         options: Any = {"temperature": inputs.temperature, "bias": own.bias, "fp32": self.fp32_head}
@@ -161,7 +160,7 @@ class LocalPolicy(Policy):
             masters = [self.parameters[name] for name in self.copies]
             torch._foreach_copy_(list(self.copies.values()), masters)  # pyright: ignore[reportPrivateImportUsage]
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self) -> NamedTensors:
         """Yield all weights without copying: FP32 masters, or rounded copies of hosted ones.
 
         Weights with merged adapters are copies in the body's dtype.
@@ -172,7 +171,7 @@ class LocalPolicy(Policy):
         here = {id(self.parameters[name]): self.copies[name] for name in self.hosted}
         yield from each_merged_weight(self.model, lambda p: here.get(id(p), p).detach(), dtype=self.body.dtype)
 
-    def leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
+    def leaves(self) -> Leaves:
         """Return the tensors for which a pass has gradients, body parameters and the head, each with its holder."""
         leaves = list(zip(self._copies(), self.holders.values(), strict=True))
         known = {id(copy) for copy, _ in leaves}

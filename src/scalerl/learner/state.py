@@ -11,6 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+State = Mapping[str, Mapping[str, Tensor]]
+"""Tensors by kind and name, or by weight and name."""
+
 
 def whole(values: Tensor) -> Tensor:
     """Return all values of a tensor that is divided among ranks; all ranks call this together."""
@@ -53,9 +56,7 @@ def first_row(values: Tensor) -> int:
     return int(offset[0]) if offset else 0
 
 
-def state_of(
-    parameters: Mapping[str, Tensor], moments: Mapping[str, Mapping[str, Tensor]], device: torch.device
-) -> dict[str, dict[str, Tensor]]:
+def state_of(parameters: Mapping[str, Tensor], moments: State, device: torch.device) -> dict[str, Mapping[str, Tensor]]:
     """Return weights, moments and random state without copying."""
     flat = {f"{name}/{key}": value for name, by_key in moments.items() for key, value in by_key.items()}
     rng = {"cpu": torch.get_rng_state()}
@@ -66,9 +67,9 @@ def state_of(
 
 @torch.no_grad()
 def load_state(
-    state: Mapping[str, Mapping[str, Tensor]],
+    state: State,
     parameters: Mapping[str, Tensor],
-    moments: Mapping[str, Mapping[str, Tensor]],
+    moments: State,
     device: torch.device,
 ) -> None:
     """Copy this rank's rows of weights and moments into these tensors, and set the random state."""

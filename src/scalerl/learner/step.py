@@ -29,7 +29,7 @@ from scalerl.learner.packed_attention import pack
 from scalerl.learner.policy import Policy
 from scalerl.learner.references import Reference
 from scalerl.learner.schedules import rate
-from scalerl.learner.state import load_state, state_of, whole
+from scalerl.learner.state import State, load_state, state_of, whole
 from scalerl.learner.team import Team
 from scalerl.models.lora import num_adapter_params
 from scalerl.models.shape import ModelShape, training_flops
@@ -50,8 +50,8 @@ class BatchCritic(Protocol):
         """Train on a batch; return the value of each of its tokens before this update, and metrics."""
         ...
 
-    def state_dict(self) -> dict[str, dict[str, Tensor]]: ...
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class TorchLearner:
@@ -197,7 +197,7 @@ class TorchLearner:
         """Return all weights with adapters merged in, tied ones once. They may be views: copy what you keep."""
         return dict(self.policy.weights())
 
-    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+    def state_dict(self) -> State:
         """Return everything that a checkpoint needs, as tensors: weights, moments, random state, counters."""
         self.settle()
         counters = {"version": torch.tensor(self.version), "updates": torch.tensor(self._updates)}
@@ -207,7 +207,7 @@ class TorchLearner:
         return state
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state that `state_dict` returned, exactly; it may be from another number of ranks."""
         # Read the last metrics now: read later, they would count their update in the restored state.
         self.settle()

@@ -21,6 +21,7 @@ from scalerl.models.nf4 import Nf4Linear
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+NamedTensors = Iterator[tuple[str, Tensor]]
 _ADAPTER = (".lora_A.", ".lora_B.")
 
 
@@ -79,7 +80,7 @@ def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
 @torch.no_grad()
 def each_merged_weight(
     model: "PreTrainedModel", whole: Callable[[Tensor], Tensor] = Tensor.detach, *, dtype: torch.dtype | None = None
-) -> Iterator[tuple[str, Tensor]]:
+) -> NamedTensors:
     """Yield all weights by their names without adapters: merged copies, or the model's own without an adapter.
 
     `whole` returns all values of a parameter, if this process has only a part. Merged copies are rounded to `dtype`,
@@ -106,9 +107,7 @@ def is_adapter(name: str) -> bool:
     return any(part in name for part in _ADAPTER)
 
 
-def each_adapter(
-    model: "PreTrainedModel", whole: Callable[[Tensor], Tensor] = Tensor.detach
-) -> Iterator[tuple[str, Tensor]]:
+def each_adapter(model: "PreTrainedModel", whole: Callable[[Tensor], Tensor] = Tensor.detach) -> NamedTensors:
     """Yield the weights of all adapters; for `whole` see each_merged_weight."""
     for name, parameter in model.named_parameters():
         if is_adapter(name):

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.remote.peer import CLOSE_S, Lost
-from scalerl.remote.serve import ObjectServer
+from scalerl.remote.peer import CLOSE_S, Lost, Message
+from scalerl.remote.serve import Command, ObjectServer
 
 REPORT_S = 1.0
 """Time within which a living actor answers `take`."""
@@ -86,8 +86,8 @@ class RemoteActor:
         self._changed = threading.Condition()
         self._early: dict[int, Any] = {}
         self._next_number = 0
-        self._inbox: deque[tuple[Any, tuple[Any, ...]]] = deque()
-        self._outbox: list[tuple[str, Any]] = []
+        self._inbox: deque[Command] = deque()
+        self._outbox: list[Message] = []
         self._server = ObjectServer(self.receive, self.send)
 
     def place(self, looks_at_gpu: bool = False) -> ActorPlace:
@@ -106,7 +106,7 @@ class RemoteActor:
         self.send("place", here())
         threading.Thread(target=run, name="serve", daemon=True).start()
 
-    def give(self, number: int, command: tuple[Any, tuple[Any, ...]]) -> None:
+    def give(self, number: int, command: Command) -> None:
         """Queue a command. Calls are numbered from 0; a call that arrives early waits for the ones before."""
         with self._changed:
             self._early[number] = command
@@ -115,14 +115,14 @@ class RemoteActor:
                 self._next_number += 1
             self._changed.notify_all()
 
-    def take(self, wait_s: float) -> list[tuple[str, Any]]:
+    def take(self, wait_s: float) -> list[Message]:
         """Return a sign of life and the messages since the last call; wait up to `wait_s` for one."""
         with self._changed:
             self._changed.wait_for(lambda: self._outbox, wait_s)
             messages, self._outbox = self._outbox, []
         return [("beat", self._server.busy_s), *messages]
 
-    def receive(self, wait: bool) -> tuple[Any, tuple[Any, ...]] | None:
+    def receive(self, wait: bool) -> Command | None:
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: self._inbox)
@@ -179,7 +179,7 @@ class ActorLink:
         self._actor.give.remote(self._num_given, command)
         self._num_given += 1
 
-    def read(self) -> list[tuple[str, Any]]:
+    def read(self) -> list[Message]:
         import ray
         from ray.exceptions import RayError, RayTaskError
 

@@ -23,8 +23,8 @@ from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any, NoReturn
 
 from scalerl.errors import RecipeError
-from scalerl.remote.peer import CLOSE_S, Lost
-from scalerl.remote.serve import DriverGone, ObjectServer
+from scalerl.remote.peer import CLOSE_S, Lost, Message
+from scalerl.remote.serve import Command, DriverGone, ObjectServer
 from scalerl.remote.session import end_session, mapped_files, session_members
 
 BEAT_S = 0.5
@@ -83,7 +83,7 @@ class ChildLink:
     def write(self, command: bytes) -> None:
         self._to_send.put(command)
 
-    def read(self) -> list[tuple[str, Any]]:
+    def read(self) -> list[Message]:
         try:
             message = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
@@ -181,7 +181,7 @@ def serve(connection: Connection) -> NoReturn:
     inbox, sending = queue.SimpleQueue[bytes](), threading.Lock()
     threading.Thread(target=_read, args=(connection, inbox), daemon=True, name="driver").start()
 
-    def receive(wait: bool) -> tuple[Any, tuple[Any, ...]] | None:
+    def receive(wait: bool) -> Command | None:
         try:
             return pickle.loads(inbox.get(block=wait))
         except queue.Empty:

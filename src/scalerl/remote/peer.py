@@ -25,6 +25,10 @@ _DOUBT_S = 1.0
 Kind = Literal["died", "silent", "stuck", "start"]
 
 
+Message = tuple[str, Any]
+"""The kind and the value of what an object sends."""
+
+
 class Lost(Exception):
     """An object is lost with its process; the message is the end of a sentence about the process.
 
@@ -83,7 +87,7 @@ class Link(Protocol):
         """Send a packed command after all earlier ones, without waiting for the process."""
         ...
 
-    def read(self) -> Sequence[tuple[str, Any]]:
+    def read(self) -> Sequence[Message]:
         """Wait a moment for messages and return them; raise Lost if the process has died."""
         ...
 
@@ -102,7 +106,7 @@ class Peer:
         self.busy_s = 0.0
         """The time that the object's current call had taken at its last sign of life."""
         self._limits, self._news = limits, news
-        self._messages: deque[tuple[str, Any]] = deque()
+        self._messages: deque[Message] = deque()
         self._is_over = False
         self._started_at = self._heard_at = time.monotonic()
         self._doubted_at: float | None = None
@@ -111,7 +115,7 @@ class Peer:
     def send(self, name: Any, *arguments: Any) -> None:
         send_all([self], name, *arguments)
 
-    def receive(self) -> tuple[str, Any] | None:
+    def receive(self) -> Message | None:
         """Return the next message or None; if the object raised an error or is lost, raise it at every call."""
         if not self._messages:
             self._check_life()

@@ -14,8 +14,8 @@ class RemoteFailure(RunFailure):
     """An object raised an unexpected error; the message is the error's type and first lines."""
 
 
-Received = tuple[Any, tuple[Any, ...]]
-"""A command and its arguments."""
+Command = tuple[Any, tuple[Any, ...]]
+"""The name of a method, or a function of a module, and its arguments."""
 
 
 class DriverGone(Exception):
@@ -25,7 +25,7 @@ class DriverGone(Exception):
 class ObjectServer:
     """Creates an object and serves it. Another thread may read `busy_s`, for the signs of life."""
 
-    def __init__(self, receive: Callable[[bool], Received | None], send: Callable[..., None]) -> None:
+    def __init__(self, receive: Callable[[bool], Command | None], send: Callable[..., None]) -> None:
         """`receive(wait)` returns a command, or None if there is none; `send(kind, value)` sends a message."""
         self._receive, self._send = receive, send
         self._since: float | None = None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scalerl.types import LengthPlan
 
+Ints, Flags = NDArray[np.int64], NDArray[np.bool_]
 FREE = -1
 """Stands for "no forced token": the token is sampled."""
 _NEVER = np.iinfo(np.int64).max // 2
@@ -27,12 +28,12 @@ _NEVER = np.iinfo(np.int64).max // 2
 class ChunkResult:
     """The tokens of a chunk that count, and the slots that finished."""
 
-    num_kept: NDArray[np.int64]
+    num_kept: Ints
     """Number of first tokens of each slot that count."""
-    forced: NDArray[np.bool_]
+    forced: Flags
     """[chunk, slots], true for the tokens of a marker."""
-    finished: NDArray[np.bool_]
-    stopped: NDArray[np.bool_]
+    finished: Flags
+    stopped: Flags
     """Whether a slot finished by a stop token; the other finished slots reached a limit of their length plan."""
 
 
@@ -87,7 +88,7 @@ class SlotProgress:
             if plan.thinking_budget is not None:
                 self._thinking[slot] = CompletionProgress(plan)
 
-    def forced(self, chunk: int) -> NDArray[np.int64]:
+    def forced(self, chunk: int) -> Ints:
         """Return [chunk, slots]: the forced token of a slot at a step, or FREE."""
         tokens = np.full((chunk, len(self.count)), FREE, dtype=np.int64)
         counts = self.count.tolist()
@@ -96,7 +97,7 @@ class SlotProgress:
                 tokens[:, slot] = [progress.forced(counts[slot] + step) for step in range(chunk)]
         return tokens
 
-    def apply(self, tokens: NDArray[np.int64]) -> ChunkResult:
+    def apply(self, tokens: Ints) -> ChunkResult:
         """Apply the plans to the tokens [chunk, slots] sampled after `forced`; slots that finish become inactive."""
         chunk = len(tokens)
         forced = self.forced(chunk) != FREE
@@ -123,7 +124,7 @@ class SlotProgress:
         }
         return ChunkResult(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
 
-    def _is_stop(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _is_stop(self, tokens: Ints) -> Flags:
         # There are few stop tokens: np.isin takes several times as long.
         stops = np.zeros(tokens.shape, dtype=np.bool_)
         for token in self._stop_tokens:

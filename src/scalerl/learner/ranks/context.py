@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scalerl.errors import PackingError
-from scalerl.learner.batch import ForwardInputs
+from scalerl.learner.batch import ForwardInputs, Scored
 from scalerl.learner.packed_attention import Packing, lengthened, pack
 
 
@@ -60,7 +60,7 @@ class ContextGroup:
         )
         return part, own
 
-    def gather(self, log_probs: Tensor, entropy: Tensor, own: Tensor, num_targets: int) -> tuple[Tensor, Tensor]:
+    def gather(self, log_probs: Tensor, entropy: Tensor, own: Tensor, num_targets: int) -> Scored:
         """Return log-probs and entropies of all targets; gradients flow only to this rank's slice."""
         return _GatheredLogProbs.apply(log_probs, entropy, own, num_targets, self._group)  # pyright: ignore[reportReturnType]
 
@@ -147,7 +147,7 @@ class _GatheredLogProbs(torch.autograd.Function):
     """Log-probs and entropies of all ranks of a group; each rank propagates only the gradient of its own slice."""
 
     @staticmethod
-    def forward(ctx, log_probs: Tensor, entropy: Tensor, own: Tensor, num: int, group: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx, log_probs: Tensor, entropy: Tensor, own: Tensor, num: int, group: Any) -> Scored:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(own)
         values = torch.stack([log_probs, entropy])
         # Each target is in one slice, so the sums are exact.

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from scalerl.config.parts import LearnerSettings
 from scalerl.errors import LearnerError, RankLost, RunFailure, UserError
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.learner.saved import SavedTensors
+from scalerl.learner.state import State
 from scalerl.models.shape import ModelShape
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits, Link, Lost, Peer, close_all, send_all
@@ -125,7 +124,7 @@ class RankedLearner:
         self.call("snapshot")
         return RankState(self.call)
 
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state from a checkpoint's folder; each rank reads its own rows."""
         assert isinstance(state, SavedTensors), "ranks read their state from files"
         self.version = self.call("load", str(state.folder.absolute()))[0]

@@ -8,7 +8,7 @@ import datetime
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,13 @@ from scalerl.errors import LearnerError, ModelError, RunFolderError
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.learner.state import first_row, local
 from scalerl.models.load import model_folder
+from scalerl.models.lora import NamedTensors
 from scalerl.models.shape import ModelShape
 from scalerl.remote.weights import Parcel, SharedMemory, store
 from scalerl.types import Batch
 
+_HostCopy = tuple[dict[str, Tensor], dict[str, tuple[int, int]]]
+"""A rank's rows of tensors by name; and of each, the first row and the number of rows of the whole tensor."""
 _SEEN_S = 10.0
 """Time limit for a file of another machine to appear on a shared file system."""
 
@@ -73,7 +76,7 @@ class LearnerRank:
         self._shared = SharedMemory()
         self._folder = self._join()
         self.learner = self._build()
-        self._snapshot: dict[str, tuple[dict[str, Tensor], dict[str, tuple[int, int]]]] = {}
+        self._snapshot: dict[str, _HostCopy] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._writing: Future[None] | None = None
 
@@ -94,7 +97,7 @@ class LearnerRank:
             pass
         return None
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def named_weights(self) -> NamedTensors:
         """Yield all weights, gathered one by one; every rank must iterate to the end."""
         return self.learner.policy.weights()
 
@@ -217,9 +220,7 @@ class LearnerRank:
         made = None if reference is None else reference(None)
         return TorchLearner(policy, reference=made, team=team, version=spec.version, **settings)
 
-    def _write(
-        self, folder: Path, snapshot: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, tuple[int, int]]]]
-    ) -> None:
+    def _write(self, folder: Path, snapshot: Mapping[str, _HostCopy]) -> None:
         for kind, (parts, rows) in snapshot.items():
             divided = self._is_divided and kind in ("weights", "optimizer")
             name = file_name(kind, self.rank, self._shard_size) if divided else file_name(kind)
@@ -240,7 +241,7 @@ def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:
         )
 
 
-def _host_copies(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
+def _host_copies(tensors: Mapping[str, Tensor]) -> _HostCopy:
     """Return host copies of this rank's rows, with the position of each; parts without rows are left out."""
     parts, rows = {}, {}
     for name, tensor in tensors.items():

@@ -8,7 +8,6 @@ head: gathered in FP32; body and chunked log-probs are one forward call, because
 """
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from scalerl.config.parts import LearnerSettings, LoraSettings
-from scalerl.learner.batch import ForwardInputs
+from scalerl.learner.batch import ForwardInputs, Scored
 from scalerl.learner.body import layers_of, prepare_for_training
 from scalerl.learner.late import sent
 from scalerl.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
@@ -26,7 +25,7 @@ from scalerl.learner.saved import SavedKind
 from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.state import whole
 from scalerl.models.folder import empty_model, fill
-from scalerl.models.lora import each_adapter, each_merged_weight, num_adapter_params, wrap
+from scalerl.models.lora import NamedTensors, each_adapter, each_merged_weight, num_adapter_params, wrap
 from scalerl.models.routers import RouterReplay
 from scalerl.rl.bf16_products import use_fp32_linears_at_work
 from scalerl.rl.logprobs import log_probs_and_entropy
@@ -104,7 +103,7 @@ class ShardedPolicy(Policy):
             warm_up(self, learner.micro_batch_tokens)
         self._divide_again()
 
-    def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def run(self, inputs: ForwardInputs) -> Scored:
         """Return log-probs and entropies of all targets; `inputs` is on the host."""
         if self.context is None:
             values = self._forward(inputs)
@@ -115,7 +114,7 @@ class ShardedPolicy(Policy):
             self._divide_again()
         return values
 
-    def _forward(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+    def _forward(self, inputs: ForwardInputs) -> Scored:
         inputs = inputs.to(self.device)
         self.replay.use(inputs.experts)
         return self._root(
@@ -127,7 +126,7 @@ class ShardedPolicy(Policy):
             exchange=self.context,
         )
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self) -> NamedTensors:
         """Yield all whole weights; those of the body are rounded as in the generator before they are gathered."""
         if not self._merges:
             yield from each_adapter(self.model, lambda parameter: whole(parameter.detach()))
@@ -230,9 +229,7 @@ class _PackedModel(nn.Module):
         return head(DistinctRows.apply(hidden, place), targets, temperature, self._fp32_head)
 
 
-def _head_log_probs(
-    head: Any, hidden: Tensor, targets: Tensor, temperature: float, fp32: bool
-) -> tuple[Tensor, Tensor]:
+def _head_log_probs(head: Any, hidden: Tensor, targets: Tensor, temperature: float, fp32: bool) -> Scored:
     log_probs, entropy = log_probs_and_entropy(
         hidden, head.weight, targets, temperature=temperature, bias=head.bias, fp32=fp32
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.models.routers import RouterRecorder
+from scalerl.rollout.progress import Flags, Ints
 from scalerl.rollout.sampling import sample
 from scalerl.rollout.torch.body import FusedBody, make_body
 from scalerl.rollout.torch.cache import DecodePass, ExtendPass, KernelPass, PrefillPass, SlotCache
@@ -27,16 +28,16 @@ from scalerl.rollout.torch.scheduler import PromptBatch
 class Chunk:
     """The inputs of a chunk, as arrays over slots or over steps and slots."""
 
-    token: NDArray[np.int64]
+    token: Ints
     """The last token of each slot, which is not in the cache yet."""
-    position: NDArray[np.int64]
+    position: Ints
     """Position of this token in the context; 0 for an unused slot."""
     temperature: NDArray[np.float32]
-    greedy: NDArray[np.bool_]
+    greedy: Flags
     """Whether to take the likeliest token; the temperature is then 1."""
     top_p: NDArray[np.float32]
     noise: NDArray[np.float32]
-    forced: NDArray[np.int64]
+    forced: Ints
     """The token to take instead of a sampled one, or -1."""
 
 
@@ -126,7 +127,7 @@ class Decoder:
             )
             self._on_host, self._done = (tokens, log_probs), torch.cuda.Event()
 
-    def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], held: NDArray[np.bool_]) -> None:
+    def arrange(self, position: Ints, active: Flags, held: Flags) -> None:
         """Choose the rows of the next chunk; call this before the prefill.
 
         `position` is where each slot continues; `active` marks slots in use, `held` slots whose cache is needed.
@@ -140,15 +141,15 @@ class Decoder:
             rows = (self._sent(row[moved]) for row in (before, self._layout.row))
             self._cache.move(*rows, filled=int(position[moved].max()))
 
-    def hold(self, slots: NDArray[np.int64], filled: int) -> list[Tensor]:
+    def hold(self, slots: Ints, filled: int) -> list[Tensor]:
         """Copy the cache of these slots, up to position `filled`, to the host; `restore` copies it back."""
         return self._cache.copy_out(self._rows_of(slots), filled)
 
-    def restore(self, slots: NDArray[np.int64], held: list[Tensor]) -> None:
+    def restore(self, slots: Ints, held: list[Tensor]) -> None:
         """Copy back the result of `hold`, each slot to its current row."""
         self._cache.copy_in(held, self._rows_of(slots))
 
-    def _rows_of(self, slots: NDArray[np.int64]) -> Tensor:
+    def _rows_of(self, slots: Ints) -> Tensor:
         return self._sent(self._layout.row[slots])
 
     def prefill(self, batch: PromptBatch) -> None:
@@ -167,7 +168,7 @@ class Decoder:
         rows, slots = self._sent(places.T.copy())
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
 
-    def _extend(self, tokens: NDArray[np.int64], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    def _extend(self, tokens: Ints, starts: Ints, rows: Ints) -> None:
         """Write the keys and values of tokens that follow the content of rows."""
         # Padding is written after the prompt; the mask hides it until it is overwritten.
         position = np.minimum(starts[:, None] + np.arange(tokens.shape[1]), self._max_length - 1)
@@ -223,7 +224,7 @@ class Decoder:
                 _first_rows(host, self.num_rows).copy_(_first_rows(results, self.num_rows), non_blocking=True)
             self._done.record()
 
-    def collect(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def collect(self) -> tuple[Ints, NDArray[np.float32]]:
         """Return tokens and log-probs, [chunk, slots]. Entries after the end of a completion have no meaning."""
         results = self._tokens, self._log_probs
         if self._on_host is not None:
@@ -252,7 +253,7 @@ class Decoder:
         source = torch.from_numpy(values)
         return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
-    def _sent(self, values: NDArray[np.int64]) -> Tensor:
+    def _sent(self, values: Ints) -> Tensor:
         return self.send(values, torch.empty(values.shape, dtype=torch.int64, device=self._device))
 
     def _advance(self, shape: _Shape) -> None:

@@ -29,7 +29,7 @@ from scalerl.models.lora import has_adapters, is_adapter
 from scalerl.models.nf4 import num_weights
 from scalerl.rollout.engine import EngineBase
 from scalerl.rollout.noise import uniforms
-from scalerl.rollout.progress import ChunkResult, SlotProgress
+from scalerl.rollout.progress import ChunkResult, Flags, Ints, SlotProgress
 from scalerl.rollout.torch.body import check_model, own_copy
 from scalerl.rollout.torch.decoder import Chunk, Decoder
 from scalerl.rollout.torch.head import OutputHead
@@ -95,8 +95,8 @@ class _Slots:
     def completions(
         self,
         finished: Sequence[Admitted],
-        counts: NDArray[np.int64],
-        stopped: NDArray[np.bool_],
+        counts: Ints,
+        stopped: Flags,
         experts: Sequence[NDArray[np.int16] | None],
     ) -> list[Completion]:
         """Return the completions of finished slots; `counts` and `stopped` have an entry for every slot.
@@ -128,7 +128,7 @@ class _RunningChunk(NamedTuple):
 
     version: int
     """Version of the weights that sample it."""
-    start: NDArray[np.int64]
+    start: Ints
     """Number of tokens in each slot before the chunk."""
 
 
@@ -200,7 +200,7 @@ class TorchEngine(EngineBase):
         return self._slots.scheduler.num_pending + len(self._slots.early)
 
     @torch.inference_mode()
-    def _put_aside(self) -> tuple[_Slots, NDArray[np.int64], list[Tensor]]:
+    def _put_aside(self) -> tuple[_Slots, Ints, list[Tensor]]:
         """Put all requests aside, with their caches in host memory."""
         held = self._slots
         if self._running is not None:
@@ -214,7 +214,7 @@ class TorchEngine(EngineBase):
         return held, in_use, cache
 
     @torch.inference_mode()
-    def _bring_back(self, held: tuple[_Slots, NDArray[np.int64], list[Tensor]]) -> None:
+    def _bring_back(self, held: tuple[_Slots, Ints, list[Tensor]]) -> None:
         if self._running is not None:
             self.decoder.collect()
         self._running, (self._slots, in_use, cache) = None, held
@@ -324,7 +324,7 @@ class TorchEngine(EngineBase):
             attended = end * (end + 1) // 2 - start * (start + 1) // 2
             self._done[self._is_paused] += Work(prefilled=len(tokens), attended=attended)
 
-    def _count_decode(self, result: ChunkResult, start: NDArray[np.int64], prompt_length: NDArray[np.int64]) -> None:
+    def _count_decode(self, result: ChunkResult, start: Ints, prompt_length: Ints) -> None:
         kept = result.num_kept
         attended = kept * (prompt_length + start) + kept * (kept - 1) // 2
         self._done[self._is_paused] += Work(decoded=int(kept.sum()), attended=int(attended.sum()))

@@ -9,7 +9,8 @@ slots in use: few different numbers of rows need few CUDA graphs.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from scalerl.rollout.progress import Ints
 
 LENGTH_STEP = 64
 """Lengths are rounded up to a multiple of this. With a smaller one, a step reads less, but rows move more often."""
@@ -44,11 +45,11 @@ class RowLayout:
         self._max_length, self._row_step = max_length, row_step
 
     @property
-    def slot(self) -> NDArray[np.int64]:
+    def slot(self) -> Ints:
         """The slot of each row."""
         return np.argsort(self.row)
 
-    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[RowSpan, ...]]:
+    def arrange(self, needed: Ints) -> tuple[Ints, tuple[RowSpan, ...]]:
         """Sort the slots by length with as few moves as possible; return the moved slots and the spans.
 
         `needed` is the number of positions that each slot attends to until the next call; 0 for an unused slot.
@@ -61,7 +62,7 @@ class RowLayout:
         self.row[moved[np.argsort(-length[moved], kind="stable")]] = np.sort(self.row[moved])
         return moved, self._spans(wanted)
 
-    def _spans(self, wanted: NDArray[np.int64]) -> tuple[RowSpan, ...]:
+    def _spans(self, wanted: Ints) -> tuple[RowSpan, ...]:
         num_used = int((wanted > 0).sum())
         if not num_used:
             return ()
@@ -82,7 +83,7 @@ class HalvedRows(RowLayout):
         while self._sizes[-1] % 2 == 0 and self._sizes[-1] >= 2 * least_rows:
             self._sizes.append(self._sizes[-1] // 2)
 
-    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[RowSpan, ...]]:
+    def arrange(self, needed: Ints) -> tuple[Ints, tuple[RowSpan, ...]]:
         """Move the slots in use into as few rows as a step can have; return the moved slots and one span.
 
         See RowLayout.arrange. Slots are exchanged, so unused slots move, too.
