@@ -35,7 +35,7 @@ _SAME_JUMP = 1.25
 def labels_that_explain(plan: Plan) -> Choice | None:
     """Choose the file, and labels that explain why several rows lie at one step, or why rewards jump from row to row.
 
-    The order of rows does not matter. Arms are always chosen, and so are runs and seeds that cover the same steps. Of
+    The order of rows does not matter. Arms, runs and seeds are always chosen; runs may yet be parts of one run. Of
     the other labels, as few are chosen as explain what they explain together, if that is at least half; a label with a
     known role comes before one without. Seeds, and runs within an arm, tell runs of one curve apart: they become
     `others`. Where the user says what a curve is, evaluation sets stay apart.
