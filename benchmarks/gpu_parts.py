@@ -577,7 +577,7 @@ def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
     recipe = subject.recipe(slots=slots, engine=name)
     model = subject.model(subject.master_dtype)
     learner = build_learner(model, recipe)
-    engine = make_engine(loaded_model(model, case.context), recipe)
+    engine = make_engine(loaded_model(model, case.context), recipe.model, recipe.rollout)
     pipeline = make_pipeline(case, subject.vocab, engine, learner, groups_per_batch=max(slots // PER_GROUP // 4, 1))
     with frozen_objects(), contextlib.closing(engine):
         steps = pipeline.steps()
@@ -622,7 +622,7 @@ def gaps(subject: Subject, seconds: float) -> Figures:
     slots = case.loop_slots or case.slots
     recipe, model = subject.recipe(slots=slots), subject.model(subject.master_dtype)
     learner = build_learner(model, recipe)
-    engine = make_engine(loaded_model(model, case.context), recipe)
+    engine = make_engine(loaded_model(model, case.context), recipe.model, recipe.rollout)
     with frozen_objects(), contextlib.closing(engine):
         drained(engine, subject.requests([16] * slots, prompt=case.short_prompt, per_prompt=PER_GROUP))
         alone = full_slots(subject, engine, slots) | full_steps(subject, learner, seconds)

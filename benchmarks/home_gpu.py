@@ -101,7 +101,7 @@ def measure(subject: Subject) -> dict[str, Any]:
     # Before the learner, which may move the model to the host.
     loaded = loaded_model(model, case.context)
     learner = build_learner(model, recipe)
-    engine = make_engine(loaded, recipe)
+    engine = make_engine(loaded, recipe.model, recipe.rollout)
     pipeline = make_pipeline(case, case.config.vocab_size, engine, learner, groups_per_batch=GROUPS)
     if on_gpu:
         torch.cuda.empty_cache()

@@ -30,8 +30,8 @@ def main(steps: int = 5) -> None:
     inputs = load_inputs(recipe)
     model, engine, grading = inputs.model.model, build_engine(recipe, inputs), build_grading(inputs, recipe.reward)
     prompts = training_prompts(inputs, recipe.rollout)
-    make_requests = request_maker(inputs, prompts, recipe).requests
-    curriculum = build_curriculum(recipe, prompts)
+    make_requests = request_maker(inputs, prompts, recipe.pipeline, recipe.rollout, seed=recipe.seed).requests
+    curriculum = build_curriculum(recipe.curriculum, prompts, seed=recipe.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps)
 
     for step in range(steps):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_runs import graders_are_over
 
-from scalerl.config import Recipe, load_recipe, replaced
+from scalerl.config import Recipe, load_recipe
 from scalerl.config.parts import RolloutSettings
 from scalerl.errors import GraderError, RecipeError
 from scalerl.loop.grading import GraderRunner
@@ -128,7 +128,7 @@ def test_problems_of_several_tasks_carry_the_name_of_their_task(tmp_path: Path):
     for name, of_task in prompts.items():
         assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task.tokens)
         assert {problem.prompt for problem in of_task.tokens} == set(same) - evaluated
-    maker = request_maker(inputs, prompts, settings)
+    maker = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0)
     assert len(maker.problems) == 2 * (10 - len(evaluated))
     for asked in maker.problems.values():
         assert asked.prompt_tokens == tuple(inputs.text.encode_prompt(asked.problem.prompt, PromptFormat()))
@@ -141,8 +141,8 @@ def test_hints_are_prompts_with_the_answer(tmp_path: Path):
     settings = load_recipe("tiny-cpu", [task, hint, "evaluation.num_prompts=2"])
     inputs = load_inputs(settings)
     prompts = training_prompts(inputs, settings.rollout)
-    maker = request_maker(inputs, prompts, settings)
-    plain = request_maker(inputs, prompts, replaced(settings, {"kl.coefficient": 0.0}))
+    maker = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0, hint=settings.hint)
+    plain = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0)
     for problem_id, (problem, *_) in maker.problems.items():
         issued = Issued(problem_id=problem_id, epoch=0)
         request = maker.requests(issued)[0]
@@ -220,7 +220,7 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
     inputs = load_inputs(settings)
     with closing(inputs.graders):
         batch = settings.pipeline.groups_per_batch * settings.pipeline.completions_per_group
-        assert with_slots(settings, inputs.model).rollout.slots == 3 * batch
+        assert with_slots(settings, inputs.model).slots == 3 * batch
         one_slot = memory.cache_bytes(inputs.model.model.config, 1, settings.rollout.context, torch.float32)
         monkeypatch.setattr(memory, "free_bytes", lambda model: 5 * one_slot / memory.MEMORY_SHARE)
-        assert with_slots(settings, inputs.model).rollout.slots == 5
+        assert with_slots(settings, inputs.model).slots == 5

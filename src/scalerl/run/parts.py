@@ -18,7 +18,8 @@ from torch import Tensor
 
 from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype, code_outside, replaced
-from scalerl.config.parts import RewardSettings, RolloutSettings
+from scalerl.config.parts import Curriculum as CurriculumSettings
+from scalerl.config.parts import LearnerSettings, ModelSettings, PipelineSettings, RewardSettings, RolloutSettings
 from scalerl.environments.turns import TurnsEngine
 from scalerl.import_path import announce
 from scalerl.loop.grading import GroupGrading
@@ -138,7 +139,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         trust = recipe.model.trust_remote_code
         check_context_ranks(recipe.learner, load_config(recipe.model.required_path, trust_remote_code=trust))
     with ExitStack() as opened:
-        place = enter_cluster(recipe, opened, watchdog.end)
+        place = enter_cluster(recipe.cluster.address, recipe.learner, recipe.rollout, opened, watchdog.end)
         if place.on_ray and recipe.learner.sharding == "none":
             # On a cluster even a single learner is a rank.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
@@ -152,22 +153,26 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         learner: CheckpointedLearner = build_learner(inputs.model.model, recipe, place=place)
         opened.callback(learner.close)
         state = _restore(learner, earlier.checkpoint)
-        recipe = with_slots(recipe, inputs.model, place.gpus)
-        engine, meter = _build_engine(recipe, inputs.model, place, learner)
+        rollout = with_slots(recipe, inputs.model, place.gpus)
+        # If not every step pushes, the learner's memory may be ahead of the last push.
+        fleet = {"place": place, "weights": learner.weights, "borrows": recipe.pipeline.push_every == 1}
+        engine, meter = _build_engine(inputs.model, recipe.model, rollout, recipe.learner, **fleet)
         opened.callback(engine.close)
         # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank
         # that dies while the loop waits for completions.
         quiet_s = QUIET_S if meter is None else math.inf
         engine = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=learner.check)
-        turns = conversing(engine, inputs, recipe.rollout)
+        turns = conversing(engine, inputs, rollout)
         if recipe.learner.sharding != "none":
             # Ranks and engines have their own copies. The driver needs only names and shapes.
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
-        make_requests = request_maker(inputs, prompts, recipe)
+        make_requests = request_maker(inputs, prompts, recipe.pipeline, rollout, seed=recipe.seed, hint=recipe.hint)
+        weights = {name: task.weight for name, task in recipe.tasks.items()}
+        curriculum = build_curriculum(recipe.curriculum, prompts, weights=weights, seed=recipe.seed, state=state)
         grading = build_grading(inputs, recipe.reward)
         pipeline = Pipeline(
             engine=turns or engine,
-            curriculum=build_curriculum(recipe, prompts, state),
+            curriculum=curriculum,
             learner=learner,
             make_requests=make_requests.requests,
             grading=WatchedGrading(grading, watchdog),
@@ -179,7 +184,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             ),
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
-        assert recipe.rollout.slots is not None
+        assert rollout.slots is not None
         return Parts(
             inputs=inputs,
             place=place,
@@ -189,7 +194,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             engine=turns or engine,
             turns=turns,
             meter=meter,
-            lag=expected_lag(recipe.rollout.slots, recipe.pipeline),
+            lag=expected_lag(rollout.slots, recipe.pipeline),
             grading=grading,
             make_requests=make_requests,
             pipeline=pipeline,
@@ -198,39 +203,45 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         )
 
 
-def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> Recipe:
-    """Return the recipe with a number of slots: its own, or as many as the lag rule can fill and memory allows.
+def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> RolloutSettings:
+    """Return [rollout] with a number of slots: the recipe's, or as many as the lag rule can fill and memory allows.
 
     `gpus` are the GPUs of the learner's ranks, if the learner is not in this process.
     """
-    if recipe.rollout.slots is not None:
-        return recipe
+    rollout = recipe.rollout
+    if rollout.slots is not None:
+        return rollout
     if gpus is not None:
         each = memory_of(recipe, ModelSizes.from_config(model.model.config), gpus).slots
         slots = each * max(num_generators(recipe), 1)
     else:
         slots = full_slots(recipe.pipeline)
         dtype = getattr(torch, body_dtype(recipe.model, gpu=model.device.type == "cuda"))
-        most = most_slots(model, recipe.rollout, dtype)
+        most = most_slots(model, rollout, dtype)
         # Each generator has a device like this one to itself.
-        slots = slots if most is None else min(slots, most * max(recipe.rollout.generators, 1))
-    return replaced(recipe, {"rollout.slots": slots})
+        slots = slots if most is None else min(slots, most * max(rollout.generators, 1))
+    return rollout.model_copy(update={"slots": slots})
 
 
-def _build_engine(recipe: Recipe, model: LoadedModel, place: Place, learner: Learner) -> tuple[Any, FleetMeter | None]:
-    """Return the engine in this process, or a fleet of engines in other processes and its meter."""
-    if recipe.rollout.generators or recipe.rollout.engine != "torch":
-        return build_fleet(model, recipe, place, learner.weights)
-    if recipe.learner.sharding == "none":
-        return make_engine(model, recipe), None
-    return load_engine(recipe, device=str(place.computes_on)), None
+def _build_engine(
+    model: LoadedModel, settings: ModelSettings, rollout: RolloutSettings, learner: LearnerSettings, **fleet: Any
+) -> tuple[Any, FleetMeter | None]:
+    """Return the engine in this process, or a fleet of engines in other processes and its meter.
+
+    `fleet` are arguments of build_fleet.
+    """
+    if rollout.generators or rollout.engine != "torch":
+        return build_fleet(model, settings, rollout, learner, **fleet)
+    if learner.sharding == "none":
+        return make_engine(model, settings, rollout), None
+    return load_engine(settings, rollout, device=str(fleet["place"].computes_on)), None
 
 
 def build_engine(recipe: Recipe, inputs: Inputs) -> Engine:
     """Return an engine with a copy of the model; it holds conversations if a task has an environment."""
-    recipe = with_slots(recipe, inputs.model)
-    engine = make_engine(inputs.model, recipe)
-    return conversing(engine, inputs, recipe.rollout) or engine
+    rollout = with_slots(recipe, inputs.model)
+    engine = make_engine(inputs.model, recipe.model, rollout)
+    return conversing(engine, inputs, rollout) or engine
 
 
 def conversing(engine: Engine, inputs: Inputs, rollout: RolloutSettings) -> TurnsEngine | None:
@@ -251,34 +262,48 @@ def build_grading(inputs: Inputs, reward: RewardSettings) -> GroupGrading:
     return GroupGrading(inputs.graders, judge_of, reward=reward, length=inputs.length)
 
 
-def request_maker(inputs: Inputs, prompts: Mapping[str, Prompts], recipe: Recipe) -> RequestMaker:
-    """Return a maker of requests for issued problems."""
+def request_maker(
+    inputs: Inputs,
+    prompts: Mapping[str, Prompts],
+    pipeline: PipelineSettings,
+    rollout: RolloutSettings,
+    *,
+    seed: int,
+    hint: str = "",
+) -> RequestMaker:
+    """Return a maker of requests for issued problems; `hint` is the setting kl.reference.hint."""
     problems: dict[str, Asked] = {}
     for name, of_task in prompts.items():
         environment = name if name in inputs.environments else ""
-        hints = encode_hints(inputs.tasks[name], [*of_task.tokens], recipe.hint, text=inputs.text)
+        hints = encode_hints(inputs.tasks[name], [*of_task.tokens], hint, text=inputs.text)
         problems |= {
             problem.id: Asked(problem, tokens, environment, hints.get(problem.id, ()))
             for problem, tokens in of_task.tokens.items()
         }
     return RequestMaker(
         problems=problems,
-        completions_per_group=recipe.pipeline.completions_per_group,
-        temperature=recipe.rollout.temperature,
+        completions_per_group=pipeline.completions_per_group,
+        temperature=rollout.temperature,
         length=inputs.length,
-        seed=recipe.seed,
+        seed=seed,
     )
 
 
-def build_curriculum(recipe: Recipe, prompts: Mapping[str, Prompts], state: PipelineState | None = None) -> Curriculum:
-    """Return the curriculum over the training problems, restored from `state`."""
+def build_curriculum(
+    settings: CurriculumSettings,
+    prompts: Mapping[str, Prompts],
+    *,
+    seed: int,
+    weights: Mapping[str, float] | None = None,
+    state: PipelineState | None = None,
+) -> Curriculum:
+    """Return the curriculum over the training problems, restored from `state`; `weights` are the weights of tasks."""
     ids: Any = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
-    weights = {name: task.weight for name, task in recipe.tasks.items()}
     if not weights:
         (ids,) = ids.values()
-    common = {"left_out": choose(CURRICULA, recipe.curriculum), "weights": weights}
+    common = {"left_out": choose(CURRICULA, settings), "weights": weights or {}}
     if state is None:
-        return Curriculum(ids, seed=recipe.seed, **common)
+        return Curriculum(ids, seed=seed, **common)
     return Curriculum.restore(state.meta["curriculum"], ids, **common)
 
 

@@ -106,7 +106,7 @@ def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, se
 
 
 def enter(recipe: Recipe, opened: ExitStack) -> Place:
-    return enter_cluster(recipe, opened, print)
+    return enter_cluster(recipe.cluster.address, recipe.learner, recipe.rollout, opened, print)
 
 
 def test_cpus_are_one_device_and_have_no_gpus(tmp_path):

@@ -68,7 +68,7 @@ SAMPLERS = "rollout.generators=5"
 def test_too_small_cluster_is_refused(nodes, settings, error, message):
     recipe = ranked(*settings)
     with ExitStack() as opened, pytest.raises(error, match=message):
-        place_on(connection(*nodes), recipe, opened)
+        place_on(connection(*nodes), recipe.learner, recipe.rollout, opened)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_cores_are_shared(monkeypatch, nodes, settings, cpus):
     monkeypatch.setattr("scalerl.run.cluster.ranks.placed_ranks", placed)
     recipe = ranked(*settings)
     with ExitStack() as opened:
-        assert place_on(connection(*nodes), recipe, opened).cpus_per_generator == cpus
+        assert place_on(connection(*nodes), recipe.learner, recipe.rollout, opened).cpus_per_generator == cpus
     assert given["is_here"] == ("learner.sharding=none" in settings)
 
 

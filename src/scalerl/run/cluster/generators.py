@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from scalerl.choose import entry
-from scalerl.config import Recipe, body_dtype, pushes_adapters, replaced
-from scalerl.config.parts import ModelSettings, RolloutSettings
+from scalerl.config import body_dtype, pushes_adapters
+from scalerl.config.parts import LearnerSettings, ModelSettings, RolloutSettings
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.models.lora import merged_weights, wrap
 from scalerl.remote.child import ChildLink
@@ -23,12 +23,12 @@ from scalerl.rollout.fleet.generator import Generator
 from scalerl.run.cluster.place import Place
 
 
-def make_engine(model: LoadedModel, recipe: Recipe) -> Any:
+def make_engine(model: LoadedModel, settings: ModelSettings, rollout: RolloutSettings) -> Any:
     """Return an engine that samples from a copy of the model, on the model's device."""
-    make = entry(ENGINES, recipe.rollout.engine, "rollout.engine")
-    if pushes_adapters(recipe.model, recipe.rollout):
-        model = dataclasses.replace(model, model=wrap(model.model, recipe.model.lora))
-    return make(model, recipe.rollout, **_arithmetic(recipe.model, gpu=model.device.type == "cuda"))
+    make = entry(ENGINES, rollout.engine, "rollout.engine")
+    if pushes_adapters(settings, rollout):
+        model = dataclasses.replace(model, model=wrap(model.model, settings.lora))
+    return make(model, rollout, **_arithmetic(settings, gpu=model.device.type == "cuda"))
 
 
 def _arithmetic(settings: ModelSettings, *, gpu: bool) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def _arithmetic(settings: ModelSettings, *, gpu: bool) -> dict[str, Any]:
     }
 
 
-def load_engine(recipe: Recipe, *, device: str = "") -> Any:
+def load_engine(settings: ModelSettings, rollout: RolloutSettings, *, device: str = "") -> Any:
     """Load the model on a device, by default the only one that this process sees, and return an engine with a copy."""
-    settings, target = recipe.model, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = target.type == "cuda"
     if gpu and target.index is not None:
         # Otherwise streams, events and graphs of the engine would be on the first GPU.
@@ -51,32 +51,39 @@ def load_engine(recipe: Recipe, *, device: str = "") -> Any:
         settings.required_path,
         # Load rounded weights: the first push brings every weight, and the device need not hold FP32 ones until then.
         # Only the frozen weights under adapters are loaded as the learner has them.
-        dtype=None if pushes_adapters(settings, recipe.rollout) else getattr(torch, body_dtype(settings, gpu=gpu)),
+        dtype=None if pushes_adapters(settings, rollout) else getattr(torch, body_dtype(settings, gpu=gpu)),
         device=target,
-        context=recipe.rollout.context,
+        context=rollout.context,
         trust_remote_code=settings.trust_remote_code,
         bits=settings.lora.bits,
     )
-    return make_engine(model, recipe)
+    return make_engine(model, settings, rollout)
 
 
 def build_fleet(
-    model: LoadedModel, recipe: Recipe, place: Place, weights: Callable[[], Mapping[str, Any]]
+    model: LoadedModel,
+    settings: ModelSettings,
+    rollout: RolloutSettings,
+    learner: LearnerSettings,
+    *,
+    place: Place,
+    weights: Callable[[], Mapping[str, Any]],
+    borrows: bool,
 ) -> "tuple[Fleet, FleetMeter]":
     """Start the generators of a recipe; they load the model while this returns.
 
-    `weights` returns the learner's weights. `rollout.slots` is the number of slots of all generators together.
+    `weights` returns the learner's weights; with `borrows`, generators on the same machine read the learner's memory.
+    `rollout.slots` is the number of slots of all generators together.
     """
-    assert recipe.rollout.slots is not None
-    slots = max(-(-recipe.rollout.slots // max(recipe.rollout.generators, 1)), 1)
+    assert rollout.slots is not None
     # Other processes may have another working folder.
-    recipe = replaced(recipe, {"model.path": name_elsewhere(recipe.model.required_path), "rollout.slots": slots})
-    rollout, on_gpu = recipe.rollout, place.computes_on.type == "cuda"
+    settings = settings.model_copy(update={"path": name_elsewhere(settings.required_path)})
+    slots = max(-(-rollout.slots // max(rollout.generators, 1)), 1)
+    rollout = rollout.model_copy(update={"slots": slots})
+    on_gpu = place.computes_on.type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
-    gpus = [] if place.on_ray else gpus_of_generators(rollout, num_gpus, first=recipe.learner.ranks)
-    # Generators on the same machine may read the learner's memory, unless it is ahead of the last push.
-    may_borrow = recipe.pipeline.push_every == 1 and not place.on_ray
-    publish = Publisher(on_ray=place.on_ray, borrow=borrowed if may_borrow else None)
+    gpus = [] if place.on_ray else gpus_of_generators(rollout, num_gpus, first=learner.ranks)
+    publish = Publisher(on_ray=place.on_ray, borrow=borrowed if borrows and not place.on_ray else None)
     common: dict[str, Any] = {"weights": weights, "publish": publish}
     if gpus and rollout.engine == "vllm":
         from scalerl.rollout.vllm.build import vllm_fleet
@@ -86,9 +93,9 @@ def build_fleet(
         fleet = vllm_fleet(
             model,
             rollout,
-            **_arithmetic(recipe.model, gpu=on_gpu),
+            **_arithmetic(settings, gpu=on_gpu),
             on_gpu=on_gpu,
-            first=weights() if recipe.learner.sharding == "none" else loaded,
+            first=weights() if learner.sharding == "none" else loaded,
             num=len(gpus),
             gpus=gpus if num_gpus and rollout.generators else (),
             **common,
@@ -96,7 +103,9 @@ def build_fleet(
     else:
         head: Any = model.model.get_output_embeddings()
         fleet = Fleet(
-            _children(recipe, gpus) if gpus else _actors(recipe, num_gpus, place.cpus_per_generator),
+            _children(settings, rollout, gpus)
+            if gpus
+            else _actors(settings, rollout, num_gpus=num_gpus, num_cpus=place.cpus_per_generator),
             rollout.generators,
             most_generators=rollout.max_generators,
             max_length=rollout.context,
@@ -121,24 +130,28 @@ def gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -
     return [range(start, start + num_gpus) for start in range(first, first + num * num_gpus, num_gpus)]
 
 
-def _children(recipe: Recipe, gpus: Sequence[Sequence[int]]) -> Callable[[int], Link]:
+def _children(
+    settings: ModelSettings, rollout: RolloutSettings, gpus: Sequence[Sequence[int]]
+) -> Callable[[int], Link]:
     """Return a function that starts a generator as a process on this machine, on its GPUs or on the CPU."""
     threads = 1 if gpus[0] else max(torch.get_num_threads() // len(gpus), 1)
     variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
 
     def start(number: int) -> ChildLink:
         device = f"cuda:{gpus[number][0]}" if gpus[number] else "cpu"
-        return ChildLink(functools.partial(_generator, recipe, device), variables=variables)
+        return ChildLink(functools.partial(_generator, settings, rollout, device), variables=variables)
 
     return start
 
 
-def _actors(recipe: Recipe, num_gpus: int, num_cpus: float) -> Callable[[int], Link]:
+def _actors(
+    settings: ModelSettings, rollout: RolloutSettings, *, num_gpus: int, num_cpus: float
+) -> Callable[[int], Link]:
     """Return a function that starts a generator as a Ray actor; actors are spread over the nodes."""
     from scalerl.remote.actors import ActorLink, start_actor
 
     # If vLLM dies, its actor ends and is replaced.
-    make = functools.partial(_generator, replaced(recipe, {"rollout.max_replacements": 0}))
+    make = functools.partial(_generator, settings, rollout.model_copy(update={"max_replacements": 0}))
 
     def start(number: int) -> Link:
         options = {"num_gpus": num_gpus, "num_cpus": num_cpus, "scheduling_strategy": "SPREAD"}
@@ -147,10 +160,10 @@ def _actors(recipe: Recipe, num_gpus: int, num_cpus: float) -> Callable[[int], L
     return start
 
 
-def _generator(recipe: Recipe, device: str = "") -> Generator:
+def _generator(settings: ModelSettings, rollout: RolloutSettings, device: str = "") -> Generator:
     """Return a generator; called in its own process, on a device of a child or on those that Ray gave to an actor."""
-    assert recipe.rollout.slots is not None
-    return Generator(load_engine(recipe, device=device), slots=recipe.rollout.slots)
+    assert rollout.slots is not None
+    return Generator(load_engine(settings, rollout, device=device), slots=rollout.slots)
 
 
 @dataclass

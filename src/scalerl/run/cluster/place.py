@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from scalerl.config import Recipe
+from scalerl.config.parts import LearnerSettings, RolloutSettings
 from scalerl.errors import ClusterError, RecipeError
 from scalerl.run.memory import Gpus, num_gpus
 
@@ -45,48 +45,51 @@ class Place:
         return "" if self.ranks is None else self.ranks.places[0].device_name
 
 
-def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], None]) -> Place:
-    """Connect to the recipe's cluster, if it has one, and reserve devices for the learner.
+def enter_cluster(
+    address: str, learner: LearnerSettings, rollout: RolloutSettings, opened: ExitStack, on_lost: Callable[[str], None]
+) -> Place:
+    """Connect to the cluster at `address`, unless it is empty, and reserve devices for the learner.
 
     `on_lost` is called from another thread if a Ray for this machine alone dies.
     """
-    if recipe.cluster.address:
+    if address:
         from scalerl.run.cluster.connect import connect
 
-        connection = connect(recipe.cluster.address, on_lost=on_lost)
+        connection = connect(address, on_lost=on_lost)
         opened.callback(connection.close)
-        return place_on(connection, recipe, opened)
-    on_gpu, has_ranks = torch.cuda.is_available(), recipe.learner.sharding != "none"
+        return place_on(connection, learner, rollout, opened)
+    on_gpu, has_ranks = torch.cuda.is_available(), learner.sharding != "none"
+    _check(learner, rollout, torch.cuda.device_count(), "this machine")
     here = torch.device("cuda" if on_gpu else "cpu")
     return Place(
         device=torch.device("cpu") if has_ranks else here,
         computes_on=here,
-        num_devices=_num_devices(recipe, torch.cuda.device_count(), "this machine"),
-        gpus=Gpus.here(recipe.learner.ranks) if has_ranks else None,
+        num_devices=num_gpus(learner, rollout) if on_gpu else 0,
+        gpus=Gpus.here(learner.ranks) if has_ranks else None,
     )
 
 
-def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Place:
+def place_on(connection: "Connection", learner: LearnerSettings, rollout: RolloutSettings, opened: ExitStack) -> Place:
     """Reserve devices for the learner's ranks on the nodes of a cluster; the driver needs no GPU.
 
     Without learner.sharding there is one rank, on the driver's node, so that other nodes need not see the run folder.
     """
     from scalerl.run.cluster.ranks import placed_ranks
 
-    ranks, rollout, on_gpu = recipe.learner.ranks, recipe.rollout, connection.num_gpus > 0
-    num_devices = _num_devices(recipe, connection.num_gpus, f"the cluster at {connection.address}")
+    ranks, generators, on_gpu = learner.ranks, rollout.generators, connection.num_gpus > 0
+    _check(learner, rollout, connection.num_gpus, f"the cluster at {connection.address}")
     # A process with a GPU needs no core; the others share the cores if there are too few.
-    on_cores = (0 if on_gpu else ranks) + (0 if on_gpu and rollout.generator_gpus else rollout.generators)
+    on_cores = (0 if on_gpu else ranks) + (0 if on_gpu and rollout.generator_gpus else generators)
     cores = int(sum(node.cpus for node in connection.nodes))
     if on_cores and not cores:
         raise ClusterError(f"the cluster at {connection.address} has no CPUs: start its nodes with --num-cpus")
     cpus = 1 / math.ceil(on_cores / cores) if on_cores else 0.0
-    is_here = recipe.learner.sharding == "none"
+    is_here = learner.sharding == "none"
     placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus, is_here=is_here))
     return Place(
         device=torch.device("cpu"),
         computes_on=torch.device("cuda" if on_gpu else "cpu"),
-        num_devices=num_devices,
+        num_devices=num_gpus(learner, rollout) if on_gpu else 0,
         cpus_per_generator=cpus,
         ranks=placed,
         gpus=Gpus(num=ranks, bytes_each=placed.free_bytes) if on_gpu else None,
@@ -101,18 +104,15 @@ def check_gpus(settings: str, needed: int, num: int, where: str) -> None:
         )
 
 
-def _num_devices(recipe: Recipe, num: int, where: str) -> int:
-    """Return the number of GPUs that a run holds of the `num` here, 0 on CPUs; ClusterError if there are too few."""
-    rollout, needed = recipe.rollout, num_gpus(recipe.learner, recipe.rollout)
+def _check(learner: LearnerSettings, rollout: RolloutSettings, num: int, where: str) -> None:
+    each = rollout.gpus_per_generator
     sampling = f"rollout.generators = {rollout.generators}"
     if rollout.engine == "vllm" and not rollout.generators:
         sampling = f"rollout.vllm.tensor_parallel = {rollout.vllm.tensor_parallel}"
         if rollout.vllm.devices:
             sampling = f"rollout.vllm.devices = {[*rollout.vllm.devices]}"
-    check_gpus(f"learner.ranks = {recipe.learner.ranks} with {sampling}", needed, num, where)
-    if rollout.generators and rollout.gpus_per_generator and not num:
+    check_gpus(f"learner.ranks = {learner.ranks} with {sampling}", num_gpus(learner, rollout), num, where)
+    if rollout.generators and each and not num:
         raise RecipeError(
-            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but {where} has no GPU: leave it out to "
-            f"sample on CPUs"
+            f"rollout.gpus_per_generator is {each}, but {where} has no GPU: leave it out to sample on CPUs"
         )
-    return needed if num else 0
