@@ -91,7 +91,7 @@ def test_vllm_arguments_that_may_name_code_are_announced(capsys):
         'kv_transfer_config={connectors=[{kv_connector_module_path="evil.kv"}]}}',
     ]
     settings = load_recipe("scalerl", words).rollout.vllm
-    spec = EngineSpec(slots=1, context=8, stop_tokens=(), settings=settings, folder="model")
+    spec = EngineSpec(config="{}", slots=1, context=8, stop_tokens=(), settings=settings)
     engine_arguments(spec, cache_bytes=None)
     assert capsys.readouterr().err.splitlines() == [
         f'{NOTICE}rollout.vllm.engine_args.worker_cls = "evil.Worker"',
