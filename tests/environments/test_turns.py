@@ -191,6 +191,13 @@ def test_how_conversations_end(returns, rules, expected, truncated):
     assert engine.first_errors.keys() == ({"own"} if expected.reason == "error" else set())
 
 
+@pytest.mark.parametrize("field, value", [("observation", 5), ("num_calls", -1), ("tools", "{")])
+def test_wrong_field_of_a_step_is_named_in_one_line(field, value):
+    with pytest.raises(ValueError, match=rf"\b{field} = {value!r}: ") as raised:
+        read_step(Step(**{field: value}))
+    assert "\n" not in str(raised.value)
+
+
 def test_lone_surrogates_become_escapes():
     step = read_step(Step(observation="é\ud800", messages=(("user", "\udfff"),), answer="\ud800", done=True))
     assert (step.observation, step.messages, step.answer) == ("é\\ud800", (("user", "\\udfff"),), "\\ud800")

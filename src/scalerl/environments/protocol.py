@@ -26,7 +26,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, with_config
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 
 from scalerl.graders.values import real_number
 from scalerl.json_text import parse_json
@@ -124,7 +133,12 @@ def read_step(returned: Any) -> Step:
 
 def checked(given: Any) -> Step:
     """Return a Step with valid fields, from one or from a dict; TypeError or ValueError if that is impossible."""
-    step = _STEP.validate_python(given)
+    try:
+        step = _STEP.validate_python(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field, reason = ".".join(map(str, first["loc"])), first["msg"]
+        raise ValueError(f"the environment returned a Step with {field} = {first['input']!r:.60}: {reason}") from None
     length = len(step.observation) + len(step.tokens) + sum(len(content) for _, content in step.messages)
     if length > LONGEST_OBSERVATION:
         raise ValueError(f"the environment returned {length:,} characters or tokens: at most 100,000 are read")
