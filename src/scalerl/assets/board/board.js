@@ -4,7 +4,7 @@
 const TOKEN = new URLSearchParams(location.search).get("token");
 const byId = (id) => document.getElementById(id);
 const loaded = new Map(), asking = new Set();
-let versions = null, shown = null, problem = null, known = null;
+let versions = null, settled = false, shown = null, problem = null, known = null;
 
 async function part(path, query = {}) {
   try {
@@ -107,9 +107,10 @@ function heard({ online, versions: news }) {
   byId("connection").dataset.state = online ? "live" : "lost";
   if (!news) return;
   if (versions && versions.epoch !== news.epoch) loaded.clear();
-  // A single run is what its reader came for, also where the page was there first.
-  const [only, ...others] = Object.keys(news.items), isFirst = !versions || !Object.keys(versions.items).length;
-  if (isFirst && only && !others.length && !location.hash) location.replace(`#run/${only}`);
+  // A single run is what its reader came for. Whether there are others is known once every source has been read.
+  const keys = Object.keys(news.items), isSettled = keys.length > 0 && !news.pending;
+  if (isSettled && !settled && keys.length === 1 && !location.hash) location.replace(`#run/${keys[0]}`);
+  settled ||= isSettled;
   versions = news;
   refresh();
 }

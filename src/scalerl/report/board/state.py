@@ -189,11 +189,15 @@ class Board:
                 yield item, item.look
 
     def versions(self, after: int = 0, wait_s: float = 0.0) -> Json:
-        """Return the versions of board and items, once that of the board is not `after` or the time is over."""
+        """Return the versions of board and items, once that of the board is not `after` or the time is over.
+
+        `pending` says whether a source has not been read yet.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self.version != after, wait_s)
             items = {item.source.key: item.version for item, _ in self._shown()}
-            return {"epoch": self.epoch, "version": self.version, "items": items}
+            pending = any(item.look is None for item in self._items.values())
+            return {"epoch": self.epoch, "version": self.version, "items": items, "pending": pending}
 
     def part(self, key: str) -> bytes | None:
         """Return a part of the page as HTML: `list`, `overview`, or that of the key of a run or study."""
