@@ -36,9 +36,10 @@ from pydantic import (
     ValidationError,
     with_config,
 )
+from pydantic_core import PydanticCustomError
 
 from scalerl.graders.values import real_number
-from scalerl.json_text import parse_json
+from scalerl.json_text import parse_or_none
 
 LONGEST_OBSERVATION = 100_000
 """Characters or tokens, more than fit into any context. An environment that returns more has failed."""
@@ -54,7 +55,8 @@ def _encodable(text: str) -> str:
 
 
 def _json(text: str) -> str:
-    parse_json(text or "[]")
+    if text and parse_or_none(text) is None:
+        raise PydanticCustomError("json", "Input should be JSON")
     return text
 
 
