@@ -21,8 +21,8 @@ from bank import Curve, load
 from gate_fitters import LeastSquares
 from populations import Run
 
-from scalerl.curves import Action, Answer, Fit, compare, decide
-from scalerl.curves.data import block_means
+from scalerl.forecast.curves import Action, Answer, Fit, compare, decide
+from scalerl.forecast.curves.data import block_means
 
 CUTS = {"tenth": 0.1, "quarter": 0.25, "half": 0.5}
 END = 0.9

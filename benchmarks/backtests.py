@@ -21,7 +21,7 @@ from gate_fitters import LeastSquares, arguments
 from measured import DATA, FIRST_8B, START_8B
 from populations import Run
 
-from scalerl.curves import fit, score
+from scalerl.forecast.curves import fit, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

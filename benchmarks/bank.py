@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import MODEL, Fit, State, decide, fit
-from scalerl.curves.data import block_means
-from scalerl.joint.bank import FORMAT, MEASURES, measured
-from scalerl.logs import Selection, Series, read
+from scalerl.forecast.curves import MODEL, Fit, State, decide, fit
+from scalerl.forecast.curves.data import block_means
+from scalerl.forecast.logs import Selection, Series, read
+from scalerl.forecast.several.bank import FORMAT, MEASURES, measured
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

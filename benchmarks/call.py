@@ -187,11 +187,11 @@ def check(study: str) -> None:
     """Take two steps of every arm, with the tiny base on this machine, and print a few of its columns."""
     from leased_run import round_pushes
 
-    from scalerl import store
-    from scalerl.config import changed_recipe
-    from scalerl.run.run import TrainingRun
+    from scalerl.recipe.load import changed_recipe
+    from scalerl.runfolder import store
     from scalerl.study.plan import make_plan
     from scalerl.study.spec import load_study
+    from scalerl.train.run.run import TrainingRun
 
     study, _, generator = study.partition(":")
     if generator:

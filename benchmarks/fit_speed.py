@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from scalerl.curves import Fit, fit
+from scalerl.forecast.curves import Fit, fit
 
 
 def run(seed: int, num: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -53,7 +53,7 @@ class Fitter(Protocol):
 
 
 def arguments(run: Run) -> dict[str, Any]:
-    """Return the keyword arguments of `scalerl.curves.fit`."""
+    """Return the keyword arguments of `scalerl.forecast.curves.fit`."""
     return {
         "start": run.start,
         "start_sd": run.start_sd,
@@ -64,10 +64,10 @@ def arguments(run: Run) -> dict[str, Any]:
 
 
 class Old:
-    """Verdicts of `scalerl.curves` at commit 8fd67ad."""
+    """Verdicts of `scalerl.forecast.curves` at commit 8fd67ad."""
 
     def curve(self, run: Run) -> Any:
-        from scalerl.curves import fit
+        from scalerl.forecast.curves import fit
 
         return fit(run.compute, run.reward, **arguments(run))
 
@@ -84,7 +84,7 @@ class Old:
         )
 
     def pair(self, first: Run, second: Run) -> Decision:
-        from scalerl.curves import compare
+        from scalerl.forecast.curves import compare
 
         pair = compare({"first": self.curve(first), "second": self.curve(second)}).pairs[0]
         sign = {"first": 1, "second": -1, None: 0}[pair.winner]
@@ -93,15 +93,15 @@ class Old:
 
 
 class New:
-    """Decisions of `scalerl.curves` of this tree. What is "known" is the ceiling of a run that levels off."""
+    """Decisions of `scalerl.forecast.curves` of this tree. What is "known" is the ceiling of a run that levels off."""
 
     def curve(self, run: Run) -> Any:
-        from scalerl.curves import fit
+        from scalerl.forecast.curves import fit
 
         return fit(run.compute, run.reward, **arguments(run))
 
     def fit(self, run: Run) -> Judged:
-        from scalerl.curves import State, decide
+        from scalerl.forecast.curves import State, decide
 
         curve = self.curve(run)
         low, high = curve.interval("ceiling")
@@ -118,7 +118,7 @@ class New:
         )
 
     def pair(self, first: Run, second: Run) -> Decision:
-        from scalerl.curves import compare
+        from scalerl.forecast.curves import compare
 
         done = compare({"first": self.curve(first), "second": self.curve(second)})
         pair = done.pairs[0]
@@ -137,7 +137,7 @@ class Paper:
         raise NotImplementedError("the paper's procedure has no intervals")
 
     def pair(self, first: Run, second: Run) -> Decision:
-        from scalerl.curves import compare_by_paper, fit
+        from scalerl.forecast.curves import compare_by_paper, fit
 
         fits = {
             name: fit(run.compute, run.reward, start=run.start, method="paper")

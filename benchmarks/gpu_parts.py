@@ -22,19 +22,20 @@ import transformers
 from gaps import Roles, device_figures, host_figures, traced
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from scalerl.config import Recipe, load_recipe
-from scalerl.config.parts import RolloutSettings, VllmSettings
-from scalerl.loop.pipeline import Pipeline, StepDone
-from scalerl.models.load import LoadedModel
-from scalerl.models.shape import ModelShape, head_sizes, work_flops
-from scalerl.rollout import ENGINES
-from scalerl.rollout.fleet.fleet import Fleet
-from scalerl.run.cluster.generators import make_engine
-from scalerl.run.host import frozen_objects, limit_host_threads
-from scalerl.run.learners import build_learner
-from scalerl.run.memory import ModelSizes, generator_bytes, learner_bytes
-from scalerl.tasks.curriculum import Curriculum, uniform
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed, derive_seeds
+from scalerl.recipe.load import load_recipe
+from scalerl.recipe.parts import RolloutSettings, VllmSettings
+from scalerl.recipe.recipe import Recipe
+from scalerl.train.loop.pipeline import Pipeline, StepDone
+from scalerl.train.models.load import LoadedModel
+from scalerl.train.models.shape import ModelShape, head_sizes, work_flops
+from scalerl.train.rollout import ENGINES
+from scalerl.train.rollout.fleet.fleet import Fleet
+from scalerl.train.run.cluster.generators import make_engine
+from scalerl.train.run.host import frozen_objects, limit_host_threads
+from scalerl.train.run.learners import build_learner
+from scalerl.train.run.memory import ModelSizes, generator_bytes, learner_bytes
+from scalerl.train.tasks.curriculum import Curriculum, uniform
+from scalerl.train.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed, derive_seeds
 
 Figures = dict[str, Any]
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")

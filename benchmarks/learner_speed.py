@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config import load_recipe
-from scalerl.rl.losses import LossInputs, cispo
-from scalerl.run.learners import build_learner
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
+from scalerl.recipe.load import load_recipe
+from scalerl.train.rl.losses import LossInputs, cispo
+from scalerl.train.run.learners import build_learner
+from scalerl.train.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
 LIMIT = 1.1
 """Least speed of the learner, as a multiple of the plain loop's."""

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import simulated_studies
 
-from scalerl.curves import Fit, fit
-from scalerl.joint.plan import Candidate, plan
-from scalerl.joint.pool import pool
+from scalerl.forecast.curves import Fit, fit
+from scalerl.forecast.several.plan import Candidate, plan
+from scalerl.forecast.several.pool import pool
 
 NUM_ARMS, NUM_EVALS, SD, START = 8, 40, 0.005, 0.4
 SHARE = 0.4

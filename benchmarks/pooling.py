@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 import simulated_studies
 
-from scalerl.curves import compare, fit, refit
-from scalerl.curves.forecast import score
-from scalerl.joint import learn_prior, pool, read_prior
+from scalerl.forecast.curves import compare, fit, refit
+from scalerl.forecast.curves.forecast import score
+from scalerl.forecast.several import learn_prior, pool, read_prior
 
 NUM_ARMS, NUM_EVALS, SD, START = 8, 30, 0.005, 0.4
 AWAY = {"outlier": 0.15, "gap": 0.08}

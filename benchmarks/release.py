@@ -22,7 +22,7 @@ from gate_fitters import FITTERS
 from populations import Run
 
 from scalerl import __version__
-from scalerl.curves import MODEL
+from scalerl.forecast.curves import MODEL
 
 RECORD = RESULTS / "releases.jsonl"
 CUTS = {"tenth": 0.1, "quarter": 0.25, "half": 0.5}

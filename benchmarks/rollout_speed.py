@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config.parts import RolloutSettings, VllmSettings
-from scalerl.models.load import LoadedModel, load_model
-from scalerl.rollout import ENGINES
-from scalerl.types import LengthPlan, Problem, Request
+from scalerl.recipe.parts import RolloutSettings, VllmSettings
+from scalerl.train.models.load import LoadedModel, load_model
+from scalerl.train.rollout import ENGINES
+from scalerl.train.types import LengthPlan, Problem, Request
 
 TARGET = 3.0
 """Least speed relative to the faster of generate's two caches."""

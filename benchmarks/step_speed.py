@@ -26,10 +26,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scalerl.config import load_recipe
-from scalerl.graders.rules import exact
-from scalerl.run.run import TrainingRun
-from scalerl.types import Problem
+from scalerl.recipe.load import load_recipe
+from scalerl.train.graders.rules import exact
+from scalerl.train.run.run import TrainingRun
+from scalerl.train.types import Problem
 
 TARGET = 2.5
 TOLERANCE = 0.05

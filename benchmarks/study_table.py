@@ -41,11 +41,11 @@ import numpy as np
 import scipy.stats
 from answers import kept, kinds, measured
 
-from scalerl import store
-from scalerl.curves import Answer, Comparison, Fit, State, compare, decide, fit
-from scalerl.joint.seal import SealScore, opened, score_sealed
-from scalerl.logs import Selection, read
-from scalerl.loop.evaluate import pass_at
+from scalerl.forecast.curves import Answer, Comparison, Fit, State, compare, decide, fit
+from scalerl.forecast.logs import Selection, read
+from scalerl.forecast.several.seal import SealScore, opened, score_sealed
+from scalerl.runfolder import store
+from scalerl.train.loop.evaluate import pass_at
 
 EVALUATION = (
     *("step", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "prompts_hash", "truncated_frac"),

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves import fit
-from scalerl.joint.transfer import Sibling, expit, first_reward, logit, sibling, transfer
+from scalerl.forecast.curves import fit
+from scalerl.forecast.several.transfer import Sibling, expit, first_reward, logit, sibling, transfer
 
 SIZES = np.array([0.5e9, 1.5e9, 3e9, 7e9, 14e9])
 NUM_EVALS, SD, SCATTER = 30, 0.005, 0.02

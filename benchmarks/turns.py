@@ -23,12 +23,12 @@ from rollout_speed import make_model
 
 sys.path.append(str(Path(__file__).parent))
 
-from scalerl.config.parts import EnvironmentSettings
-from scalerl.environments.build import build_steps
-from scalerl.environments.protocol import Step
-from scalerl.environments.turns import Playing, TurnsEngine
-from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.types import LengthPlan, Problem, Request, derive_seed
+from scalerl.recipe.parts import EnvironmentSettings
+from scalerl.train.environments.build import build_steps
+from scalerl.train.environments.protocol import Step
+from scalerl.train.environments.turns import Playing, TurnsEngine
+from scalerl.train.rollout.torch.engine import TorchEngine
+from scalerl.train.types import LengthPlan, Problem, Request, derive_seed
 
 VOCABULARY = 512
 SAMPLED = 64
@@ -68,8 +68,8 @@ def cpu_s(steps: Any) -> float:
 
 @functools.cache
 def vllm_engine(slots: int) -> Any:
-    from scalerl.rollout.vllm.engine import VllmEngine
-    from scalerl.rollout.vllm.spec import EngineSpec, environment
+    from scalerl.train.rollout.vllm.engine import VllmEngine
+    from scalerl.train.rollout.vllm.spec import EngineSpec, environment
 
     os.environ.update(environment(on_gpu=False))
     model = make_model(vocabulary=VOCABULARY, context=CONTEXT)

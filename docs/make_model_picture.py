@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves import priors
-from scalerl.curves.forms import sigmoid
-from scalerl.curves.problem import fallen_share
+from scalerl.forecast.curves import priors
+from scalerl.forecast.curves.forms import sigmoid
+from scalerl.forecast.curves.problem import fallen_share
 
 LEVEL, GAIN, END, DROP = 0.3, 0.4, 1.0, 0.15
 EXPONENT, MIDPOINT = np.log(2.0), np.log(0.35)

@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from scalerl.choose import keyword_settings
-from scalerl.config import Recipe, Settings
-from scalerl.config.load import DERIVED
-from scalerl.config.parts import EvalSetSettings, GraderSettings, MixedTaskSettings, TaskSettings
-from scalerl.config.task_settings import TASK_SETTINGS
-from scalerl.config.tree import axis_choices, dotted, table_class
-from scalerl.tasks.problems import TASKS
+from scalerl.recipe.choose import keyword_settings
+from scalerl.recipe.load import DERIVED
+from scalerl.recipe.parts import EvalSetSettings, GraderSettings, MixedTaskSettings, Settings, TaskSettings
+from scalerl.recipe.recipe import Recipe
+from scalerl.recipe.task_settings import TASK_SETTINGS
+from scalerl.recipe.tree import axis_choices, dotted, table_class
+from scalerl.train.tasks.problems import TASKS
 
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings

@@ -20,7 +20,14 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PUBLIC = ("scalerl", "scalerl.curves", "scalerl.joint", "scalerl.callbacks", "scalerl.config", "scalerl.errors")
+PUBLIC = (
+    "scalerl",
+    "scalerl.forecast.curves",
+    "scalerl.forecast.several",
+    "scalerl.callbacks",
+    "scalerl.recipe",
+    "scalerl.errors",
+)
 """The modules whose `__all__`, or public classes, are the API; everything else is private."""
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 EXTERNAL = re.compile(

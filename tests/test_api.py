@@ -18,10 +18,10 @@ import pytest
 from own_code import sums
 
 import scalerl
-from scalerl import store
-from scalerl.config import load_recipe
 from scalerl.errors import ExtraError, GraderError, InputError, RecipeError
-from scalerl.import_path import import_function, is_local, path_of
+from scalerl.recipe.import_path import import_function, is_local, path_of
+from scalerl.recipe.load import load_recipe
+from scalerl.runfolder import store
 
 FUNCTIONS = ("read", "train", "evaluate", "sft", "export", "fit_run", "load_recipe", "decide", "compare")
 SMALL = {
@@ -38,7 +38,7 @@ def test_import_is_light_and_modules_are_loaded_when_they_are_used():
     code = (
         "import sys, scalerl; heavy = {'torch', 'numpy', 'pydantic', 'scipy', 'transformers'} & set(sys.modules); "
         "assert not heavy, heavy; assert scalerl.errors.UserError; assert 'numpy' not in sys.modules; "
-        "assert scalerl.curves.fit and scalerl.config.Recipe and scalerl.joint.plan; "
+        "assert scalerl.curves.fit and scalerl.recipe.Recipe and scalerl.forecast.several.plan; "
         "assert scalerl.decide and scalerl.compare and scalerl.State.RISING; "
         "assert scalerl.callbacks.LiveForecast; assert 'torch' not in sys.modules"
     )

@@ -12,12 +12,12 @@ import pytest
 from wandb_files import write_wandb
 
 from scalerl.callbacks import follow, rules
-from scalerl.config import load_recipe
-from scalerl.config.parts import Settings
-from scalerl.environments import protocol
-from scalerl.graders import judge
-from scalerl.report import figures, outlook
-from scalerl.run import simulate
+from scalerl.forecast.report import figures, outlook
+from scalerl.recipe.load import load_recipe
+from scalerl.recipe.parts import Settings
+from scalerl.train.environments import protocol
+from scalerl.train.graders import judge
+from scalerl.train.run import simulate
 
 SOURCE = Path(protocol.__file__).parents[1]
 SMALL = (rules, outlook, figures)
@@ -31,7 +31,7 @@ def block(text: str | None, begins: str) -> str:
 
 def test_every_interactive_example_is_run():
     holders = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if ">>> " in path.read_text()}
-    assert holders == {"api.py", "curves/__init__.py", "callbacks/follow.py", *map(file_of, SMALL)}
+    assert holders == {"api.py", "forecast/curves/__init__.py", "callbacks/follow.py", *map(file_of, SMALL)}
 
 
 def file_of(module: ModuleType) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import scalerl
-from scalerl import config, store
-from scalerl.config import Recipe, load_recipe
+from scalerl import config
+from scalerl.recipe.load import load_recipe
+from scalerl.recipe.recipe import Recipe
+from scalerl.runfolder import store
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -13,8 +13,8 @@ import pytest
 from commands import scalerl
 from needs import needs_bubblewrap
 
-from scalerl import store
 from scalerl.cli import study
+from scalerl.runfolder import store
 
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"

@@ -97,7 +97,7 @@ def test_predictive_half_imports_without_posix():
     paths = [*SOURCE.glob("*.py"), *(path for room in ROOMS for path in (SOURCE / room).rglob("*.py"))]
     names = [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in paths]
     modules = sorted(name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
-    assert "scalerl.curves.fit" in modules
+    assert "scalerl.forecast.curves.fit" in modules
     assert run(IMPORTS, *modules) == "\n"
 
 

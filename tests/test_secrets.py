@@ -10,11 +10,12 @@ import pytest
 from commands import scalerl
 from small_runs import SHORT
 
-from scalerl import store
 from scalerl.cli import study
-from scalerl.config import load_recipe, trusting
-from scalerl.config.secrets import HIDDEN, from_environment, hidden, is_secret, is_secret_name, redact, secrets_in
 from scalerl.errors import GraderError, RecipeError, StudyError
+from scalerl.recipe.load import load_recipe
+from scalerl.recipe.recipe import trusting
+from scalerl.recipe.secrets import HIDDEN, from_environment, hidden, is_secret, is_secret_name, redact, secrets_in
+from scalerl.runfolder import store
 
 KEY = "sk-live-0123456789abcdef"
 
@@ -111,7 +112,7 @@ TINY = (
 
 def trained_folder(folder: Path, *settings: str) -> str:
     """Train, resume, and return all text of the run folder."""
-    from scalerl.run.run import TrainingRun
+    from scalerl.train.run.run import TrainingRun
 
     recipe = load_recipe("tiny-cpu", [*TINY, *settings])
     TrainingRun(recipe, folder).train()
@@ -130,7 +131,7 @@ def test_no_key_reaches_the_run_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_grader_reads_its_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from scalerl.run.run import TrainingRun
+    from scalerl.train.run.run import TrainingRun
 
     settings = [*TINY, 'task.graders.judge.api_key="env:JUDGE_KEY"', "task.graders.judge.refuses=true"]
     with pytest.raises(RecipeError, match="the environment variable JUDGE_KEY, which is not set"):
@@ -195,7 +196,7 @@ def test_commands_run_code_of_a_model_only_when_told(tmp_path: Path, monkeypatch
 
 def test_code_of_a_model_is_not_run(tmp_path: Path):
     from scalerl.errors import ModelError
-    from scalerl.run.inputs import load_inputs
+    from scalerl.train.run.inputs import load_inputs
 
     model = model_with_code(tmp_path)
     recipe = load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"])

@@ -30,12 +30,13 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config import Recipe, changed_recipe, load_recipe
-from scalerl.models.tiny import build_tokenizer
-from scalerl.run.observer import RunObserver
-from scalerl.run.sft.make import SftProgress, SftResult, sft
-from scalerl.tasks.build import build_tasks
-from scalerl.types import derive_seed
+from scalerl.recipe.load import changed_recipe, load_recipe
+from scalerl.recipe.recipe import Recipe
+from scalerl.train.models.tiny import build_tokenizer
+from scalerl.train.run.observer import RunObserver
+from scalerl.train.run.sft.make import SftProgress, SftResult, sft
+from scalerl.train.tasks.build import build_tasks
+from scalerl.train.types import derive_seed
 
 VOCABULARY = 64
 CONTEXT = 192

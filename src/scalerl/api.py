@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from scalerl.errors import options_as_arguments
 
 if TYPE_CHECKING:
-    from scalerl.config import Recipe
-    from scalerl.curves import Fit
-    from scalerl.report.python import Runs
-    from scalerl.rl.losses import LossInputs, TokenLoss
-    from scalerl.run.observer import RunObserver
-    from scalerl.run.sft.make import SftResult
+    from scalerl.forecast.curves import Fit
+    from scalerl.forecast.report.python import Runs
+    from scalerl.recipe.recipe import Recipe
+    from scalerl.train.rl.losses import LossInputs, TokenLoss
+    from scalerl.train.run.observer import RunObserver
+    from scalerl.train.run.sft.make import SftResult
 
 Settings = Mapping[str, Any]
 """Settings by their dotted names, as in --set: {"optimizer.lr": 1e-3, "loss": "dapo"}."""
@@ -53,9 +53,10 @@ def load_recipe(recipe: "str | Path | Recipe", settings: Settings | None = None)
     """
     import json
 
-    from scalerl.config import Recipe, changed_recipe
-    from scalerl.config import load_recipe as load
-    from scalerl.config.keys import leaves
+    from scalerl.recipe.keys import leaves
+    from scalerl.recipe.load import changed_recipe
+    from scalerl.recipe.load import load_recipe as load
+    from scalerl.recipe.recipe import Recipe
 
     # As --set takes them.
     overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in leaves(settings or {}) if value != {}]
@@ -94,8 +95,8 @@ def train(
         changes["loss"] = _path_of(loss, "loss")
     loaded = load_recipe(recipe, changes)
     check_can_train()
-    from scalerl import store
-    from scalerl.run.run import TrainingRun
+    from scalerl.runfolder import store
+    from scalerl.train.run.run import TrainingRun
 
     folder = Path(out)
     end = TrainingRun(_trusting(loaded, trust_remote_code), folder, observer=observer, resume=resume).train()
@@ -124,7 +125,7 @@ def evaluate(
     """
     loaded = load_recipe(recipe, {**(settings or {}), "model.path": str(model)})
     check_can_train()
-    from scalerl.run.evaluate import evaluate_model
+    from scalerl.train.run.evaluate import evaluate_model
 
     return evaluate_model(_trusting(loaded, trust_remote_code), sets)
 
@@ -144,7 +145,7 @@ def sft(
     """
     loaded = load_recipe(recipe, settings)
     check_can_train()
-    from scalerl.run.sft.make import sft as make
+    from scalerl.train.run.sft.make import sft as make
 
     return make(_trusting(loaded, trust_remote_code), Path(out), resume=resume, observer=observer)
 
@@ -154,7 +155,7 @@ def export(
 ) -> Path:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; return the folder."""
     check_can_train()
-    from scalerl.run.export import export as write
+    from scalerl.train.run.export import export as write
 
     return write(Path(run), Path(out), str(step), trust_remote_code=trust_remote_code).folder
 
@@ -167,9 +168,9 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
 
     >>> fit = scalerl.fit_run("runs/first")
     >>> fit.params["ceiling"], fit.interval("ceiling"), scalerl.decide(fit).state
-    >>> scalerl.curves.reward_at(fit, [2 * fit.scale])
+    >>> scalerl.forecast.curves.reward_at(fit, [2 * fit.scale])
     """
-    from scalerl.report.python import fit_one
+    from scalerl.forecast.report.python import fit_one
 
     return fit_one(str(folder), evaluation_set).fit
 
@@ -195,8 +196,8 @@ def read(
     >>> runs = scalerl.read("runs.csv", x="hours", y="score", by="recipe")
     >>> runs.fit().curves[0].ceiling, runs.compare(), runs.forecast(at=100), runs.compare().to_frame()
     """
-    from scalerl.logs import Selection
-    from scalerl.report.python import read_runs
+    from scalerl.forecast.logs import Selection
+    from scalerl.forecast.report.python import read_runs
 
     columns = (by,) if isinstance(by, str) else tuple(by)
     selection = Selection(x=x, y=y, by=columns, gpus=gpus, start=start, seed=seed, y_scale=y_scale)
@@ -216,14 +217,14 @@ def check_can_train() -> None:
 
 
 def _trusting(recipe: "Recipe", trust_remote_code: bool) -> "Recipe":
-    from scalerl.config import trusting
+    from scalerl.recipe.recipe import trusting
 
     return trusting(recipe, trust_remote_code=trust_remote_code)
 
 
 def _path_of(given: Any, kind: str) -> str:
     """Return an import path under which this process finds the function, or a function that returns the given rows."""
-    from scalerl.import_path import path_of
+    from scalerl.recipe.import_path import path_of
 
     if not callable(given):
         rows = list(given)

@@ -9,7 +9,7 @@ import pytest
 
 from scalerl.callbacks import follow
 from scalerl.errors import InputError
-from scalerl.logs import read_log
+from scalerl.forecast.logs import read_log
 
 
 def reward_at(step: int) -> float:

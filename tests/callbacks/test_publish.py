@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from log_texts import rising
 
-from scalerl import logs
 from scalerl.callbacks.publish import columns_of, publish, tracker_of
 from scalerl.errors import InputError, UsageError
-from scalerl.logs import Selection
-from scalerl.report.analyse import analyse_fit
-from scalerl.report.options import FitOptions
-from scalerl.report.results import CurveResult
+from scalerl.forecast import logs
+from scalerl.forecast.logs import Selection
+from scalerl.forecast.report.analyse import analyse_fit
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.results import CurveResult
 
 
 @pytest.fixture(scope="module")

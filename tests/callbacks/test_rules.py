@@ -9,10 +9,10 @@ import pytest
 
 from scalerl.callbacks import Forecast, LiveForecast, StopRule, replay
 from scalerl.callbacks.forecast import FEWEST_REWARDS, describe, is_due, make_forecast
-from scalerl.curves import Action, Decision, State, Value
 from scalerl.errors import UsageError
-from scalerl.logs import Series
-from scalerl.report.words import to_do
+from scalerl.forecast.curves import Action, Decision, State, Value
+from scalerl.forecast.logs import Series
+from scalerl.forecast.report.words import to_do
 
 
 def forecast(state: State = State.RISING, *, p_worth: float = 0.05, p_seen: float = 1.0, num: int = 8) -> Forecast:

@@ -13,7 +13,7 @@ import torch
 from scalerl import callbacks as live
 from scalerl.callbacks.forecast import FEWEST_REWARDS
 from scalerl.errors import UsageError
-from scalerl.report.words import text
+from scalerl.forecast.report.words import text
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 

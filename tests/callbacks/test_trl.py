@@ -85,7 +85,7 @@ def test_rewards_are_the_same_and_the_overhead_is_small(tmp_path: Path):
 
 def test_forecasts_reach_the_trackers_of_a_bound_trainer(tmp_path: Path):
     pytest.importorskip("tensorboardX")
-    from scalerl.logs import read_log
+    from scalerl.forecast.logs import read_log
 
     forecast = ForecastCallback(quiet=True)
     trainer = make_trainer(tmp_path, [forecast], max_steps=40, eval_every=5, report_to="tensorboard")

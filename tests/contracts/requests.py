@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scalerl.loop.seams import Engine
-from scalerl.types import Completion, LengthPlan, Problem, Request
+from scalerl.train.loop.seams import Engine
+from scalerl.train.types import Completion, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="p", prompt="?", answer="!", task="none")
 

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 from small_study import plan_of
 
-from scalerl import store
-from scalerl.curves import Action, Decision, State, Value
-from scalerl.report.numbers import duration
+from scalerl.forecast.curves import Action, Decision, State, Value
+from scalerl.forecast.report.numbers import duration
+from scalerl.runfolder import store
 from scalerl.study.live_table import Screen, event_line, table
 from scalerl.study.progress import Progress, RunStatus, read_progress
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from small_study import plan_of, run, states
 
-from scalerl import store
 from scalerl.errors import StudyError
+from scalerl.runfolder import store
 from scalerl.study.policy import ArmProgress, Stage, forecast, halving
 from scalerl.study.runner import Runner
 

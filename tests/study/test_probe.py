@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from small_study import STUDY, command_of, plan_of
 
-from scalerl import store
 from scalerl.errors import StudyError
+from scalerl.runfolder import store
 from scalerl.study.failure_reason import failure_reason, last_error
 from scalerl.study.folder import run_folder
 from scalerl.study.plan import StudyPlan

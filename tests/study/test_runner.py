@@ -13,7 +13,7 @@ import pytest
 from small_study import NAMES, STUDY, Log, open_only, plan_of, run, run_plan, starts, states
 from until import wait_until
 
-from scalerl import store
+from scalerl.runfolder import store
 from scalerl.study.folder import fair_axis, read_study
 from scalerl.study.progress import Progress
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalerl.config.load import shipped
+from scalerl.recipe.load import shipped
 
 STEPS = 3
 # One seed, few steps and small evaluations; batches, lengths and arms are those of the study.

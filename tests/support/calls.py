@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves import Fit, fit
+from scalerl.forecast.curves import Fit, fit
 
 
 def fitted(seed: int) -> Fit:

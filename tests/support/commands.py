@@ -15,7 +15,7 @@ import jsonschema
 import typer.main
 
 from scalerl.cli import main
-from scalerl.curves.model import Posterior, posterior
+from scalerl.forecast.curves.model import Posterior, posterior
 
 # A process has one command, and builds its options once. Here it would be a third of what most commands take.
 typer.main.get_command = functools.cache(typer.main.get_command)
@@ -66,7 +66,7 @@ def scalerl(*words: object, cwd: Path | None = None) -> "subprocess.CompletedPro
             contextlib.chdir(cwd or Path.cwd()),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
-            patch("scalerl.curves.fit.posterior", remembered),
+            patch("scalerl.forecast.curves.fit.posterior", remembered),
         ):
             code = _exit_code()
     finally:

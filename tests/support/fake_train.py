@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from scalerl import store
+from scalerl.runfolder import store
 
 DIES_AT = 2
 START, EXPONENT, NOISE = 0.3, 1.8, 0.004

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from scalerl.remote.peer import Limits
-from scalerl.remote.serve import ObjectServer
-from scalerl.rollout.fleet.fleet import Fleet
-from scalerl.rollout.fleet.generator import Generator
+from scalerl.train.remote.peer import Limits
+from scalerl.train.remote.serve import ObjectServer
+from scalerl.train.rollout.fleet.fleet import Fleet
+from scalerl.train.rollout.fleet.generator import Generator
 
 
 def make_fleet(make_engine: Callable[[int], Any], num_generators: int, *, slots: int = 4, **settings: Any) -> Fleet:

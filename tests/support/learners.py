@@ -7,9 +7,9 @@ from batches import VERSION
 from tiny_models import SIZES, random_model, tiny_model
 from transformers import LlamaConfig
 
-from scalerl.config import load_recipe
-from scalerl.learner.state import whole
-from scalerl.run.learners import build_learner
+from scalerl.recipe.load import load_recipe
+from scalerl.train.learner.state import whole
+from scalerl.train.run.learners import build_learner
 
 SETTINGS = ("optimizer.lr=1e-3", "optimizer.warmup_steps=0", "optimizer.grad_clip=0", "budget.steps=1")
 

@@ -15,7 +15,7 @@ from log_texts import LOGS, rising
 from wandb_files import write_wandb
 
 from scalerl.errors import UserError
-from scalerl.logs import Selection, read_log, series_from
+from scalerl.forecast.logs import Selection, read_log, series_from
 
 MAX_SECONDS = 20
 

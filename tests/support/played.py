@@ -8,11 +8,11 @@ from typing import Any
 from contracts.requests import make_request
 from fake_engine import FakeEngine
 
-from scalerl.config.parts import EnvironmentSettings
-from scalerl.environments.protocol import Step
-from scalerl.environments.steps import InProcess, Session
-from scalerl.environments.turns import Playing, TurnsEngine
-from scalerl.types import LengthPlan, Problem, Request, derive_seed
+from scalerl.recipe.parts import EnvironmentSettings
+from scalerl.train.environments.protocol import Step
+from scalerl.train.environments.steps import InProcess, Session
+from scalerl.train.environments.turns import Playing, TurnsEngine
+from scalerl.train.types import LengthPlan, Problem, Request, derive_seed
 
 STOPS = tuple(range(0, 64, 7))
 """One token in seven ends a turn."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from until import wait_until
 
-from scalerl import store
+from scalerl.runfolder import store
 
 PATIENCE_S = 600.0
 """For what takes seconds on a machine that does nothing else."""

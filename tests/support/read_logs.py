@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scalerl import logs
 from scalerl.errors import InputError
-from scalerl.logs import Selection, Series
-from scalerl.logs.frame import Frame
-from scalerl.logs.plan import Plan
+from scalerl.forecast import logs
+from scalerl.forecast.logs import Selection, Series
+from scalerl.forecast.logs.frame import Frame
+from scalerl.forecast.logs.plan import Plan
 
 Content = str | bytes | list[dict[str, Any]] | tuple[str, Sequence[Sequence[Any]]]
 """A text, bytes, rows for JSON lines, or a header and rows for CSV."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.logs.series import Series
+from scalerl.forecast.logs.series import Series
 
 START, CEILING, NOISE = 0.4, 0.6, 0.004
 

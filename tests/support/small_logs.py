@@ -8,12 +8,12 @@ from unittest.mock import patch
 import numpy as np
 from run_folders import write_study
 
-from scalerl.curves.paper import CEILINGS
-from scalerl.logs import Selection, read
-from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
-from scalerl.report.build import build_report
-from scalerl.report.options import FitOptions
-from scalerl.report.results import Result
+from scalerl.forecast.curves.paper import CEILINGS
+from scalerl.forecast.logs import Selection, read
+from scalerl.forecast.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
+from scalerl.forecast.report.build import build_report
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.results import Result
 
 Rewards = Sequence[float] | np.ndarray
 Axes = dict[str, np.ndarray]
@@ -69,7 +69,7 @@ def coarsely(make: Callable[[Path], Result]) -> Callable[[Path], Result]:
     """Try a tenth of the paper's ceilings: the whole grid takes six seconds per curve."""
 
     def made(folder: Path) -> Result:
-        with patch("scalerl.curves.paper.CEILINGS", CEILINGS[::10]):
+        with patch("scalerl.forecast.curves.paper.CEILINGS", CEILINGS[::10]):
             return make(folder)
 
     return made

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scalerl import store
+from scalerl.runfolder import store
 from scalerl.study.controller import Controller
 from scalerl.study.folder import open_study
 from scalerl.study.plan import StudyPlan, make_plan

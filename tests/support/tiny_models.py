@@ -15,7 +15,7 @@ from transformers import (
     SmolLM3Config,
 )
 
-from scalerl.models.routers import routers_of
+from scalerl.train.models.routers import routers_of
 
 VOCAB = 23
 

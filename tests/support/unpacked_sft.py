@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from scalerl.run.sft.demonstrations import imitated
-from scalerl.types import Completion
+from scalerl.train.run.sft.demonstrations import imitated
+from scalerl.train.types import Completion
 
 
 def examples(num: int, vocabulary: int, seed: int = 0) -> list[Completion]:

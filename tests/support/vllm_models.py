@@ -8,13 +8,13 @@ import pytest
 from tiny_models import sampled_model
 from transformers import LlamaConfig
 
-from scalerl.config.parts import VllmSettings
-from scalerl.remote.peer import Limits
-from scalerl.rollout.fleet.fleet import Fleet
-from scalerl.rollout.vllm import engine as engine_module
-from scalerl.rollout.vllm.build import fleet_of
-from scalerl.rollout.vllm.engine import VllmEngine
-from scalerl.rollout.vllm.spec import EngineSpec
+from scalerl.recipe.parts import VllmSettings
+from scalerl.train.remote.peer import Limits
+from scalerl.train.rollout.fleet.fleet import Fleet
+from scalerl.train.rollout.vllm import engine as engine_module
+from scalerl.train.rollout.vllm.build import fleet_of
+from scalerl.train.rollout.vllm.engine import VllmEngine
+from scalerl.train.rollout.vllm.spec import EngineSpec
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,

@@ -14,7 +14,7 @@ from scalerl.callbacks.follow import follow
 from scalerl.callbacks.forecast import Forecast
 from scalerl.callbacks.replay import Replayed, replay
 from scalerl.callbacks.rules import StopRule
-from scalerl.report.outlook import LiveForecast
+from scalerl.forecast.report.outlook import LiveForecast
 
 if TYPE_CHECKING:
     from scalerl.callbacks.trainer import ForecastCallback

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from scalerl.callbacks.forecast import Forecast, describe
 from scalerl.errors import InputError
-from scalerl.logs import Selection, Series, read
-from scalerl.report.analyse import fitted_curve
-from scalerl.report.options import FitOptions
-from scalerl.report.outlook import FIRST_FIT, with_end
+from scalerl.forecast.logs import Selection, Series, read
+from scalerl.forecast.report.analyse import fitted_curve
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.outlook import FIRST_FIT, with_end
 
 
 def follow(

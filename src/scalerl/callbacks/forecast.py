@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Decision, Value
-from scalerl.curves.decide import value_draws
-from scalerl.logs import Series
-from scalerl.report.outlook import FIRST_FIT, LiveForecast
-from scalerl.report.results import CurveResult
-from scalerl.report.words import Lookup, text
+from scalerl.forecast.curves import Decision, Value
+from scalerl.forecast.curves.decide import value_draws
+from scalerl.forecast.logs import Series
+from scalerl.forecast.report.outlook import FIRST_FIT, LiveForecast
+from scalerl.forecast.report.results import CurveResult
+from scalerl.forecast.report.words import Lookup, text
 
 FEWEST_REWARDS = 16
 """Fewest training rewards for a fit: they are noisier than evaluations."""

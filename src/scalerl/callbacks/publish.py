@@ -7,9 +7,9 @@ from typing import Any
 
 from scalerl.callbacks.forecast import describe
 from scalerl.errors import InputError, UsageError, first_line
-from scalerl.logs.projects import Project, imported, project_at
-from scalerl.report.figures import line_of
-from scalerl.report.results import CurveResult
+from scalerl.forecast.logs.projects import Project, imported, project_at
+from scalerl.forecast.report.figures import line_of
+from scalerl.forecast.report.results import CurveResult
 
 _REACH = 4.0
 """A curve is drawn to this multiple of its largest compute."""

@@ -7,12 +7,12 @@ import numpy as np
 
 from scalerl.callbacks.forecast import describe, has_training_rewards, is_due
 from scalerl.callbacks.rules import StopRule
-from scalerl.curves import Fit
-from scalerl.curves.decide import course
-from scalerl.logs import Series
-from scalerl.report.analyse import fitted_curve, held_out_after
-from scalerl.report.options import FitOptions
-from scalerl.report.outlook import FIRST_FIT, with_end
+from scalerl.forecast.curves import Fit
+from scalerl.forecast.curves.decide import course
+from scalerl.forecast.logs import Series
+from scalerl.forecast.report.analyse import fitted_curve, held_out_after
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.outlook import FIRST_FIT, with_end
 
 PATIENCE = 2
 """Number of consecutive forecasts for which a rule must hold."""

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scalerl.callbacks.forecast import Forecast
-from scalerl.curves.decide import LIKELIER, Action, Decision, State
 from scalerl.errors import UsageError
+from scalerl.forecast.curves.decide import LIKELIER, Action, Decision, State
 
 Test = Callable[[Decision], bool]
 SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}

@@ -21,9 +21,9 @@ from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, is_due, make_fo
 from scalerl.callbacks.replay import PATIENCE
 from scalerl.callbacks.rules import StopRule, Test
 from scalerl.errors import UsageError, WorkerDied
-from scalerl.report.outlook import FIRST_FIT
-from scalerl.report.words import text
-from scalerl.report.workers import Workers
+from scalerl.forecast.report.outlook import FIRST_FIT
+from scalerl.forecast.report.words import text
+from scalerl.forecast.report.workers import Workers
 
 try:
     from transformers import Trainer, TrainerCallback

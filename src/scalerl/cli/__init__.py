@@ -47,7 +47,7 @@ def example(
 
     from typer.main import get_command
 
-    from scalerl.atomic_files import new_file, write_errors
+    from scalerl.runfolder.atomic_files import new_file, write_errors
 
     with write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -125,13 +125,13 @@ def main() -> None:
                 _exit(f"{error.filename}: this name is too long for a file or folder", code=2)
             if error.errno not in _REFUSED:
                 raise
-            from scalerl.atomic_files import write_failure
+            from scalerl.runfolder.atomic_files import write_failure
 
             _exit(f"{error.filename or 'the output cannot be written'}: {write_failure(error)}", code=1)
 
 
 def _exit(message: str, *, code: int, before: str = "") -> NoReturn:
-    from scalerl.config.secrets import redact
+    from scalerl.recipe.secrets import redact
 
     sys.stderr.write(redact(f"{before}error: {message}\n"))
     sys.exit(code)

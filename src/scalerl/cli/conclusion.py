@@ -7,12 +7,12 @@ import typer
 
 def conclude(out: Path, *, plots: bool) -> None:
     """Print what the run has learned, with which certainty, and what to do next; draw the curve if possible."""
-    from scalerl.curves import State
     from scalerl.errors import InputError, NoCurveError
-    from scalerl.logs import Selection, read
-    from scalerl.report.analyse import analyse_fit
-    from scalerl.report.options import FitOptions
-    from scalerl.report.sections import curve_says
+    from scalerl.forecast.curves import State
+    from scalerl.forecast.logs import Selection, read
+    from scalerl.forecast.report.analyse import analyse_fit
+    from scalerl.forecast.report.options import FitOptions
+    from scalerl.forecast.report.sections import curve_says
 
     if not _print_gains(out):
         return
@@ -35,7 +35,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     if not plots:
         return
     try:
-        from scalerl.report.picture import draw
+        from scalerl.forecast.report.picture import draw
 
         draw(result, out / "curve.png")
         typer.echo(f"Drawn: {out / 'curve.png'}")
@@ -45,8 +45,8 @@ def conclude(out: Path, *, plots: bool) -> None:
 
 def _print_gains(out: Path) -> bool:
     """Print the gain on each evaluation set; return whether the run made any update."""
-    from scalerl import store
-    from scalerl.report.gain import measure_gain
+    from scalerl.forecast.report.gain import measure_gain
+    from scalerl.runfolder import store
 
     evals, metrics = store.read_evals(out), store.read_metrics(out)
     gains = {
@@ -64,8 +64,8 @@ def _print_gains(out: Path) -> bool:
 
 def resumes_from(folder: Path) -> str:
     """Return a clause that says where --resume would continue; "" if there is no run to continue."""
-    from scalerl.run.resume import latest_step
-    from scalerl.store import is_run_folder
+    from scalerl.runfolder.store import is_run_folder
+    from scalerl.train.run.resume import latest_step
 
     if not is_run_folder(folder):
         return ""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 import typer
 
 from scalerl.errors import printable
-from scalerl.run.observer import RunObserver
+from scalerl.train.run.observer import RunObserver
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from scalerl.report.document import Section
+    from scalerl.forecast.report.document import Section
 
 _PIPE_WIDTH = 100_000
 _LINE_S = 10.0  # in a log file, shortest time between two lines of progress
@@ -220,7 +220,7 @@ def say(*parts: Any) -> None:
 def print_json(command: str, **content: Any) -> None:
     """Print the result of a command as one JSON object (docs/schema.json)."""
     from scalerl import __version__
-    from scalerl.store import JSON_FORMAT
+    from scalerl.runfolder.store import JSON_FORMAT
 
     whole = {"format": JSON_FORMAT, "scalerl": __version__, "command": command, **content}
     typer.echo(json.dumps(whole, indent=2, allow_nan=False, default=str))
@@ -249,7 +249,7 @@ def show_document(
     explain: bool = True,
 ) -> None:
     """Print a document: as JSON with its numbers, or as text with lines after it."""
-    from scalerl.report.document import TERMINAL, render, to_json
+    from scalerl.forecast.report.document import TERMINAL, render, to_json
 
     if as_json:
         print_json(command, **content, sections=to_json(sections))

@@ -15,9 +15,9 @@ from scalerl.cli.options import Parsed, ParsedList, flag, option, rare
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalerl.logs import Selection, Series
-    from scalerl.report.options import FitOptions
-    from scalerl.report.results import Result
+    from scalerl.forecast.logs import Selection, Series
+    from scalerl.forecast.report.options import FitOptions
+    from scalerl.forecast.report.results import Result
 
 KINDS = "CSV, JSONL, console output, folders of any trainer or tracker; patterns such as 'logs/*.jsonl'."
 FORMS = ("sigmoid", "power", "exponential", "log-linear")
@@ -93,7 +93,7 @@ class Common:
 
 
 def _plot(text: str) -> Path:
-    from scalerl.report.picture import check_plot_path
+    from scalerl.forecast.report.picture import check_plot_path
 
     check_plot_path(Path(text))
     return Path(text)
@@ -139,7 +139,7 @@ def fit(
 
     See also: forecast, compare; report for one page with all of them.
     """
-    from scalerl.report.analyse import analyse_fit
+    from scalerl.forecast.report.analyse import analyse_fit
 
     _run(common, lambda series, options: analyse_fit(series, options, at or []))
 
@@ -166,14 +166,14 @@ def forecast(
 
     See also: more score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
-    from scalerl.report.analyse import analyse_forecast
+    from scalerl.forecast.report.analyse import analyse_forecast
 
     if publish is not None:
         from scalerl.callbacks.publish import tracker_of
 
         tracker_of(publish)
     if seal is not None:
-        from scalerl.report.joint.seals import check_new_seal
+        from scalerl.forecast.report.joint.seals import check_new_seal
 
         check_new_seal(seal)
         if common.method == "paper":
@@ -191,7 +191,7 @@ def forecast(
 
     result = _run(common, analyse)
     if seal is not None:
-        from scalerl.report.joint.seals import write_seal
+        from scalerl.forecast.report.joint.seals import write_seal
 
         write_seal(seal, result.curves, common.files, *chosen(common), at or [])
     if publish is not None:
@@ -218,7 +218,7 @@ def backtest(
 
     See also: forecast for what lies ahead.
     """
-    from scalerl.report.analyse import analyse_backtest
+    from scalerl.forecast.report.analyse import analyse_backtest
 
     _run(common, lambda series, options: analyse_backtest(series, options, fraction), holdout=holdout)
 
@@ -234,7 +234,7 @@ def compare(
 
     See also: plan for which runs to continue; study to run the recipes; report for one page.
     """
-    from scalerl.report.analyse import analyse_compare
+    from scalerl.forecast.report.analyse import analyse_compare
 
     if at is not None and common.method == "paper":
         raise UsageError("--at compares by probabilities, which --method paper does not have: leave out one of the two")
@@ -258,9 +258,9 @@ def report(
 
     See also: watch for the same while runs are trained.
     """
-    from scalerl.report.build import build_report
-    from scalerl.report.result_json import result_json
-    from scalerl.report.write import write_report
+    from scalerl.forecast.report.build import build_report
+    from scalerl.forecast.report.result_json import result_json
+    from scalerl.forecast.report.write import write_report
 
     selection, options = chosen(common, holdout=holdout)
     options = replace(options, at=at)
@@ -293,8 +293,8 @@ def _check(common: Common) -> None:
 
 def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
-    from scalerl.logs import Selection
-    from scalerl.report.options import FitOptions
+    from scalerl.forecast.logs import Selection
+    from scalerl.forecast.report.options import FitOptions
 
     _check(common)
     conditions: Any = common.where or ()
@@ -322,13 +322,13 @@ def _run(
     *,
     holdout: tuple[str, str] | None = None,
 ) -> "Result":
-    from scalerl.report.result_json import result_json
-    from scalerl.report.sections import answer_text
+    from scalerl.forecast.report.result_json import result_json
+    from scalerl.forecast.report.sections import answer_text
 
     series, options = read(common, holdout=holdout)
     result = analyse(series, options)
     if common.plot is not None:
-        from scalerl.report.picture import draw
+        from scalerl.forecast.report.picture import draw
 
         draw(result, common.plot)
     if common.as_json:
@@ -342,7 +342,7 @@ def _run(
 
 def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Series], FitOptions]":
     """Return the curves that the options select from the files, and the options of their fits."""
-    from scalerl import logs
+    from scalerl.forecast import logs
 
     selection, options = chosen(common, holdout=holdout)
     return logs.read(common.files, selection), options

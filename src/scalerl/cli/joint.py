@@ -12,13 +12,13 @@ from scalerl.cli.options import ParsedList, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from scalerl.logs.series import Series
-    from scalerl.report.results import CurveResult
+    from scalerl.forecast.logs.series import Series
+    from scalerl.forecast.report.results import CurveResult
 
 
 def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select."""
-    from scalerl.report.analyse import fitted_curves
+    from scalerl.forecast.report.analyse import fitted_curves
 
     series, options = read(common)
     return fitted_curves(readable(series), options)
@@ -41,8 +41,8 @@ def prior(
 
     [dim]scalerl more prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
     """
-    from scalerl.report.analyse import prior_of
-    from scalerl.store import write_json
+    from scalerl.forecast.report.analyse import prior_of
+    from scalerl.runfolder.store import write_json
 
     content = prior_of(_curves(common))
     if not out.parent.is_dir():
@@ -70,9 +70,9 @@ def plan(
 
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
-    from scalerl.joint.plan import plan as planned_for
-    from scalerl.report.document import plain
-    from scalerl.report.joint import plans
+    from scalerl.forecast.report.document import plain
+    from scalerl.forecast.report.joint import plans
+    from scalerl.forecast.several.plan import plan as planned_for
 
     if target is None:
         raise UsageError("arms are compared at one compute, that of the run to plan for: add --target C, say 16000")
@@ -94,8 +94,8 @@ def transfer(
 
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
-    from scalerl.report.analyse import fitted_curves
-    from scalerl.report.joint import transfers
+    from scalerl.forecast.report.analyse import fitted_curves
+    from scalerl.forecast.report.joint import transfers
 
     target = transfers.parse_size(to, "--to")
     # The size last, so that it ends each curve's name.
@@ -121,7 +121,7 @@ def score(
 
     [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl more score may.json run/[/dim]
     """
-    from scalerl.report.joint import seals
+    from scalerl.forecast.report.joint import seals
 
     results = seals.read_scores(sealed, logs or [])
     show_document("score", as_json, seals.scores_json(results), seals.score_document(results))

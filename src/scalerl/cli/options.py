@@ -97,7 +97,7 @@ TRUST: bool = flag("--trust-remote-code", "Let code that comes with the model ru
 
 
 def _webhook(url: str, option: str) -> str:
-    from scalerl.notify import check_url
+    from scalerl.web.notify import check_url
 
     # Processes that this command starts neither post nor know it.
     os.environ.pop(NOTIFY_VARIABLE, None)

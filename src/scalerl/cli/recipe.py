@@ -14,7 +14,7 @@ from scalerl.cli.console import show, table
 from scalerl.cli.options import argument, option
 
 if TYPE_CHECKING:
-    from scalerl.config import Recipe
+    from scalerl.recipe.recipe import Recipe
 
 app = typer.Typer(
     help="List, show and compare recipes, and translate those of other frameworks.",
@@ -75,7 +75,8 @@ _OTHERS = {
 
 def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
     """Return the eight components in the order of the paper, then the other choices that differ from ScaleRL's."""
-    from scalerl.config import inert, load_recipe
+    from scalerl.recipe.load import load_recipe
+    from scalerl.recipe.recipe import inert
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
     of_tasks = {f"tasks.{name}.algorithm": (f"task {name}", _LEARNER) for name in recipe.tasks}
@@ -99,8 +100,8 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
 
 def _setting(recipe: "Recipe", key: str) -> str:
     """Return the value of an axis in words."""
-    from scalerl.config import mode_name
-    from scalerl.config.keys import leaves
+    from scalerl.recipe.keys import leaves
+    from scalerl.recipe.recipe import mode_name
 
     pipeline, kl, filters = recipe.pipeline, recipe.kl, recipe.filter
     match key:
@@ -122,7 +123,7 @@ def _setting(recipe: "Recipe", key: str) -> str:
 
 def _at(recipe: "Recipe", key: str) -> Any:
     """Return the value of an axis; for the pipeline, only the settings that define the off-policy scheme."""
-    from scalerl.config import value_at
+    from scalerl.recipe.recipe import value_at
 
     if key == "pipeline":
         return recipe.pipeline.model_dump(include={"max_lag", "push_every", "drain", "waits_for"})
@@ -150,7 +151,8 @@ def list_command(as_json: bool = opt.JSON) -> None:
 
     [dim]scalerl recipe list[/dim]
     """
-    from scalerl.config import list_recipes, load_recipe, mode_name
+    from scalerl.recipe.load import list_recipes, load_recipe
+    from scalerl.recipe.recipe import mode_name
 
     recipes = {name: load_recipe(name) for name in list_recipes()}
     rows = [(name, mode_name(r.pipeline), r.loss.name, r.description) for name, r in recipes.items()]
@@ -166,9 +168,11 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
 
     A value of --set is TOML or plain text. To use escapes, write the quotes: --set 'KEY="a\\nb"'.
     """
-    from scalerl.config import body_dtype, load_recipe, settings_of
-    from scalerl.config.secrets import hidden
-    from scalerl.loop.slots import expected_lag, full_slots, lag_words
+    from scalerl.recipe.load import load_recipe
+    from scalerl.recipe.recipe import body_dtype
+    from scalerl.recipe.secrets import hidden
+    from scalerl.recipe.tree import settings_of
+    from scalerl.train.loop.slots import expected_lag, full_slots, lag_words
 
     recipe = load_recipe(name, overrides or ())
     gpu = gpu_visible()
@@ -204,8 +208,9 @@ def diff_command(
 
     [dim]scalerl recipe diff scalerl grpo[/dim]
     """
-    from scalerl.config import differences, load_recipe, settings_of
-    from scalerl.config.secrets import hidden
+    from scalerl.recipe.load import load_recipe
+    from scalerl.recipe.secrets import hidden
+    from scalerl.recipe.tree import differences, settings_of
 
     left, right = load_recipe(name), load_recipe(other or name, overrides or ())
     differing = {
@@ -237,7 +242,7 @@ def check_command(
     scalerl recipe check train_grpo.py
     scalerl recipe check rl.toml[/dim]
     """
-    from scalerl.config.peers import check_recipe
+    from scalerl.recipe.peers import check_recipe
 
     checked = check_recipe(file, framework)
 

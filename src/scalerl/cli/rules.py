@@ -28,9 +28,9 @@ def replay_rule(
     """
     from scalerl.callbacks.replay import replay
     from scalerl.callbacks.rules import StopRule
-    from scalerl.report.document import TERMINAL, Section, grid, plain, render, say
-    from scalerl.report.numbers import compute_text, fixed
-    from scalerl.report.options import check_one_axis, unit_of
+    from scalerl.forecast.report.document import TERMINAL, Section, grid, plain, render, say
+    from scalerl.forecast.report.numbers import compute_text, fixed
+    from scalerl.forecast.report.options import check_one_axis, unit_of
 
     stop_rule = StopRule(rule, give_up_after)
     series, options = read(common)

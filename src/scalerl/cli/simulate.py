@@ -12,8 +12,8 @@ from scalerl.cli.train import load
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalerl.curves import Value
-    from scalerl.run.simulate import Split
+    from scalerl.forecast.curves import Value
+    from scalerl.train.run.simulate import Split
 
 _COLUMNS = {
     "scheme": "{0.scheme}",
@@ -51,7 +51,7 @@ def simulate(
             "--curve RUN and --reach R go together: they estimate the days until the curve of RUN reaches the reward R"
         )
     settings = load(recipe, overrides)
-    from scalerl.run.simulate import best, read_rates, splits
+    from scalerl.train.run.simulate import best, read_rates, splits
 
     steps, rated = None if curve is None or reach is None else _steps_to(curve, reach), read_rates(rates)
     by_scheme = splits(settings, rated, gpus, generators)
@@ -78,10 +78,10 @@ def simulate(
 
 def _steps_to(path: Path, reward: float) -> "Value | None":
     """Return the steps until the curve of a run reaches a reward, with an interval; None if it probably never does."""
-    from scalerl.curves import compute_for
-    from scalerl.logs import Selection, read
-    from scalerl.report.analyse import analyse_fit
-    from scalerl.report.options import FitOptions
+    from scalerl.forecast.curves import compute_for
+    from scalerl.forecast.logs import Selection, read
+    from scalerl.forecast.report.analyse import analyse_fit
+    from scalerl.forecast.report.options import FitOptions
 
     result = analyse_fit(read([path], Selection(x="step"))[:1], FitOptions()).curves[0]
     return compute_for(result.fit, [reward])[0].compute

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from scalerl import store
 from scalerl.cli import options as opt
 from scalerl.cli.console import new_console, print_json, show
 from scalerl.cli.options import argument, flag, option
 from scalerl.cli.recipe import gpu_visible
 from scalerl.cli.watch import board_beside
+from scalerl.runfolder import store
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scalerl.notify import Notifier
     from scalerl.study.plan import StudyPlan
     from scalerl.study.probe import Cost, Pace
     from scalerl.study.progress import RunStatus
     from scalerl.study.runner import Runner
+    from scalerl.web.notify import Notifier
 
 TRAIN = (sys.executable, "-P", "-m", "scalerl", "train", "--no-plots")
 INTERRUPTED = 130
@@ -67,12 +67,12 @@ def study(
     if name in (None, "list"):
         _list(as_json)
         return
-    from scalerl.config import code_outside
-    from scalerl.import_path import announce
-    from scalerl.notify import Notifier
+    from scalerl.recipe.import_path import announce
+    from scalerl.recipe.recipe import code_outside
     from scalerl.study.folder import check_folder
     from scalerl.study.plan import check_runnable, make_plan
     from scalerl.study.spec import divided, load_study
+    from scalerl.web.notify import Notifier
 
     of_study, of_recipes = divided(overrides or ())
     plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
@@ -113,7 +113,7 @@ def visible_gpus() -> list[str]:
 
 
 def _list(as_json: bool) -> None:
-    from scalerl.config.load import shipped
+    from scalerl.recipe.load import shipped
     from scalerl.study.spec import load_study
 
     studies = {name: load_study(name)[1].description for name in shipped("study")}
@@ -175,7 +175,7 @@ class StudyCommand:
 
 def _run(command: StudyCommand, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     """Run the unfinished runs of a study; return the outcome for --json and the exit code."""
-    from scalerl.report.run_sections import choice_json, last_choice
+    from scalerl.forecast.report.run_sections import choice_json, last_choice
     from scalerl.study.folder import open_study, policy_record
 
     plan, out = command.plan, command.out
@@ -239,7 +239,7 @@ def _print_outcome(
     report: Path | None,
 ) -> None:
     """Print and post how the runs ended, and print the choice of the policy and how to continue."""
-    from scalerl.report.run_sections import choice_say
+    from scalerl.forecast.report.run_sections import choice_say
     from scalerl.study.folder import log_file
 
     if choice is not None:
@@ -261,7 +261,7 @@ def _print_outcome(
 
 def decision_text(row: Mapping[str, Any]) -> str:
     """Say a decision of a policy, which is a row of decisions.jsonl, in one sentence."""
-    from scalerl.report.run_sections import choice_say
+    from scalerl.forecast.report.run_sections import choice_say
 
     if row["arm"] is None:
         return choice_say(dict(row)).text
@@ -271,7 +271,7 @@ def decision_text(row: Mapping[str, Any]) -> str:
 def _report(command: StudyCommand) -> Path | None:
     """Write a report on the runs so far and return its page; if that fails, print why and return None."""
     from scalerl.errors import InputError
-    from scalerl.report.write import write_report
+    from scalerl.forecast.report.write import write_report
 
     try:
         written = write_report([command.out])
@@ -356,7 +356,7 @@ def counted(num: int, noun: str) -> str:
 
 
 def _print_cost(command: StudyCommand, total: "Cost", pace: "Pace") -> None:
-    from scalerl.report.numbers import duration
+    from scalerl.forecast.report.numbers import duration
 
     at_once = min(command.jobs, command.num_devices)
     hours = max(total.hours / at_once, total.longest_run_hours)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from scalerl import store
 from scalerl.api import check_can_train
 from scalerl.cli import options as opt
 from scalerl.cli.conclusion import conclude, resumes_from
@@ -19,15 +18,16 @@ from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, say, show, table
 from scalerl.cli.options import argument, flag, option, rare
 from scalerl.cli.watch import board_beside
 from scalerl.errors import StoreError, UsageError, UserError
+from scalerl.runfolder import store
 
 if TYPE_CHECKING:
-    from scalerl.config import Recipe
-    from scalerl.report.alarms import Alarm
-    from scalerl.report.results import CurveResult
-    from scalerl.run.derive import Derived
-    from scalerl.run.health import Outlooks
-    from scalerl.run.memory import Gpus
-    from scalerl.run.run import TrainingRun
+    from scalerl.forecast.report.alarms import Alarm
+    from scalerl.forecast.report.results import CurveResult
+    from scalerl.recipe.recipe import Recipe
+    from scalerl.train.run.derive import Derived
+    from scalerl.train.run.health import Outlooks
+    from scalerl.train.run.memory import Gpus
+    from scalerl.train.run.run import TrainingRun
 
 
 def train(
@@ -64,14 +64,14 @@ def train(
     terminal = Terminal(notify, out.resolve().name, settings.model_dump(mode="json"))
     (store.check_resumable if resume else store.check_new)(out)
     if settings.cluster.address and gpus is None:
-        from scalerl.run.cluster.connect import check_address
+        from scalerl.train.run.cluster.connect import check_address
 
         check_address(settings.cluster.address)
     with setting_up():
-        from scalerl.run.derive import derive
-        from scalerl.run.memory import Gpus
-        from scalerl.run.resume import as_started
-        from scalerl.run.run import TrainingRun
+        from scalerl.train.run.derive import derive
+        from scalerl.train.run.memory import Gpus
+        from scalerl.train.run.resume import as_started
+        from scalerl.train.run.run import TrainingRun
 
         devices = None if gpus is None else Gpus.parse(gpus)
         settings, derived = (as_started(settings, out), ()) if resume else derive(settings, devices)
@@ -94,8 +94,8 @@ def _check(
 ) -> None:
     """Print the derived settings and the memory; without `gpus`, also try the graders, the environments and a step."""
     from scalerl.cli.layout import check_layout
-    from scalerl.config import mode_name
-    from scalerl.run.trial import try_parts
+    from scalerl.recipe.recipe import mode_name
+    from scalerl.train.run.trial import try_parts
 
     if derived:
         rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
@@ -155,7 +155,7 @@ def evaluate(
     changed = [text for text in overrides or () if "=" in text]
     settings = load(recipe, [*changed, f"model.path={json.dumps(model)}"], trust_remote_code=trust_remote_code)
     with setting_up():
-        from scalerl.run.evaluate import evaluate_model
+        from scalerl.train.run.evaluate import evaluate_model
 
         rows = evaluate_model(settings, sets)
     show("eval", as_json, {"sets": rows}, lambda: [line for row in rows for line in _measured(row)])
@@ -200,7 +200,7 @@ def export(
     [dim]scalerl export runs/first --step best --out models/first[/dim]
     """
     with setting_up():
-        from scalerl.run.export import export
+        from scalerl.train.run.export import export
 
         exported = export(run, out, step, trust_remote_code=trust_remote_code)
     typer.echo(f"The model after step {exported.step} is in {exported.folder}")
@@ -211,7 +211,8 @@ def export(
 
 def load(recipe: str, overrides: Sequence[str] | None, *, trust_remote_code: bool = False) -> "Recipe":
     """Read and check the recipe before anything heavy is imported."""
-    from scalerl.config import load_recipe, trusting
+    from scalerl.recipe.load import load_recipe
+    from scalerl.recipe.recipe import trusting
 
     return trusting(load_recipe(recipe, list(overrides or ())), trust_remote_code=trust_remote_code)
 
@@ -242,7 +243,7 @@ def summary(run: "TrainingRun") -> str:
 
 def slots_line(run: "TrainingRun") -> str:
     """Say the number of slots and the lag to expect from it."""
-    from scalerl.loop.slots import full_slots, lag_words
+    from scalerl.train.loop.slots import full_slots, lag_words
 
     lag, rollout, full = run.parts.lag, run.recipe.rollout, full_slots(run.recipe.pipeline)
     if rollout.generators:
@@ -261,8 +262,8 @@ class Terminal(RunTerminal):
 
     def __init__(self, webhook: str | None = None, name: str = "", recipe: Mapping[str, Any] = MappingProxyType({})):
         """Also post news of the run to `webhook`, under its `name` and without the recipe's secrets."""
-        from scalerl.config.secrets import secrets_in
-        from scalerl.notify import Notifier
+        from scalerl.recipe.secrets import secrets_in
+        from scalerl.web.notify import Notifier
 
         super().__init__()
         self.notifier = Notifier(webhook, name, warn=self.print, secrets=[value for _, value in secrets_in(recipe)])
@@ -313,7 +314,7 @@ class Terminal(RunTerminal):
 
     def _post_decision(self, name: str, outlook: "CurveResult | None") -> None:
         """Post the state of a run and what to do, if they have changed."""
-        from scalerl.curves import State
+        from scalerl.forecast.curves import State
 
         if outlook is None or outlook.decision is None or outlook.decision.state == State.TOO_EARLY:
             return
@@ -339,7 +340,7 @@ def outcome_words(row: Mapping[str, Any]) -> str:
 
 def forecast_words(outlook: "CurveResult | None") -> str:
     """Return the forecast as the end of a line."""
-    from scalerl.report.numbers import fixed, interval_text
+    from scalerl.forecast.report.numbers import fixed, interval_text
 
     if outlook is None or outlook.decision is None:
         return ""

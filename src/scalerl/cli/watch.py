@@ -43,8 +43,8 @@ def watch(
     missing = [path for path in paths if not path.exists()]
     if missing and not wait:
         raise InputError(f"there is no file or folder {missing[0]}: check the path, or wait for it with --wait.")
-    from scalerl.notify import Notifier
-    from scalerl.report.board.serve import serve
+    from scalerl.forecast.report.board.serve import serve
+    from scalerl.web.notify import Notifier
 
     if beside and hasattr(os, "nice"):
         os.nice(_NICENESS)
@@ -88,6 +88,6 @@ def board_beside(out: Path, *, wanted: bool) -> AbstractContextManager[Any]:
     """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
     if not wanted:
         return nullcontext()
-    from scalerl.report.board.beside import board_beside
+    from scalerl.forecast.report.board.beside import board_beside
 
     return board_beside(out, lambda line: typer.echo(line, err=True))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scalerl import store
-from scalerl.report.metrics import number
+from scalerl.forecast.report.metrics import number
+from scalerl.runfolder import store
 from scalerl.study.folder import evals_of_first_set, last_row, run_folder
 from scalerl.study.plan import PlannedRun, StudyPlan
 from scalerl.study.policy import EPSILON, POLICIES, ArmProgress, Stage

@@ -11,14 +11,15 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from scalerl import store
-from scalerl.atomic_files import locked, write_errors
-from scalerl.config import Recipe, load_written
-from scalerl.config.suggest import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
-from scalerl.json_text import parse_json
-from scalerl.logs.axes import Axis
-from scalerl.report.metrics import number
+from scalerl.forecast.logs.axes import Axis
+from scalerl.forecast.report.metrics import number
+from scalerl.recipe.load import load_written
+from scalerl.recipe.recipe import Recipe
+from scalerl.recipe.suggest import show
+from scalerl.runfolder import store
+from scalerl.runfolder.atomic_files import locked, write_errors
+from scalerl.runfolder.json_text import parse_json
 from scalerl.study.plan import PlannedRun, StudyPlan, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from scalerl.config import Recipe
-from scalerl.config.parts import InterruptionSettings
+from scalerl.recipe.parts import InterruptionSettings
+from scalerl.recipe.recipe import Recipe
 
 
 def _length_penalty(recipe: Recipe) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.report.numbers import duration, fixed, interval_text
+from scalerl.forecast.report.numbers import duration, fixed, interval_text
 from scalerl.study.plan import PlannedRun
 from scalerl.study.progress import RunStatus
 

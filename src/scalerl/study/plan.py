@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.config import Recipe, differences, inert
-from scalerl.config.keys import leaves, nested
-from scalerl.config.load import load_layers, override_layer
-from scalerl.config.parts import BudgetSettings
-from scalerl.config.secrets import secrets_in
-from scalerl.config.suggest import show
-from scalerl.config.tree import expand, is_named, merge
 from scalerl.errors import RecipeError, StudyError
-from scalerl.report.runs import PER_RUN
+from scalerl.forecast.report.runs import PER_RUN
+from scalerl.recipe.keys import leaves, nested
+from scalerl.recipe.load import load_layers, override_layer
+from scalerl.recipe.parts import BudgetSettings
+from scalerl.recipe.recipe import Recipe, inert
+from scalerl.recipe.secrets import secrets_in
+from scalerl.recipe.suggest import show
+from scalerl.recipe.tree import differences, expand, is_named, merge
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.curves import Fit, fit
-from scalerl.joint.plan import Candidate, Planned, Reason, plan
-from scalerl.joint.pool import pool
-from scalerl.report.document import picked, plain
+from scalerl.forecast.curves import Fit, fit
+from scalerl.forecast.report.document import picked, plain
+from scalerl.forecast.several.plan import Candidate, Planned, Reason, plan
+from scalerl.forecast.several.pool import pool
 
 EPSILON = 1e-6
 

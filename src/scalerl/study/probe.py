@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalerl import store
-from scalerl.config import Recipe, replaced
-from scalerl.config.parts import BudgetSettings
 from scalerl.errors import StudyError
+from scalerl.recipe.parts import BudgetSettings
+from scalerl.recipe.recipe import Recipe, replaced
+from scalerl.runfolder import store
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import last_error
 from scalerl.study.folder import is_done, last_row, run_folder

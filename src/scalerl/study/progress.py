@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from scalerl import store
-from scalerl.curves import Decision, Value
-from scalerl.logs import Selection
-from scalerl.logs.axes import Axis
-from scalerl.report.outlook import outlooks_of
+from scalerl.forecast.curves import Decision, Value
+from scalerl.forecast.logs import Selection
+from scalerl.forecast.logs.axes import Axis
+from scalerl.forecast.report.outlook import outlooks_of
+from scalerl.runfolder import store
 from scalerl.study.folder import evals_of_first_set, last_row
 from scalerl.study.plan import PlannedRun
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Protocol
 
-from scalerl import store
-from scalerl.logs.axes import Axis
+from scalerl.forecast.logs.axes import Axis
+from scalerl.runfolder import store
 from scalerl.study.controller import Controller
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import failure_reason

@@ -8,15 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from scalerl.config import Settings
-from scalerl.config.keys import nested
-from scalerl.config.load import locate, read_override, read_table
-from scalerl.config.messages import described
-from scalerl.config.parts import BudgetSettings
-from scalerl.config.suggest import did_you_mean, show
-from scalerl.config.tree import expand, merge
 from scalerl.errors import StudyError
-from scalerl.logs.axes import Axis
+from scalerl.forecast.logs.axes import Axis
+from scalerl.recipe.keys import nested
+from scalerl.recipe.load import locate, read_override, read_table
+from scalerl.recipe.messages import described
+from scalerl.recipe.parts import BudgetSettings, Settings
+from scalerl.recipe.suggest import did_you_mean, show
+from scalerl.recipe.tree import expand, merge
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"

@@ -1,0 +1,289 @@
+"""The formats of logs: two tables, of folders and of files, with a function each that finds the rows.
+
+Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scalerl.errors import InputError, UserError
+from scalerl.forecast.logs import trackers
+from scalerl.forecast.logs.columns import is_evaluation
+from scalerl.forecast.logs.console import console_rows
+from scalerl.forecast.logs.delimited import csv_rows
+from scalerl.forecast.logs.facts import Fact, fact, facts_of
+from scalerl.forecast.logs.frame import Frame, Item, Placed, Row, grouped, objects
+from scalerl.forecast.logs.names import FILE, without_split
+from scalerl.forecast.logs.objects import flatten, json_rows, jsonl_rows
+from scalerl.forecast.logs.places import (
+    MAX_LOGS,
+    Group,
+    files_of,
+    find,
+    logs_among,
+    no_such_file,
+    nothing_to_read,
+    step_files,
+    whole_kinds,
+)
+from scalerl.forecast.logs.plan import Plan
+from scalerl.forecast.logs.projects import project_at, project_rows
+from scalerl.forecast.logs.rules import decided
+from scalerl.forecast.logs.selection import Selection
+from scalerl.forecast.logs.source import Source
+from scalerl.forecast.logs.tidy import tidied
+from scalerl.forecast.logs.wrapped import printed_by_cells, printed_in_rows
+from scalerl.runfolder import store
+from scalerl.runfolder.json_text import parse_or_none
+
+Files = Sequence[Path]
+
+# A file of evaluations with fewer says less about a run than its training rewards.
+_ENOUGH_REWARDS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Log:
+    """What was read from a path: rows, and facts about the reading."""
+
+    path: Path
+    kind: str
+    """The name of the format; `run` for what our own runs wrote."""
+    frame: Frame
+    facts: tuple[Fact, ...] = ()
+
+    def plan(self, selection: Selection | None = None, name: str = "") -> Plan:
+        """Take every decision about the columns; InputError where one cannot be taken."""
+        options = selection or Selection()
+        frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, options, self.kind == "console")
+        file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
+        plan = Plan(
+            path=self.path, kind=self.kind, frame=frame.having(file), options=options, facts=(*self.facts, *facts)
+        )
+        return decided(plan)
+
+    @property
+    def num_rewards(self) -> int:
+        """The number of rewards that are read without options; 0 where something is not recognised."""
+        try:
+            plan = self.plan()
+        except InputError:
+            return 0
+        return int(plan.frame.known(plan["y"]).sum())
+
+
+def read_log(path: str | Path) -> Log:
+    """Return the rows of a log of any known format."""
+    logs = read_logs([path])
+    if len(logs) != 1:
+        raise InputError(nothing_to_read(Path(path), [log.path for log in logs]))
+    return logs[0]
+
+
+def read_logs(paths: Sequence[str | Path]) -> list[Log]:
+    """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs."""
+    return [log for path in paths for log in _read_all(Path(path), find(path))]
+
+
+def _read_all(path: Path, groups: list[Group]) -> list[Log]:
+    """Read what lies at a path. Of files that the user did not name, those that make no curve are left out."""
+    places = [place for group in groups for place in group[:MAX_LOGS]]
+    read: dict[Path, Log] = {}
+    for place in places:
+        try:
+            read[place.path] = read_place(place.path)
+        except InputError:
+            if place.is_named:
+                raise
+    curves = {
+        place.path for place in places if place.path in read and (place.is_named or read[place.path].num_rewards > 1)
+    }
+    used = curves or {*read}
+    if not used:
+        raise InputError(nothing_to_read(path, ()))
+    unused = [place.path for place in places if place.path not in used]
+    num_beyond = sum(len(group[MAX_LOGS:]) for group in groups)
+    inside = (file.relative_to(path) if file.is_relative_to(path) else file for file in unused)
+    facts = facts_of("files_unused", names=tuple(map(str, inside)))
+    if any(place.kind == "run" and place.path.parent == path for group in groups for place in group):
+        facts += facts_of("files_beside", names=tuple(file.name for file in logs_among(path, sorted(path.iterdir()))))
+    facts += facts_of("files_beyond", num=num_beyond, most=MAX_LOGS)
+    logs = [[read[place.path] for place in group if place.path in used] for group in groups]
+    return [replace(log, facts=(*log.facts, *facts)) for group in logs for log in _of_one_run(group, path)]
+
+
+def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
+    """Return the logs of a folder; of those that are one run, the best one.
+
+    They are one run if no two of them have one format, or if their names differ in a word, train or eval.
+    """
+    if len({log.kind for log in logs}) == len(logs):
+        return [_best(logs, folder)] if logs else []
+    families = grouped(logs, lambda log: (log.path.parent, *without_split(log.path.name)))
+    return [_best(family, folder if len(families) == 1 else family[0].path) for family in families]
+
+
+def _best(logs: list[Log], path: Path) -> Log:
+    """Return the log of a run that has evaluations, or a file for each step, or the most rewards; as that of `path`."""
+    if len(logs) == 1:
+        return logs[0]
+
+    def worth(log: Log) -> tuple[bool, int]:
+        is_named = is_evaluation(log.path.stem) and log.num_rewards >= _ENOUGH_REWARDS
+        is_evaluated = is_named or log.plan().roles["y"].rule == "evaluation"
+        return log.path.is_dir() or is_evaluated, log.num_rewards
+
+    best = max(logs, key=worth)
+    others = tuple(log.path.name for log in logs if log is not best)
+    choice = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.plan()["y"], others=others)
+    return replace(best, path=path, facts=(choice, *best.facts))
+
+
+# One log
+
+
+def read_place(path: Path) -> Log:
+    """Read one log. This is the one place that turns whatever a reader raises into a sentence."""
+    try:
+        return _recognised(Source(path))
+    except InputError:
+        raise
+    except OSError as fault:
+        raise InputError(f"cannot read {path}: {fault.strerror or fault}.") from None
+    except UserError as fault:  # from the run folder, whose readers know nothing of logs
+        raise InputError(f"{fault}; repair it or give another file.") from None
+    except Exception as fault:
+        reason = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
+        where = "" if str(path) in reason else f"{path} "
+        raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
+
+
+def _recognised(source: Source) -> Log:
+    """Return what lies at a path, read by the first format that recognises it."""
+    path = source.path
+    if project := project_at(path):
+        return _log(source, project.tracker, project_rows(project, source))
+    if not path.exists():
+        raise InputError(no_such_file(path))
+    if path.is_dir():
+        kinds = whole_kinds(path)
+        if not kinds:
+            raise InputError(nothing_to_read(path, ()))
+        return _first_readable(kinds, lambda kind: FOLDERS[kind](Source(path), files_of(path, kind)))
+    if printed := printed_by_cells(source.data):
+        return _recognised(Source(path, printed))
+    for kind, reader in FILES.items():
+        if (rows := reader(source)) is not None:
+            log = _log(source, kind, rows)
+            printed = printed_in_rows(rows)
+            return _recognised(Source(path, printed)) if printed else log
+    raise InputError(
+        f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
+        "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
+    )
+
+
+def _first_readable(items: Sequence[Item], read: Callable[[Item], Log]) -> Log:
+    """Return the first log that can be read; raise the first fault if none can."""
+    faults: list[InputError] = []
+    for item in items:
+        try:
+            return read(item)
+        except InputError as fault:  # still being written, or damaged
+            faults.append(fault)
+    raise faults[0]
+
+
+def _log(source: Source, kind: str, rows: Placed) -> Log:
+    return Log(path=source.path, kind=kind, frame=source.framed(rows), facts=tuple(source.facts))
+
+
+def log_of_rows(path: Path, rows: Placed) -> Log:
+    """Return rows of our runs as a log."""
+    return _log(Source(path), "run", rows)
+
+
+def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Callable[[Source], Placed | None]:
+    """Return a reader of files that begin with a mark."""
+    return lambda source: reader(source) if source.data.startswith(mark) else None
+
+
+def _run_log(source: Source, files: Files) -> Log:
+    """Return the evaluations of one of our runs."""
+    if not (rows := _our_rows(source.path / store.EVALS)):
+        raise InputError(f"{source.path} has no rows in {store.EVALS} yet: wait for its first evaluation.")
+    return _log(source, "run", rows)
+
+
+def _file_of_a_run(source: Source) -> Placed | None:
+    """Return the rows of a file in one of our run folders; None if it is not one."""
+    is_ours = source.path.name in (store.EVALS, store.METRICS) and store.is_run_folder(source.path.parent)
+    return _our_rows(source.path) if is_ours else None
+
+
+def _our_rows(file: Path) -> Placed:
+    return [(place, flatten(row)) for place, row in store.labelled_rows(file)]
+
+
+def _study_log(source: Source, files: Files) -> Log:
+    if (store.read_study(source.path) or {}).get("shared_device"):
+        source.note("shared_hours")
+    return _log(source, "run", [(place, flatten(row)) for place, row in store.study_rows(source.path)])
+
+
+def _longest(source: Source, files: Files) -> Log:
+    """Read the largest file that can be read, since each checkpoint repeats those before it."""
+    log = _first_readable(
+        sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size)), read_place
+    )
+    are_alike = len({file.name for file in files}) == 1 < len(files)
+    facts = facts_of("longest_history", num_files=len(files) * are_alike, file=log.path.parent.name)
+    return replace(log, path=source.path, facts=(*facts, *log.facts))
+
+
+def _wandb_log(source: Source, files: Files) -> Log:
+    return _log(source, "wandb", trackers.wandb_rows(source, files))
+
+
+def _event_log(source: Source, files: Files) -> Log:
+    return _log(source, "tensorboard", trackers.event_rows(source, files))
+
+
+def _step_log(source: Source, files: Files) -> Log:
+    """Return a row for each step whose evaluation is a file; several files of a step put their names before columns."""
+    contents: dict[tuple[str, int], Row] = {}
+    for file, step in step_files(source.path).items():
+        value = parse_or_none(Source(file).data)
+        if isinstance(value, dict):  # else it is still being written
+            name = "/".join(file.relative_to(source.path).with_suffix("").parts[1:])
+            contents.setdefault(step, {})[name.replace(str(step[1]), "").strip("-_ ")] = value
+    # The name of a step's only file says nothing.
+    is_only = all(len(parts) == 1 for parts in contents.values())
+    rows: Placed = []
+    for (run, step), parts in contents.items():
+        values = flatten(next(iter(parts.values())) if is_only else parts)
+        rows.append((f"step {step}", {**({"run": run} if run else {}), "step": step, **values}))
+    return _log(source, "json", rows)
+
+
+FOLDERS: dict[str, Callable[[Source, Files], Log]] = {
+    "study": _study_log,
+    "run": _run_log,
+    "trainer folder": _longest,
+    "wandb": _wandb_log,
+    "file inside": _longest,
+    "tensorboard": _event_log,
+    "a file each step": _step_log,
+}
+FILES: dict[str, Callable[[Source], Placed | None]] = {
+    "run": _file_of_a_run,
+    "wandb": starting_with(b":W&B", trackers.wandb_rows),
+    "tensorboard": trackers.event_file_rows,
+    "sqlite": starting_with(b"SQLite format 3", trackers.sqlite_rows),
+    "parquet": starting_with(b"PAR1", trackers.parquet_rows),
+    "json": json_rows,
+    "jsonl": jsonl_rows,
+    "csv": csv_rows,
+    "console": console_rows,
+}

@@ -1,0 +1,197 @@
+"""What tells the runs in a log apart: labels, found by what they explain, in whatever order the rows come.
+
+Rows of several runs lie at the same steps, or jump from one reward to another. A label within whose values they do not
+is one of runs. A table in which every row has labels of its own is one of results, and has no history.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from scalerl.forecast.logs.amounts import seconds_since_1970
+from scalerl.forecast.logs.columns import AXES, has_role, reward_rank, with_role
+from scalerl.forecast.logs.frame import Floats, Frame, Names, Rows, Words, listed
+from scalerl.forecast.logs.names import FILE
+from scalerl.forecast.logs.plan import Choice, Plan
+from scalerl.forecast.logs.selection import Selection
+from scalerl.forecast.logs.wide import word_columns
+
+# A column with more values than these, or hardly a row for each, does not name runs.
+_MAX_RUNS = 200
+# A column of words without a role may name so many runs; with more, it names problems or samples.
+_MAX_UNNAMED = 64
+_MAX_SETTINGS = 20
+# More runs than these, in all labels together, are no runs.
+_MAX_GROUPS = 1000
+# A table of results has at least so many.
+_MIN_RUNS = 3
+_NUMBERS = re.compile(r"\d+")
+# Rewards jump as far with one label fewer if they do within this factor.
+_SAME_JUMP = 1.25
+
+
+def labels_that_explain(plan: Plan) -> Choice | None:
+    """Choose the file, and labels that explain why several rows lie at one step, or why rewards jump from row to row.
+
+    The order of rows does not matter. Arms, runs and seeds are always chosen; runs may yet be parts of one run. Of
+    the other labels, as few are chosen as explain what they explain together, if that is at least half; a label with a
+    known role comes before one without. Seeds, and runs within an arm, tell runs of one curve apart: they become
+    `others`. Where the user says what a curve is, evaluation sets stay apart.
+    """
+    frame, options = plan.frame.take(plan.frame.known(plan["y"])), plan.options
+    progress, rewards = plan.progress(frame), frame.numbers(plan["y"])
+    known = with_role(frame.columns, *(("set", "seed") if options.by else ("run", "set", "seed", "arm")))
+    # Of single answers, the words are their problems.
+    are_answers = options.by or is_right_or_wrong(rewards) or _has_texts(frame)
+    unknown = [] if are_answers else [name for name in frame.columns if frame.is_words(name) and name not in known]
+    names = [name for name in (*unknown, *known) if name not in (*options.columns, FILE) and _separates(frame, name)]
+    arms = [name for name in names if has_role(name, "arm")]
+    base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
+
+    def groups(labels: Names) -> Rows:
+        return frame.groups([*base, *labels])
+
+    def disorder(labels: Names) -> Disorder:
+        return _disorder(groups(labels), progress, rewards)
+
+    chosen = [name for name in names if name not in arms]
+    before, after = disorder([]), disorder(chosen)
+    is_explained = 2 * after.repeats <= before.repeats if before.repeats else 2 * after.jump <= before.jump > 0
+    kept = [name for name in chosen if has_role(name, "run", "seed")]
+    if not is_explained or len({*groups(chosen)}) > min(_MAX_GROUPS, len(frame) / 2):
+        chosen = kept
+    for name in tuple(chosen):
+        fewer = [other for other in chosen if other != name]
+        is_split = name in kept and len({*groups(fewer)}) < len({*groups(chosen)})
+        left = disorder(fewer)
+        is_needless = left.repeats <= after.repeats and left.jump <= _SAME_JUMP * after.jump
+        chosen = fewer if is_needless and not is_split else chosen
+    if disorder(chosen).repeats and not options.by:
+        chosen += _setting(frame, [*base, *chosen], progress, options)
+    repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
+    apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
+    return Choice([*(options.by or (FILE,)), *apart], others=[options.seed] if options.seed else repeats)
+
+
+def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) -> Names:
+    """Return the first column of numbers by which no step comes twice: a setting such as rho, 0.7 or 0.9.
+
+    Numbers that follow each other count something, as the answers of a step.
+    """
+    placed = frame.having({"": progress})
+    for name in frame.columns:
+        values = np.unique(frame.numbers(name))
+        is_few = 1 < len(values) <= _MAX_SETTINGS and np.isfinite(values).all() and not (np.diff(values) == 1).all()
+        is_other = reward_rank(name) or has_role(name, "step", "coarse", *AXES) or name in options.columns
+        if is_few and not is_other and _separates(frame, name) and placed.num_groups([*labels, name, ""]) == len(frame):
+            return [name]
+    return []
+
+
+def _separates(frame: Frame, column: str) -> bool:
+    """Return whether a column may tell runs apart: all rows have a word, no time, and most words have several rows."""
+    words = frame.words(column)
+    sizes = np.unique(words.astype(str), return_counts=True)[1]
+    is_label = (words != "").all() and not has_role(column, "date", "wall_clock", "elapsed")
+    most = _MAX_RUNS if has_role(column, "run", "set", "seed", "arm") else _MAX_UNNAMED
+    return bool(is_label and 1 < len(sizes) <= most and np.median(sizes) > 1)
+
+
+def _has_texts(frame: Frame) -> bool:
+    """Return whether each of many rows has a text of its own, such as an answer."""
+    return len(frame) > _MAX_SETTINGS and any(frame.num_groups([name]) == len(frame) for name in word_columns(frame))
+
+
+def is_right_or_wrong(rewards: Floats) -> bool:
+    """Return whether rewards are those of single answers: right or wrong, and nothing between."""
+    return len({*rewards.tolist()}) > 1 and {*rewards.tolist()} <= {-1.0, 0.0, 1.0}
+
+
+class Disorder(NamedTuple):
+    """What rows look like if labels are left out that tell runs apart."""
+
+    repeats: int
+    """Rows at a step that another row of the same group has."""
+    jump: float
+    """How far the reward goes from one step of a group to the next, on average."""
+
+
+def _disorder(groups: Rows, progress: Floats, rewards: Floats) -> Disorder:
+    order = np.lexsort((rewards, progress, groups))
+    is_next = (np.diff(groups[order]) == 0) & np.isfinite(progress[order][1:])
+    is_repeat = is_next & (np.diff(progress[order]) == 0)
+    jumps = np.abs(np.diff(rewards[order]))[is_next & ~is_repeat]
+    return Disorder(int(is_repeat.sum()), float(jumps.mean()) if 2 * len(jumps) >= (~is_repeat).sum() > 0 else math.inf)
+
+
+def arm_and_set(plan: Plan) -> Choice | None:
+    """Choose the arm of a study's run, or else its file, and the evaluation set; seeds are runs of one curve."""
+    options = plan.options
+    apart = [name for name in ("arm", "set") if name in plan.frame and name not in options.columns]
+    seed = options.seed or ("seed" if "arm" in apart else "")
+    return Choice([*(options.by or ([] if "arm" in apart else [FILE])), *apart], others=[seed] if seed else [])
+
+
+# Tables of results
+
+
+def finished_runs(plan: Plan) -> str:
+    """Return what tells the rows of a table of results apart, which has no history of any run; "" for other tables.
+
+    Its rows are not in the order of any step or compute, and each has its own name, or its own combination of words and
+    seeds at a step that others have too, or there are settings, values that come back, and no step at all.
+    """
+    frame = plan.frame.take(plan.frame.known(plan["y"]))
+    if len(frame) < _MIN_RUNS:
+        return ""
+    is_counted = any(fact.kind == "rows_counted" for fact in plan.facts)
+    progress = np.full(len(frame), np.nan) if is_counted else plan.progress(frame)
+    is_history = (np.diff(progress) > 0).all()
+    words = [name for name in word_columns(frame) if name not in (plan["y"], FILE) and (frame.words(name) != "").all()]
+    named = with_role(frame.columns, "run", "arm", *(() if is_history else ("metric",)))
+    first = [] if plan["step"] in frame else [name for name in frame.columns if name != FILE][:1]
+    for name in dict.fromkeys([*named, *first]):
+        is_told = _are_names(frame.words(name), name in named) if name in words else has_role(name, "run")
+        if (is_told or (name in named and not is_history)) and frame.num_groups([name]) == len(frame):
+            return name
+    if _are_numbered(plan, frame, words):
+        return plan["step"]
+    known = progress[np.isfinite(progress)]
+    labels = [*dict.fromkeys([*named, *words, *with_role(frame.columns, "seed")])]
+    if not labels:
+        is_unordered = not plan["step"] and 4 * (np.diff(known) < 0).sum() >= len(frame)
+        return listed(_settings(plan, frame)) if is_unordered else ""
+    are_crossed = len(labels) > 1 and all(frame.num_groups([name]) < len(frame) for name in labels)
+    is_repeated = len({*known.tolist()}) < len(known) if len(known) else are_crossed
+    # The answers of each step come in the order of steps.
+    are_answers = len(known) and (np.diff(known) >= 0).all()
+    return listed(labels) if is_repeated and not are_answers and frame.num_groups(labels) == len(frame) else ""
+
+
+def _are_names(words: Words, is_named: bool) -> bool:
+    """Return whether words name runs; the names of checkpoints differ in a number that rises, and in nothing else."""
+    texts = [_NUMBERS.sub("", word) for word in words]
+    num_plain = sum(text == word for text, word in zip(texts, words, strict=True))
+    return len({*texts}) > 1 and (is_named or 2 * num_plain > len(texts))
+
+
+def _are_numbered(plan: Plan, frame: Frame, words: Names) -> bool:
+    """Return whether the step only numbers runs.
+
+    Each of its rows has a beginning and an end, or a word and a setting that comes back to what it was.
+    """
+    if plan["step"] not in frame or plan.roles["step"].rule != "rising_integers":
+        return False
+    clocks = [name for name in frame.columns if np.isfinite(seconds_since_1970(frame.columns[name])).all()]
+    settings = [frame.numbers(name) for name in _settings(plan, frame)]
+    comes_back = any(np.count_nonzero(np.diff(each)) >= 2 * len({*each.tolist()}) for each in settings)
+    return len(clocks) > 1 or (comes_back and bool({*words} - {*clocks}))
+
+
+def _settings(plan: Plan, frame: Frame) -> Names:
+    """Return the columns of numbers that come back, and are neither rewards nor compute."""
+    others = {plan["y"], *plan.named(*AXES, "coarse", "elapsed", "wall_clock", "cost", "num_samples")}
+    names = [name for name in frame.columns if not frame.is_words(name) and name not in others]
+    return [name for name in names if reward_rank(name) is None and 1 < frame.num_groups([name]) <= len(frame) / 2]

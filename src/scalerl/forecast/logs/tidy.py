@@ -1,0 +1,200 @@
+"""Frames of other shapes as frames with one row per run and step.
+
+Each function takes a frame and the options, and returns another frame with the fact that says so, or None where the
+frame does not have that shape. A column that an option names stays as it is.
+"""
+
+import re
+
+import numpy as np
+
+from scalerl.forecast.logs.amounts import amount, hours, seconds_since_1970
+from scalerl.forecast.logs.columns import (
+    AXES,
+    are_splits,
+    has_role,
+    is_amount,
+    is_benchmark,
+    is_evaluation,
+    is_measured,
+    is_training_word,
+    reward_rank,
+    with_role,
+    without_unit,
+)
+from scalerl.forecast.logs.facts import Fact, facts_of
+from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, concatenated, members, number, numbered, objects
+from scalerl.forecast.logs.selection import Selection
+from scalerl.forecast.logs.source import MAX_COLUMNS
+from scalerl.forecast.logs.wide import VALUE, one_column_per_run
+
+Reshaped = tuple[Frame, tuple[Fact, ...]] | None
+
+_MIN_STEPS = 3
+# A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
+_STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
+
+
+def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[Frame, list[Fact]]:
+    """Return a frame with one row per run and step, in the order in which the rows were logged.
+
+    What a console printed is no table: its names are never those of runs or steps.
+    """
+    facts: list[Fact] = []
+    tables = () if is_printed else (one_column_per_step, one_metric_per_row, one_column_per_run)
+    for reshape in (without_units, steps_in_words, *tables, evaluations_apart, two_prefixes, in_order, epochs):
+        frame, changes = reshape(frame, options) or (frame, ())
+        facts += changes
+    return frame, facts
+
+
+def first(frame: Frame, *roles: str) -> str:
+    """Return the first column that has one of these roles by its name; "" if there is none."""
+    return next(iter(with_role(frame.columns, *roles)), "")
+
+
+def without_units(frame: Frame, options: Selection) -> Reshaped:
+    """Amounts in thousands or millions, as in a column tokens (B), are counted in ones; so are 1.5B and 0:12:30."""
+    frame = _read_with_units(frame)
+    amounts = [name for name in frame.columns if name not in options.columns and reward_rank(name) is None]
+    scaled = {name: without_unit(name) for name in amounts}
+    units = tuple(name for name, (short, _) in scaled.items() if short not in frame)
+    counted = {scaled[name][0]: scaled[name][1] * frame.numbers(name) for name in units}
+    return frame.without(units).having(counted), facts_of("units", columns=units)
+
+
+def _read_with_units(frame: Frame) -> Frame:
+    """Return a frame in which cells such as 1.5B are numbers, where a column of words is named as an amount."""
+    read: dict[str, Cells] = {}
+    for name in filter(frame.is_words, frame.columns):
+        unit = hours if has_role(name, "hours", "gpu_hours") else amount if is_amount(name) else number
+        words = frame.words(name)
+        values, plainly = (np.array([*map(each, words)]) for each in (unit, number))
+        num = np.isfinite(values).sum()
+        if num > max(np.isfinite(plainly).sum(), (words != "").sum() / 2):
+            read[name] = values
+    return frame.having(read)
+
+
+def _are_metrics(words: Words, is_named: bool) -> bool:
+    """Return whether words name what is measured: each comes several times, and some or most of them are known."""
+    names = {*words.tolist()}
+    if 2 * len(names) > len(words) or len(names) > MAX_COLUMNS or "" in names:
+        return False
+    num = sum(map(is_measured, names))
+    return num > 0 if is_named else 2 * num >= len(names) and any(map(reward_rank, names))
+
+
+def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
+    """A table whose columns are steps, step_100, step_200 ..., gets a row for each; its first column names the rows."""
+    if len(frame.columns) <= _MIN_STEPS or {*options.columns} & {*frame.columns}:
+        return None
+    name, *columns = frame.columns
+    steps = [float(match[1]) for column in columns if (match := _STEP.fullmatch(column))]
+    if len(steps) < len(columns) or sorted({*steps}) != steps or not frame.is_words(name):
+        return None
+    words = frame.words(name)
+    owner = "metric" if all(is_measured(word) or is_benchmark(word) for word in words) else name
+    parts = [
+        Frame({owner: words, "step": np.full(len(frame), step), VALUE: frame.numbers(column)}, frame.origin)
+        for column, step in zip(columns, steps, strict=True)
+    ]
+    return concatenated(parts), facts_of("one_column_per_step", columns=tuple(columns))
+
+
+def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
+    """A table with a column of names of metrics and a column of values gets a column for each name."""
+    step = first(frame, "step")
+    texts = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
+    others = with_role(frame.columns, "step", "coarse", *AXES, "elapsed", "wall_clock", "run", "seed")
+    numbers = [name for name in frame.columns if name not in (*others, *texts)]
+    value = first(frame, "value") or (numbers[0] if len(numbers) == 1 else "")
+    named = with_role(texts, "metric")
+    metric = next((name for name in [*named, *texts] if _are_metrics(frame.words(name), name in named)), "")
+    roles = (step, metric, value)
+    if not all(roles) or {metric, value} & {*options.columns}:
+        return None
+    labels = [name for name in frame.columns if frame.is_words(name) or has_role(name, "run", "seed")]
+    place = [step, *(name for name in labels if name not in roles)]
+    # A metric that a step already has was logged again, by a resumed run: its row comes later.
+    times = np.zeros(len(frame))
+    for rows in members(frame.groups([*place, metric])):
+        times[rows] = np.arange(len(rows))
+    row = numbered(zip(frame.groups(place).tolist(), times.tolist(), strict=True))
+    wide: dict[str, Cells] = {}
+    for name in dict.fromkeys(frame.words(metric)):
+        rows = frame.words(metric) == name
+        wide[name] = np.full(row.max() + 1, np.nan)
+        wide[name][row[rows]] = frame.numbers(value)[rows]
+    return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), ()
+
+
+def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
+    """Evaluations that share columns with training get their own, as eval/acc, where a word says split=eval."""
+    for column in with_role(frame.columns, "split"):
+        split = frame.words(column)
+        words = {*split.tolist()} - {""}
+        tests = [word for word in sorted(words) if not is_training_word(word)]
+        rewards = [name for name in frame.columns if reward_rank(name) and not is_evaluation(name)]
+        if len(words) < 2 or not are_splits(words) or column in options.columns:
+            continue
+        columns = {f"{word}/{name}": np.where(split == word, frame.numbers(name), np.nan)
+                   for name in rewards for word in tests}  # fmt: skip
+        columns |= {name: np.where(np.isin(split, tests), np.nan, frame.numbers(name)) for name in rewards}
+        empty = [name for name, cells in columns.items() if np.isnan(cells).all()]
+        apart = tuple(name for name in columns if name not in (*rewards, *empty))
+        if apart:
+            return frame.having(columns).without([column, *empty]), facts_of("evaluations_apart", columns=apart)
+    return None
+
+
+def two_prefixes(frame: Frame, options: Selection) -> Reshaped:
+    """A column of evaluations whose first rows have another prefix is one: test_score/a and val/test_score/a."""
+    for long in frame.columns:
+        short = long.partition("/")[2]
+        is_one = short in frame and not (frame.known(long) & frame.known(short)).any()
+        if is_one and is_evaluation(short) and reward_rank(short):
+            values = np.where(frame.known(short), frame.numbers(short), frame.numbers(long))
+            return frame.having({long: values}).without([short]), facts_of("one_column", column=long, others=(short,))
+    return None
+
+
+def steps_in_words(frame: Frame, options: Selection) -> Reshaped:
+    """Steps may be words such as 'checkpoint-5' and '5/400'."""
+    step = first(frame, "step")
+    matches = [_STEP.fullmatch(word) for word in frame.words(step)] if frame.is_words(step) else []
+    values = np.array([float(match[1]) if match else np.nan for match in matches])
+    return (frame.having({step: values}), ()) if np.isfinite(values).any() else None
+
+
+def in_order(frame: Frame, options: Selection) -> Reshaped:
+    """Rows are put in the order of their time of day, if every row has one; rows with the newest first are turned."""
+    times = wall_times(frame)
+    if not np.isnan(times).any():
+        return frame.take(np.argsort(times, kind="stable")), ()
+    rises = np.diff(frame.numbers(first(frame, "step"))[frame.known(first(frame, "step"))])
+    return (frame.take(slice(None, None, -1)), ()) if (rises < 0).sum() > 2 and (rises <= 0).all() else None
+
+
+def epochs(frame: Frame, options: Selection) -> Reshaped:
+    """Steps that begin anew in each epoch are counted through."""
+    step, coarse = first(frame, "step"), first(frame, "coarse")
+    known = np.flatnonzero(frame.known(step) & frame.known(coarse))
+    counted = frame.numbers(step).copy()
+    rises, turns = np.diff(counted[known]), np.diff(frame.numbers(coarse)[known])
+    falls = rises < 0
+    if not falls.any() or (falls != (turns > 0)).any():
+        return None
+    counted[known[1:]] += np.cumsum(np.where(falls, np.median([1.0, *rises[~falls]]) - rises, 0.0))
+    num = int(falls.sum()) + 1
+    return frame.having({step: counted}), facts_of("steps_per_epoch", step=step, coarse=coarse, num=num)
+
+
+def wall_times(frame: Frame) -> Floats:
+    """Return the time of day of each row, NaN where it has none; a date and a time may stand in two columns."""
+    clock, date = first(frame, "wall_clock"), first(frame, "date")
+    seconds = seconds_since_1970(frame.columns.get(clock, frame.numbers("")))
+    if not date or np.isfinite(seconds).any():
+        return seconds
+    pairs = zip(frame.words(date), frame.words(clock), strict=True)
+    return seconds_since_1970(objects(f"{day} {time}" for day, time in pairs))

@@ -1,0 +1,380 @@
+"""Alarms of a run: what a person should look at, with when it began and ended.
+
+    SIGNALS              columns with a limit: an alarm for each stretch of steps whose rolling mean lies beyond it
+    backend_alarms       generator and learner differ although their weights are equal
+    overtrained_alarms   pass@1 rises while pass@k falls
+    fall_alarms          an evaluation fell after its peak
+    uneven_time_alarms   time per FLOP changed, so that compute is counted in FLOPs
+    AlarmNews            reduces the alarms of a run that goes on to what is new
+
+`alarms` applies all but the last, for a run that trains, a report and the board. `words.py` has the sentences.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.forecast.logs.axes import UNEVEN_TIME
+from scalerl.forecast.report.document import Level, Say
+from scalerl.forecast.report.evaluations import counted, ks_of, pass_at
+from scalerl.forecast.report.results import CurveResult
+from scalerl.forecast.report.words import NO_VERDICT
+
+Array = NDArray[np.float64]
+Columns = Mapping[str, Array]
+Row = Mapping[str, Any]
+AlarmFields = Mapping[str, Any]
+"""Fields of an alarm, to be replaced."""
+
+ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared with its limit
+FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
+NOTABLE = 0.25  # relative change of an alarm's value from which it is reported again
+MOST_PAST = 12  # a page lists at most this many alarms that are over
+SURE_RISE = 2.0  # standard errors by which training rewards must have risen
+WINDOW = 3  # evaluations that are averaged at the peak and at the end, to be compared
+FEWEST_EVALUATIONS = 8  # fewer evaluations than these are not searched for a trend
+SURE_FALL = 3.0  # standard errors of a fall; more, since the highest window is high partly by chance
+# Columns that are derived: steps without anything to train on; tool calls per conversation, as a share of the most so
+# far; the largest lag, or the mean lag in logs without it.
+EMPTY, CALLS_SHARE, LAG = "derived/empty", "derived/tool_calls_share", "derived/lag"
+SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
+FEWEST_CALLS = 0.1  # tool calls per conversation from which an agent counts as using its tools
+# Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
+BACKEND_LIMIT = 0.01
+
+
+class AlarmKind(StrEnum):
+    """What an alarm is about; `words.py` has a sentence for each."""
+
+    TRUNCATED = "truncated"
+    MISMATCH = "mismatch"
+    BACKEND = "backend"
+    NO_VERDICT = "no_verdict"
+    SKIPPED = "skipped"
+    EMPTY = "empty"
+    SOLVED = "solved"
+    ENTROPY = "entropy"
+    UNUSED_TOOLS = "unused_tools"
+    LAG = "lag"
+    FALL = "fall"
+    OVERTRAINED = "overtrained"
+    """pass@1 rises while pass@k falls."""
+    OVERFITTED = "overfitted"
+    """The training reward rises while the evaluation falls."""
+    UNEVEN_TIME = "uneven_time"
+    GRADER_ERROR = "grader_error"
+    ENVIRONMENT_ERROR = "environment_error"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Something that a person should look at."""
+
+    kind: AlarmKind
+    value: float | None = None
+    """Mean of the signal over the last steps; of other kinds the number in the sentence, such as how far it fell."""
+    limit: float | None = None
+    state: Literal["new", "changed", "over"] = "new"
+    before: float | None = None
+    """The value last reported of an alarm that has changed or is over; or how far pass@1 rose."""
+    cause: str | None = None
+    """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
+    remedies: tuple[str, ...] = ()
+    """Settings of the recipe that can help."""
+    subject: str = ""
+    """The evaluation set, the grader or environment at fault, or the task that has few problems left."""
+    detail: str = ""
+    """The k of pass@k, or what a grader or environment said."""
+    num_answers: int = 0
+    """Number of answers seen by a grader that gave no reward to any."""
+    answers: tuple[tuple[str, str], ...] = ()
+    """Some of these answers, each with its reference."""
+    ratio: float | None = None
+    """The largest ratio of probabilities between learner and generator at equal weights."""
+    began: float | None = None
+    """Step at which it began; None where that is not known."""
+    ended: float | None = None
+    """Last step of an alarm that is over; None while it lasts."""
+    began_compute: float | None = None
+
+    @property
+    def text(self) -> str:
+        return self.say().text
+
+    def say(self, **where: str) -> Say:
+        """Return the alarm in words; given its `run` and the `unit` of compute, they also say when it was."""
+        level = Level.WHY if self.ended is not None else Level.WARNING
+        return Say(f"alarm_{self.kind}", asdict(self) | where, level)
+
+
+# Signals --------------------------------------------------------------------------------------------------------------
+
+
+def _derived(columns: Columns) -> Columns:
+    """Return what signals average besides the columns that are logged."""
+    derived = {}
+    if (effective := columns.get("batch/effective")) is not None:
+        derived[EMPTY] = np.where(np.isfinite(effective), effective == 0, np.nan)
+    if (calls := columns.get("rollout/tool_calls_mean")) is not None:
+        most = np.fmax.accumulate(rolling_means(calls))
+        with np.errstate(invalid="ignore"):
+            derived[CALLS_SHARE] = np.where(most >= FEWEST_CALLS, calls / most, np.nan)
+    if (lag := columns.get("rollout/lag_max", columns.get("rollout/lag_mean"))) is not None:
+        derived[LAG] = lag
+    return derived
+
+
+def _why_empty(columns: Columns) -> AlarmFields:
+    """Say why the last empty batches had nothing to train on."""
+    is_empty = columns["batch/effective"] == 0
+    correct = _known(columns, "reward/correct_frac", is_empty)
+    truncated = _known(columns, "rollout/truncated_frac", is_empty)
+    # First, since completions that were cut off are wrong, or have no verdict, for this reason.
+    if len(truncated) and truncated.mean() > 0.5:
+        return {"cause": "truncated"}
+    if not len(correct):
+        return {"cause": "no_verdict"}
+    if correct.max() == 0:
+        return {"cause": "all_wrong"}
+    return {"cause": "all_right" if correct.min() == 1 else "mixed"}
+
+
+def _known(columns: Columns, key: str, rows: NDArray[np.bool_]) -> Array:
+    """Return the known values of a column in these rows; none if it was not logged."""
+    values = columns.get(key)
+    return np.empty(0) if values is None else values[rows & np.isfinite(values)]
+
+
+def _why_no_verdict(columns: Columns) -> AlarmFields:
+    """Name the most frequent reason: the column that counts most answers without a verdict."""
+    counts = Counter({name: float(np.nansum(columns.get(name, 0.0))) for name in NO_VERDICT})
+    name, most = counts.most_common(1)[0]
+    return {"cause": name if most else None}
+
+
+def _most_solved(columns: Columns) -> AlarmFields:
+    """Name the task with the largest solved share; with a single task there is nothing to name."""
+    keys = [key for key in columns if key.startswith(f"{SOLVED}/")]
+    return {"subject": max(keys, key=lambda key: columns[key][-1], default="").removeprefix(f"{SOLVED}/")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A column of metrics.jsonl, or one derived from them, that shows whether a run is healthy."""
+
+    key: str
+    limit: float
+    """Mean over the last steps beyond which an alarm is raised."""
+    alarm: AlarmKind
+    below: bool = False
+    """Whether the alarm is raised below the limit instead of above it."""
+    explain: Callable[[Columns], AlarmFields] = lambda columns: {}
+    """Further fields of an alarm that lasts, from the columns of the last steps."""
+
+
+SIGNALS: tuple[Signal, ...] = (
+    # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse.
+    Signal(key="rollout/truncated_frac", limit=0.10, alarm=AlarmKind.TRUNCATED),
+    # A model this certain samples the same answer each time, so groups have nothing to compare. Runs that reached 0.9
+    # and more on sums and products had 0.007 to 0.03 (docs/results/first_curves.md).
+    Signal(key="loss/entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
+    # More than lag alone explains.
+    Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
+    # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
+    Signal(key=CALLS_SHARE, limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS),
+    # A grader without a verdict on this many answers is at fault, not the answers.
+    Signal(key="batch/no_verdict_frac", limit=0.05, alarm=AlarmKind.NO_VERDICT, explain=_why_no_verdict),
+    # One in twenty may be an outlier; more is a fault.
+    Signal(key="optim/skipped", limit=0.05, alarm=AlarmKind.SKIPPED),
+    Signal(key=EMPTY, limit=0.2, alarm=AlarmKind.EMPTY, explain=_why_empty),
+    # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/principles.md).
+    Signal(key=SOLVED, limit=0.8, alarm=AlarmKind.SOLVED, explain=_most_solved),
+    # The largest lag for which the paper found no loss (PipelineRL-8), where a run does not name its own.
+    Signal(key=LAG, limit=8.0, alarm=AlarmKind.LAG),
+)
+LIMITS = {signal.key: signal.limit for signal in SIGNALS}
+"""Limits of the columns that are averaged as they are, and of those derived."""
+
+
+def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
+    """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit."""
+    num_steps = max((len(values) for values in columns.values()), default=0)
+    if not num_steps:
+        return []
+    steps = columns.get("step", np.arange(1.0, num_steps + 1))
+    watched, raised = {**columns, **_derived(columns)}, []
+    for signal in SIGNALS:
+        means = rolling_means(watched.get(signal.key, np.full(num_steps, np.nan)))
+        limit = max_lag if signal.alarm == AlarmKind.LAG and max_lag is not None else signal.limit
+        for first, last in _stretches((means < limit) if signal.below else (means > limit + 1e-9)):
+            lasts = last == num_steps - 1
+            stretch = means[first : last + 1]
+            worst = stretch.min() if signal.below else stretch.max()
+            recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()} if lasts else {}
+            alarm = Alarm(
+                kind=signal.alarm,
+                value=float(stretch[-1] if lasts else worst),
+                limit=limit,
+                began=float(steps[first]),
+                ended=None if lasts else float(steps[last]),
+                **(signal.explain(recent) if lasts else {}),
+            )
+            raised.append(alarm)
+    return raised
+
+
+# Other rules ----------------------------------------------------------------------------------------------------------
+
+
+def alarms(
+    columns: Columns,
+    *,
+    curves: Mapping[str, CurveResult | None] = MappingProxyType({}),
+    evals: Mapping[str, Sequence[Row]] = MappingProxyType({}),
+    remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    max_lag: float | None = np.inf,
+) -> list[Alarm]:
+    """Return the alarms of a run, those that are over too.
+
+    `curves` and `evals` are by evaluation set, `remedies` the settings of the recipe that can help against each kind.
+    `max_lag` is the lag that the recipe allows; None stands for unknown, so that the limit of the
+    signal counts; infinity, the default, raises no alarm of lag.
+    """
+    raised = [*signal_alarms(columns, max_lag), *backend_alarms(columns)]
+    for name, rows in evals.items():
+        raised += overtrained_alarms(rows, name)
+    for name, curve in curves.items():
+        if curve is not None:
+            raised += fall_alarms(name, curve, columns)
+    raised += uneven_time_alarms(curves.values())
+    return with_remedies(raised, remedies)
+
+
+def with_remedies(alarms: Sequence[Alarm], remedies: Mapping[str, tuple[str, ...]]) -> list[Alarm]:
+    return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in alarms]
+
+
+def uneven_time_alarms(curves: Iterable[CurveResult | None]) -> list[Alarm]:
+    """Return the alarm if compute is counted in FLOPs because the time per FLOP changed."""
+    facts = [fact for curve in curves if curve is not None for fact in curve.series.facts]
+    shares = [fact.values["share"] for fact in facts if fact.kind == "counted_in_flops"]
+    return [Alarm(kind=AlarmKind.UNEVEN_TIME, value=shares[0], limit=UNEVEN_TIME)] if shares else []
+
+
+def backend_alarms(columns: Columns) -> list[Alarm]:
+    """Return the alarm if generator and learner differ in steps whose tokens were sampled with the trained weights.
+
+    At equal weights only their arithmetic can differ. An asynchronous run has such steps only at its start, and one is
+    enough: it is a mean over thousands of tokens.
+    """
+    if not {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
+        return []
+    is_equal = (columns["rollout/lag_max"] == 0) & np.isfinite(columns["loss/kl"])
+    difference, ratio = (columns[key][is_equal][-ALARM_STEPS:] for key in ("loss/kl", "loss/ratio_max"))
+    if not len(difference) or difference.mean() <= BACKEND_LIMIT:
+        return []
+    mean, largest = float(difference.mean()), float(np.nanmax(ratio))
+    return [Alarm(kind=AlarmKind.BACKEND, value=mean, limit=BACKEND_LIMIT, ratio=largest)]
+
+
+def overtrained_alarms(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
+    """Return the alarm if pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
+    usable, correct, num = counted(rows)
+    if len(usable) < FEWEST_EVALUATIONS or num < 2 or correct.shape[1] < 2:
+        return []
+    # The last window of evaluations against the one with the highest pass@k before it.
+    k = ks_of(num)[-1]
+    pass_k, pass_1 = pass_at(correct, num, k), correct / num
+    last = len(usable) - WINDOW
+    sums = np.convolve(pass_k.mean(axis=1), np.ones(WINDOW), mode="valid")
+    peak = int(sums[: last - WINDOW + 1].argmax())  # windows that end before the last one begins
+    changes = [values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0) for values in (pass_k, pass_1)]
+    change_k, change_1 = (float(each.mean()) for each in changes)
+    error_k, error_1 = (float(each.std(ddof=1) / np.sqrt(len(each))) for each in changes)
+    if not (change_k < -SURE_FALL * error_k and change_1 > error_1):
+        return []
+    since = float(usable[peak + WINDOW // 2]["step"])
+    kind = AlarmKind.OVERTRAINED
+    return [Alarm(kind=kind, subject=name, value=-change_k, before=change_1, detail=str(k), began=since)]
+
+
+def fall_alarms(name: str, curve: CurveResult, columns: Columns) -> list[Alarm]:
+    """Return the alarm of a curve that fell: OVERFITTED if the training reward rose meanwhile, otherwise FALL."""
+    fall = curve.fall
+    if fall is None:
+        return []
+    began = curve.checkpoint
+    spent, steps = columns.get(curve.axis), columns.get("step")
+    if spent is not None and steps is not None and len(steps):
+        began = float(steps[min(int(np.searchsorted(spent, fall.last_good)), len(steps) - 1)])
+    is_overfitted = began is not None and "step" in columns and _rose_since(columns, began)
+    kind = AlarmKind.OVERFITTED if is_overfitted else AlarmKind.FALL
+    return [Alarm(kind=kind, subject=name, value=fall.drop.value, began=began, began_compute=fall.last_good)]
+
+
+def _rose_since(columns: Columns, step: float) -> bool:
+    """Return whether the training reward of the last steps lies clearly above that around a step."""
+    rewards = columns.get("reward/correct_frac", columns.get("reward/mean"))
+    if rewards is None:
+        return False
+    place = int(np.searchsorted(columns["step"], step))
+    parts = [rewards[max(place - ALARM_STEPS // 2, 0) : place + ALARM_STEPS // 2], rewards[-ALARM_STEPS:]]
+    then, now = (part[np.isfinite(part)] for part in parts)
+    if min(len(then), len(now)) < FEWEST_STEPS:
+        return False
+    error = np.sqrt(then.var(ddof=1) / len(then) + now.var(ddof=1) / len(now))
+    return bool(now.mean() - then.mean() > SURE_RISE * error)
+
+
+def rolling_means(values: Array) -> Array:
+    """Return for each row the mean over the last ALARM_STEPS rows; NaN if fewer than FEWEST_STEPS of them are known."""
+    known, window = np.isfinite(values), np.ones(ALARM_STEPS)
+    total, num = (np.convolve(each, window)[: len(values)] for each in (np.where(known, values, 0.0), known))
+    return np.where(num >= FEWEST_STEPS, total / np.maximum(num, 1), np.nan)
+
+
+def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of each stretch of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(int), [0]])))
+    yield from ((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def alarms_to_show(alarms: Sequence[Alarm]) -> list[Alarm]:
+    """Return the alarms that a page shows: those that last first, then the latest of the others."""
+    latest = sorted(alarms, key=lambda alarm: -(np.inf if alarm.ended is None else alarm.ended))
+    return latest[: MOST_PAST + sum(alarm.ended is None for alarm in alarms)]
+
+
+class AlarmNews:
+    """Reduces the alarms of each evaluation to what is new: a person reads each alarm once, then its changes."""
+
+    def __init__(self) -> None:
+        self._reported: dict[tuple[AlarmKind, str], Alarm] = {}
+
+    def update(self, alarms: Sequence[Alarm]) -> list[Alarm]:
+        """Return the alarms that are new, that have changed by NOTABLE since they were reported, or that are over.
+
+        `alarms` are those that last now.
+        """
+        current = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
+        news = []
+        for key, alarm in current.items():
+            known = self._reported.get(key)
+            if known is None:
+                news.append(alarm)
+            elif abs((alarm.value or 0.0) - (known.value or 0.0)) > NOTABLE * abs(known.value or 0.0):
+                news.append(replace(alarm, state="changed", before=known.value))
+            else:
+                continue
+            self._reported[key] = alarm
+        for key in [key for key in self._reported if key not in current]:
+            over = self._reported.pop(key)
+            news.append(replace(over, state="over", before=over.value))
+        return news

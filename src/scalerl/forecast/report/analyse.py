@@ -1,0 +1,303 @@
+"""Analyse series: from curves of numbers to one `Result`.
+
+    analyse_fit, analyse_forecast, analyse_backtest, analyse_compare    what each command does
+    fitted_curves   fits each curve, lets curves of one task inform each other, and decides
+    compared        compares the curves of each evaluation set, on every axis of compute
+    part, scored    back-tests: the forecast from part of a curve against the rest
+
+A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from scalerl.errors import InputError, NoCurveError, option
+from scalerl.forecast.curves import Comparison, Decision, Fit, compute_for, decide, default_worth, fit, reward_at, score
+from scalerl.forecast.logs.facts import sentence
+from scalerl.forecast.logs.frame import grouped
+from scalerl.forecast.logs.series import Series
+from scalerl.forecast.report.document import Say, say
+from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, unit_of
+from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
+from scalerl.forecast.several.pool import pool, siblings
+from scalerl.forecast.several.prior_file import prior_content, read_prior
+
+HALF = 0.5
+"""Share of the compute from which a run's own back-test forecasts the rest."""
+ALIKE = 0.05
+"""Two axes give one answer if the factor between them is the same for all curves, up to this share."""
+MOST_ON_AXES = 8
+"""More curves than these are not fitted again to be compared on other axes."""
+num_remembered = 0
+"""Fits that this process keeps so as not to make them again: a board sets it, which looks at the same points often."""
+_FITS: dict[tuple[bytes, bytes, str], Fit] = {}
+
+
+def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
+    """Fit every curve; with `at`, forecast the reward there too."""
+    return analyse_forecast(series, options, at, (), command="fit")
+
+
+def analyse_forecast(
+    series: Sequence[Series],
+    options: FitOptions,
+    at: Sequence[float],
+    reach: Sequence[float],
+    *,
+    command: Command = "forecast",
+) -> Result:
+    """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
+    result, done = _analysed(command, series, options, HALF), []
+    for curve in result.curves:
+        default_at = () if reach or command == "fit" else curve.computes_ahead
+        if curve.usable:
+            curve = replace(
+                curve, at=tuple(reward_at(curve.fit, at or default_at)), reach=tuple(compute_for(curve.fit, reach))
+            )
+        done.append(curve)
+    return replace(result, curves=tuple(done))
+
+
+def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Result:
+    """Score each curve's forecast on its held-out points, and on what lies after each fraction."""
+    for share in fractions:
+        if not 0 < share < 1:
+            raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
+    result = _analysed("backtest", series, options)
+    done = [
+        replace(curve, early=tuple((share, part(curve.series, share, options)) for share in fractions))
+        for curve in result.curves
+    ]
+    return replace(result, curves=tuple(done))
+
+
+def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
+    """Compare the curves of each evaluation set; raise InputError if no set has two."""
+    sets = grouped(series, lambda data: data.evaluation_set)
+    if max(map(len, sets), default=0) < 2:
+        number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
+        facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
+        joined = "".join(f" {each}" for each in dict.fromkeys(map(sentence, facts)))
+        raise InputError(
+            f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
+            f"compare: name more files, or split one with {option:by {'COLUMN' if len(sets) < 2 else 'set'}}.{joined}"
+        )
+    check_one_axis(series, "curves must be on one axis of compute to be compared")
+    return compared(_analysed("compare", series, replace(options, at=at)))
+
+
+def compared(result: Result) -> Result:
+    """Return a result with the comparison of each evaluation set, on every axis, or with notes on why there is none."""
+    comparisons, by_axis, notes = {}, {}, list(result.notes)
+    for name in result.sets:
+        members = result.members(name)
+        units = sorted({curve.unit for curve in members})
+        rewards = tuple(sorted({curve.y for curve in members}))
+        if len(members) < 2:
+            has_others = len({curve.name for curve in result.curves}) > 1
+            notes += [say("alone_in_set", name=members[0].name)] if has_others else []
+        elif len(units) > 1:
+            notes.append(say("different_units", units=tuple(units)))
+        elif result.command == "report" and len(rewards) > 1:
+            notes.append(say("different_rewards", names=rewards))
+        elif sum(curve.usable for curve in members) > 1:
+            notes += [say("unlike_rewards", names=rewards)] if len(rewards) > 1 else []
+            comparison = comparisons[name] = result.options.compare(fits_of(members), result.options.at)
+            if isinstance(comparison, Comparison):
+                by_axis[name] = _on_axes(members, comparison, result.options)
+    return replace(result, comparisons=comparisons, by_axis=by_axis, notes=tuple(notes))
+
+
+def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
+    """Return the answer on every axis that the curves share.
+
+    On an axis that is a multiple of the first one, by the same factor for all curves, the answer is the same. On any
+    other axis the curves are fitted and compared again, unless there are too many.
+    """
+    usable = [curve for curve in members if curve.usable]
+    own = usable[0].axis
+    shared = set.intersection(*(set(curve.series.axes) for curve in usable))
+    if len({unit_of(curve.series, "gpu_hours") for curve in usable}) > 1:
+        # An hour of a CPU is not an hour of a GPU.
+        shared.discard("gpu_hours")
+    answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
+    largest = max(curve.fit.scale for curve in usable)
+    for axis in (axis for axis in AXIS_LABELS if axis in shared and axis_label(axis) != axis_label(own)):
+        on_axis = [curve.series.on(axis) for curve in usable]
+        if any(not len(data.compute) for data in on_axis):
+            continue
+        largest_there = np.array([data.compute.max() for data in on_axis])
+        at = first.at * float(largest_there.max()) / largest
+        factors = largest_there / np.array([curve.series.compute.max() for curve in usable])
+        if factors.max() <= (1.0 + ALIKE) * factors.min():
+            answers.append(AxisAnswer(axis=axis, at=at, comparison=first))
+        elif len(usable) <= MOST_ON_AXES:
+            again = options.compare({data.name: _fitted(data, options).fit for data in on_axis}, at)
+            assert isinstance(again, Comparison)
+            # On this axis, the points of a curve may all be at one place.
+            if again.standings:
+                answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
+    return tuple(answers)
+
+
+# Fits -----------------------------------------------------------------------------------------------------------------
+
+
+def _analysed(command: Command, series: Sequence[Series], options: FitOptions, share: float | None = None) -> Result:
+    """Fit every series that has no problem; raise NoCurveError if no curve is usable."""
+    result = analysed(command, series, options, share)
+    if not any(curve.usable for curve in result.curves):
+        first = series[0]
+        among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
+        missing = None if first.problem else missing_say(result.curves[0])
+        why = first.problem or ("" if missing is None else missing.text)
+        raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
+    return result
+
+
+def analysed(
+    command: Command,
+    series: Sequence[Series],
+    options: FitOptions,
+    share: float | None,
+    call: Callable[..., Iterable[Any]] = map,
+) -> Result:
+    """Fit every series that has no problem."""
+    curves = tuple(fitted_curves([data for data in series if not data.problem], options, share, call))
+    left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves, options.prior)
+    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=tuple(notes))
+
+
+def missing_say(curve: CurveResult) -> Say | None:
+    """Return the sentence on what is missing of a run that is too early to judge; None if nothing is."""
+    missing = None if curve.decision is None else curve.decision.missing
+    if missing is None:
+        return None
+    has_start = missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None
+    return say(f"too_early_{missing.what}", missing, curve, has_start=has_start)
+
+
+def fitted_curves(
+    series: Sequence[Series],
+    options: FitOptions,
+    share: float | None = None,
+    call: Callable[..., Iterable[Any]] = map,
+) -> list[CurveResult]:
+    """Fit every curve; curves of one model and task then inform each other.
+
+    Each is scored on its held-out rows, or else the forecast from a `share` of its compute on the rest. `call` applies
+    a function to every series, here or in workers.
+    """
+    if options.prior is not None:
+        # A file that cannot be read is reported before the fits, which take long.
+        read_prior(options.prior)
+    curves = pooled([*call(partial(_tested, options=options, share=share), series)], options, call)
+    return [scored(curve) if len(curve.series.holdout_compute) else curve for curve in curves]
+
+
+def _tested(data: Series, *, options: FitOptions, share: float | None) -> CurveResult:
+    """Fit one series, and score the forecast from a share of it where no rows are held out."""
+    curve = _fitted(data, options)
+    if share is None or len(data.holdout_compute) or not curve.fit.has_intervals or options.fit_until is not None:
+        return curve
+    return replace(curve, backtest=part(data, share, options).backtest)
+
+
+def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
+    """Fit one series and decide about it."""
+    (curve,) = fitted_curves([data], options)
+    return curve
+
+
+def _fitted(data: Series, options: FitOptions) -> CurveResult:
+    """Fit one series, or remember its fit."""
+    key = (data.compute.tobytes(), data.reward.tobytes(), repr((data.name, data.start, data.x_label, options)))
+    done = _FITS.pop(key, None) or fit(data.compute, data.reward, **options.of(data))
+    _FITS[key] = done
+    while len(_FITS) > num_remembered:
+        del _FITS[next(iter(_FITS))]
+    return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
+
+
+def price_of_compute(data: Series, price: float | None) -> float | None:
+    """Return the price of one unit of compute: from the price of a GPU-hour, or without it from the cost in the log."""
+    if price is not None and unit_of(data, "gpu_hours") != AXIS_LABELS["gpu_hours"]:
+        return None  # an hour of a CPU has another price
+    spent = data.axes.get("cost" if price is None else "gpu_hours")
+    if spent is None or not len(spent) or not np.isfinite(spent[-1]):
+        return price if axis_label(data.x_label) == AXIS_LABELS["gpu_hours"] else None
+    return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
+
+
+def pooled(
+    curves: Sequence[CurveResult], options: FitOptions, call: Callable[..., Iterable[Any]] = map
+) -> list[CurveResult]:
+    """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide."""
+    earlier = None if options.prior is None else read_prior(options.prior)
+    # By place: curves of several evaluation sets may share a name.
+    of = {str(place): curve for place, curve in enumerate(curves)}
+    fits = {place: curve.fit for place, curve in of.items()}
+    for places in grouped(of if options.method == "posterior" else (), lambda place: _task(of[place])):
+        own = {place: fits[place] for place in places}
+        known = () if earlier is None else earlier.on_axis(of[places[0]].axis)
+        for alike in [(place,) for place in own] if options.alone else siblings(own):
+            fits |= pool({place: own[place] for place in alike}, known, call)
+    decisions: dict[str, Decision] = {}
+    # Curves of one scale of rewards share a worth.
+    for places in grouped(of, lambda place: of[place].series.y_scale):
+        own = {place: fits[place] for place in places}
+        worth = default_worth([*own.values()]) if options.worth is None else options.worth
+        known = {place: fit for place, fit in own.items() if fit.has_intervals or fit.lack is not None}
+        decisions |= {place: decide(fit, worth) for place, fit in known.items()}
+    return [replace(curve, fit=fits[place], decision=decisions.get(place)) for place, curve in of.items()]
+
+
+def _task(curve: CurveResult) -> tuple[Any, ...]:
+    """Return what curves that inform each other have in common."""
+    data = curve.series
+    return data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale
+
+
+def pool_notes(curves: Sequence[CurveResult], prior: str | None) -> Iterator[Say]:
+    """Yield how many curves or earlier runs inform each other, and which curves a prior does not inform."""
+    if num_informed := sum(curve.fit.alone is not None for curve in curves):
+        num_earlier = None if prior is None else len(read_prior(prior).on_axis(None))
+        yield say("pooled", num=num_informed) if num_earlier is None else say("pooled_prior", num=num_earlier)
+    rest = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
+    if rest and prior is not None:
+        yield say("not_pooled", names=rest)
+
+
+def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
+    """Return the content of a prior file for these curves."""
+    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
+    return prior_content(fits_of(curves), curves[0].series.x_label)
+
+
+# Back-tests -----------------------------------------------------------------------------------------------------------
+
+
+def scored(curve: CurveResult) -> CurveResult:
+    """Return a curve with the score of its fit on the held-out points, where it has both."""
+    data = curve.series
+    return replace(curve, backtest=score(curve.fit, data.holdout_compute, data.holdout_reward))
+
+
+def part(data: Series, share: float, options: FitOptions) -> CurveResult:
+    """Fit the series up to a share of its largest compute, and score it on the rest."""
+    largest = max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0))
+    return scored(_fitted(held_out_after(data, share * float(largest)), options))
+
+
+def held_out_after(data: Series, limit: float) -> Series:
+    """Return the series up to a compute, with what lies after it held out."""
+    early, held = data.compute <= limit * (1 + 1e-9), data.holdout_compute > (limit if np.isfinite(limit) else 0.0)
+    return replace(
+        data.take(early),
+        holdout_compute=np.concatenate([data.compute[~early], data.holdout_compute[held]]),
+        holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[held]]),
+    )

@@ -1,0 +1,65 @@
+"""What several runs have together: which are seeds of one arm, how arms differ, and whether runs shared a machine."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scalerl.forecast.logs.frame import grouped
+from scalerl.forecast.logs.names import without_seed
+from scalerl.forecast.logs.objects import flatten
+from scalerl.forecast.report.document import Say, say
+from scalerl.forecast.report.runs import PER_RUN, Run
+
+
+def joined_seeds(runs: Sequence[Run]) -> Iterator[Say]:
+    """Join runs whose recipes differ only in the seed into one arm; yield a note on each."""
+
+    def lasting(run: Run) -> str:
+        settings = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
+        return json.dumps(settings, sort_keys=True, default=str)
+
+    taken: set[str] = set()
+    for members in grouped(runs, lasting):
+        short = {without_seed(run.name) for run in members}
+        arm = short.pop() if len(members) > 1 and len(short) == 1 else members[0].name
+        arm = members[0].name if arm in taken else arm
+        taken.add(arm)
+        for run in members:
+            run.source = replace(run.source, arm=arm)
+        if len(members) > 1:
+            yield say("seeds_joined", runs=tuple(run.name for run in members), arm=arm)
+
+
+def hours_name(hours: Iterable[str]) -> str:
+    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
+    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
+
+
+def differences(runs: Sequence[Run], base: str) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield the settings in which each arm differs from `base`, without seed and description: arm, key, both values."""
+    arms = {run.arm: run.settings for run in reversed(runs)}
+    for arm in dict.fromkeys(run.arm for run in runs):
+        for key in {**arms[base], **arms[arm]}:
+            before, value = arms[base].get(key), arms[arm].get(key)
+            if before != value and key not in PER_RUN:
+                yield arm, key, before, value
+
+
+def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
+    """Return, for each key of the environment, its values and the runs that have each."""
+    by_key: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        for key, value in flatten(run.environment).items():
+            # Neither the version of the file nor the number of slots, which depends on the arm, describes the machine.
+            if key not in ("format", "slots"):
+                by_key.setdefault(key.replace("/", "."), {}).setdefault(str(value), []).append(run.name)
+    return by_key
+
+
+def uneven_pace(runs: Sequence[Run]) -> float:
+    """Return the largest ratio of GPU-hours per FLOP between runs of one arm; about 1 unless they shared a machine."""
+    known = [run for run in runs if run.cost.get("gpu_hours") and run.cost.get("flops")]
+    paces = [[run.cost["gpu_hours"] / run.cost["flops"] for run in of_arm]
+             for of_arm in grouped(known, lambda run: run.arm)]  # fmt: skip
+    return max((max(each) / min(each) for each in paces), default=1.0)

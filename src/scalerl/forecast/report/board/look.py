@@ -1,0 +1,221 @@
+"""What the board shows of a run, a log, a study, or everything together: the document of a report on it.
+
+`look` is called in workers, whenever files have changed. A worker keeps the rows of the runs that it has read and the
+fits that it has made; any other can make them anew.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from scalerl.errors import UserError
+from scalerl.forecast.logs import Selection
+from scalerl.forecast.report import analyse
+from scalerl.forecast.report.build import report_on
+from scalerl.forecast.report.document import Document, Json, Level, Say, picked, say, says, sections
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.places import Source, planned
+from scalerl.forecast.report.results import CurveResult, Result
+from scalerl.forecast.report.runs import WAITING, Reader, Run, new_reader, num_values, read_source
+from scalerl.forecast.report.samples import lines_of
+from scalerl.forecast.report.sections import document
+from scalerl.forecast.report.words import Lookup, filled
+from scalerl.runfolder import store
+
+# What reading files that anyone may have written can raise.
+UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+MAX_BYTES = 256 << 20
+"""Largest log that is read: it is read as a whole whenever it grows."""
+MOST_CURVES = 40
+"""Curves of one log that are fitted."""
+MOST_VALUES = 30_000_000
+"""Numbers of run folders that a process keeps, to read only what is added: 8 bytes each."""
+MOST_FITS = 200
+RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
+TOGETHER = ("answer", "curves", "pairs", "axes", "log", "settings")
+"""Sections of everything together."""
+_DEPTH, _MOST_FILES = 3, 4000
+_READERS: dict[Path, Reader] = {}
+
+File = tuple[str, int, int]
+"""Path, size and time of the last change in nanoseconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Look:
+    """What there is to show of a source."""
+
+    row: Json
+    """In the list of runs."""
+    document: Document = ()
+    lines: list[Json] = field(default_factory=list)
+    """In the overview: a line for each curve; one line for a run without a curve."""
+    num_samples: int = 0
+    is_empty: bool = False
+    """Whether there is neither a curve nor a column."""
+
+
+def files_of(source: Source) -> list[File]:
+    """Return the files of a source: it is looked at again when they have changed."""
+    path = source.path
+    if source.kind == "all":
+        return sorted(file for member in source.members for file in files_of(member))
+    if source.kind == "study":
+        names = [path / store.STUDY, path / store.DECISIONS]
+        names += [run.path / name for run in planned(source) for name in RUN_FILES]
+    elif source.kind == "run":
+        names = [path / name for name in RUN_FILES]
+    elif path.is_dir():
+        names = list(_log_files(path))
+    else:
+        # Beside a database lies what SQLite has not moved into it yet.
+        names = [path, *([f"{path}-wal"] if path.suffix == ".db" else [])]
+    files = []
+    for name in names:
+        with suppress(OSError):
+            status = os.stat(name)
+            files.append((str(name), status.st_size, status.st_mtime_ns))
+    return sorted(files)
+
+
+def _log_files(path: Path) -> Iterator[str]:
+    """Yield what may be part of a log in a folder, by name; weights and optimizer states are not."""
+    num = 0
+    for folder, folders, inside in os.walk(path):
+        depth = len(Path(folder).relative_to(path).parts)
+        folders[:] = [each for each in folders if depth < _DEPTH and not each.startswith(".")]
+        for name in inside:
+            if "tfevents" in name or name.endswith((".json", ".jsonl", ".wandb", ".log", ".csv", ".db")):
+                yield os.path.join(folder, name)
+                num += 1
+        if num >= _MOST_FILES:
+            return
+
+
+def look(source: Source, end_compute: float | None = None) -> Look:
+    """Read a source and make its document; `end_compute` ends a budget that the run does not name itself."""
+    analyse.num_remembered = MOST_FITS
+    try:
+        runs = _runs(source)
+        try:
+            result, problems = report_on(source, runs, Selection(), FitOptions(), in_workers=False, end=end_compute,
+                                         most=MOST_CURVES), ()  # fmt: skip
+        except UserError as fault:
+            result, problems = _no_result(source, runs), [say("fault", problem=str(fault))]
+        return _look(result, problems)
+    except UNFORESEEN as fault:
+        return unreadable(source, f"{type(fault).__name__}: {fault}")
+
+
+def unreadable(source: Source, fault: str) -> Look:
+    """Return what is shown of something that cannot be read."""
+    problem = say("unreadable", name=source.name, fault=fault)
+    return _look(_no_result(source, [Run(source=source, problem=problem.text)]), [problem])
+
+
+def _no_result(source: Source, runs: Sequence[Run]) -> Result:
+    """Return the report on runs without a curve."""
+    return Result(command="report", curves=(), options=FitOptions(), source=source, runs=tuple(runs))
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def _runs(source: Source) -> list[Run]:
+    if source.kind in ("study", "all"):
+        own = planned(source) if source.kind == "study" else source.members
+        return [] if _refusal(source) is not None else [_read(run) for run in own]
+    return [_read(source)]
+
+
+def _read(source: Source) -> Run:
+    """Read a run or a log; from a run folder, only what was added since this process last read it."""
+    if source.kind == "log":
+        refusal = _refusal(source)
+        return read_source(source) if refusal is None else Run(source=source, problem=refusal.text)
+    reader = _READERS.pop(source.path, None) or new_reader(source)
+    run = read_source(source, reader)
+    _READERS[source.path] = reader
+    while sum(map(num_values, _READERS.values())) > MOST_VALUES:
+        del _READERS[next(iter(_READERS))]
+    if run.problem and not run.evals:
+        run.problem = say("not_started" if run.status == WAITING else "no_evaluation").text
+    return run
+
+
+def _refusal(source: Source) -> Say | None:
+    """Return why a log is not read; None where it may be."""
+    if source.kind == "all":
+        return None
+    files = files_of(source)
+    if any(not source.root.holds(Path(name)) for name, _, _ in files):
+        return say("no_link_outside", name=source.name)
+    if not source.path.is_dir() and not source.path.is_file():
+        return say("not_regular", name=source.name)
+    size = sum(size for _, size, _ in files)
+    if source.kind == "log" and size > MAX_BYTES:
+        return say("too_long", name=source.name, size=size / 1e6, most=MAX_BYTES / 1e6)
+    return None
+
+
+# Showing --------------------------------------------------------------------------------------------------------------
+
+
+def _look(result: Result, problems: Sequence[Say]) -> Look:
+    # What each run shows by itself is not shown again for all together; samples are searched instead.
+    source: Source = result.source
+    shown = [
+        each
+        for each in document(result)
+        if each.key.split("/")[0] in TOGETHER or (source.kind != "all" and each.key != "samples")
+    ]
+    shown = (*sections(("problems", "", [*source.faults, *problems])), *shown)
+    problem = " ".join(each.text for each in problems)
+    row: Json = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
+    seen = Look(row=row, document=shown, is_empty=not result.curves)
+    if source.kind in ("study", "all"):
+        return seen
+    (run,), curves = result.runs, [curve for curve in result.curves if len(curve.series.reward)]
+    steps = run.columns.get("step", np.empty(0))
+    row |= {
+        **picked(("study", "arm", "seed"), source),
+        **picked(("status", "reason", "format"), run),
+        "step": f"{run.step_word} {steps[-1]:,.0f}" if len(steps) else "",
+        "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
+        "num_alarms": sum(map(is_alarm, says(shown))),
+    }
+    several = len({curve.name for curve in curves}) > 1
+    seen.lines = [_line(row, curve, several=several) for curve in curves]
+    seen.lines = seen.lines or [{**row, "curve": "", **dict.fromkeys(CELLS, ""), "do": problem}]
+    seen.num_samples = len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0
+    seen.is_empty = not result.curves and not run.columns
+    return seen
+
+
+def is_alarm(each: Say) -> bool:
+    """Return whether a sentence warns of something that goes on."""
+    return each.kind.startswith("alarm_") and each.level == Level.WARNING
+
+
+CELLS = {
+    "reward": "{last:r}",
+    "end": "{at_end.reward:r}",
+    "ceiling": "{ceiling:r}",
+    "state": "{state}",
+    "do": "{to_do}",
+}
+"""What the overview shows of a curve."""
+
+
+def _line(row: Json, curve: CurveResult, *, several: bool) -> Json:
+    """Return the line of a curve in the overview; one of several has its own name, set and step."""
+    series, steps = curve.series, curve.series.axes.get("step", np.empty(0))
+    own = {"step": f"step {steps.max():,.0f}" if len(steps) else ""} if several else {}
+    own["curve"] = "/".join(filter(None, (curve.name if several else "", curve.evaluation_set)))
+    values = Lookup({"last": float(series.reward[np.argmax(series.compute)])}, curve)
+    cells = {name: filled(template, values) for name, template in CELLS.items()}
+    return {**row, **own, **cells}

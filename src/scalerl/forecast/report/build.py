@@ -1,0 +1,180 @@
+"""`build_report`: from study folders, run folders or logs to one Result, as `document` shows it.
+
+A run that cannot be read becomes a warning; the rest of the report is made all the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from scalerl.errors import InputError
+from scalerl.forecast.logs import Selection, Series, series_from
+from scalerl.forecast.logs.formats import Log, read_logs
+from scalerl.forecast.logs.frame import grouped
+from scalerl.forecast.logs.names import file_names
+from scalerl.forecast.report.analyse import HALF, analysed, compared
+from scalerl.forecast.report.arms import hours_name, joined_seeds, uneven_pace
+from scalerl.forecast.report.document import Say, say
+from scalerl.forecast.report.inside import Root
+from scalerl.forecast.report.numbers import join_names
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.outlook import with_end
+from scalerl.forecast.report.places import Source, planned
+from scalerl.forecast.report.results import CurveResult, Result
+from scalerl.forecast.report.runs import ARM, WAITING, Run, read_folder, read_source, run_of_log
+from scalerl.forecast.report.workers import Workers, worth
+from scalerl.runfolder import store
+
+SEVERAL_RUNS = 8
+"""A fit of several runs takes as long as this many fits of one."""
+MOST_IN_TITLE = 3
+"""Of more runs the title says how many they are."""
+UNEVEN = 1.3
+"""Times as long for the same work: something else used the machine."""
+
+
+def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions) -> Result:
+    """Read what was named, and report on it."""
+    return report_on(*gather([Path(path) for path in inputs]), selection, options)
+
+
+def gather(paths: Sequence[Path]) -> tuple[Source, list[Run]]:
+    """Read everything that was named: return it as one source, and its runs and logs."""
+    if not paths:
+        raise InputError("no input was given: name a study folder, run folders or log files.")
+    path = paths[0]
+    if len(paths) == 1 and (path / store.STUDY).is_file():
+        try:
+            plan = store.read_study(path) or {}
+        except (OSError, ValueError) as fault:
+            raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
+        name = str(plan.get("name") or path.resolve().name)
+        study = Source(path=path, root=Root(), kind="study", name=name, plan=plan)
+        if not (runs := [*map(read_source, planned(study))]):
+            raise InputError(
+                f"{path / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
+            )
+        return study, runs
+    logs, runs = read_logs(paths), []
+    for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
+        is_run = store.is_run_folder(log.path)
+        source = Source(path=log.path, root=Root(), kind="run" if is_run else "log", name=name, arm=name)
+        runs.append(replace(read_folder(source), facts=log.facts) if is_run else run_of_log(source, log))
+    names = [run.name for run in runs]
+    several = join_names(names) if len(names) <= MOST_IN_TITLE else say("several_runs", num=len(names)).text
+    title = file_names([path.resolve()])[0] if len(paths) == 1 else several
+    return Source(path=path, root=Root(), kind="all", name=title), runs
+
+
+def report_on(
+    source: Source,
+    runs: Sequence[Run],
+    selection: Selection,
+    options: FitOptions,
+    *,
+    in_workers: bool = True,
+    end: float | None = None,
+    most: int | None = None,
+) -> Result:
+    """Fit and compare the curves of runs, here or in workers; InputError where none of them can be used.
+
+    `end` is the compute at the end of a budget that a run does not name itself, and `most` the number of curves to fit.
+    """
+    notes = [*joined_seeds(runs)] if source.kind != "study" else []
+    notes = [*_faults(source, runs), *notes]
+    if not (tables := [run.table(with_arm=len(runs) > 1) for run in runs if not run.problem]):
+        first = notes[0].text if notes else "none is evaluated yet."
+        raise InputError(runs[0].problem if len(runs) == 1 else f"nothing of what was given can be used; {first}")
+    if len(runs) > 1 and all(run.is_folder for run in runs) and not selection.by:
+        selection = replace(selection, by=(ARM,))
+    options = _with_study_options(options, source)
+    column, reasons = _main_axis(source, runs, tables, selection)
+    series = _named(series_from(tables, replace(selection, x=column)))
+    if most is not None and len(series) > most:
+        reasons.append(say("too_many_curves", most=most, num=len(series)))
+        series = series[:most]
+    share = float((source.plan.get("fit") or {}).get("until") or HALF)
+    num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in series if not data.problem)
+    with Workers(worth(num_fits) if in_workers else 0) as workers:
+        result = analysed("report", series, options, share, workers.map)
+    curves = tuple(with_end(curve, _end(curve, runs, end)) for curve in result.curves)
+    others = _on_other_prompts(result)
+    kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
+    different = [say("different_prompts", names=names, of_set=f" of {name}" if name else "")
+                 for name, names in others.items()]  # fmt: skip
+    done = compared(replace(result, curves=kept, notes=(*notes, *reasons, *result.notes)))
+    return replace(done, curves=curves, notes=(*done.notes, *different), source=source, runs=tuple(runs))
+
+
+# What was read --------------------------------------------------------------------------------------------------------
+
+
+def _faults(source: Source, runs: Sequence[Run]) -> Iterator[Say]:
+    """Yield what cannot be read, has not started, or was not run."""
+    for run in runs:
+        for fault in run.faults():
+            yield say("fault_of", name=run.name, problem=fault.text) if run.is_folder else fault
+    if waiting := tuple(run.name for run in runs if run.status == WAITING):
+        yield say("waiting", names=waiting)
+    yield from (say("skipped", row) for row in source.plan.get("skipped", []) if ARM in row)
+
+
+def _with_study_options(options: FitOptions, source: Source) -> FitOptions:
+    """Skip what the study skips, unless the user says otherwise."""
+    fitted = source.plan.get("fit") or {}
+    share, compute = fitted.get("skip_before"), fitted.get("skip_before_compute")
+    if options.skip_before is not None or (not share and compute is None):
+        return options
+    return replace(options, skip_before=f"{100 * share:g}%" if share else compute)
+
+
+def _main_axis(
+    source: Source, runs: Sequence[Run], tables: Sequence[Log], selection: Selection
+) -> tuple[str | None, list[Say]]:
+    """Return the column of compute, and why it was chosen if the user did not choose it."""
+    if selection.x is not None:
+        return selection.x, []
+    axis = source.plan.get("compute")
+    has = lambda column: all(column in log.frame for log in tables)  # noqa: E731
+    folders = [run for run in runs if run.is_folder]
+    uneven, is_shared = uneven_pace(folders), source.plan.get("shared_device")
+    if axis in (None, "gpu_hours") and has("flops") and (is_shared or uneven > UNEVEN):
+        kind = "shared_device" if is_shared else "uneven_pace"
+        return "flops", [say(kind, hours=hours_name(run.hours_name for run in folders), size=uneven)]
+    return (axis if axis and has(axis) else None), []
+
+
+def _named(series: Sequence[Series]) -> list[Series]:
+    """Return the curves with their names within their evaluation sets."""
+    if not series:
+        raise InputError("there is nothing to report on: no curve was found")
+    return [
+        replace(data, name=data.name.removesuffix(f"/{data.evaluation_set}")) if data.evaluation_set else data
+        for data in series
+    ]
+
+
+# What is made of it ---------------------------------------------------------------------------------------------------
+
+
+def _end(curve: CurveResult, runs: Sequence[Run], given: float | None) -> float | None:
+    """Return the compute at the end of a curve's budget: that of its only run, or else the given one."""
+    own = runs[0].end_compute(curve.axis) if len(runs) == 1 else None
+    return given if own is None else own
+
+
+def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:
+    """Return, for each evaluation set, the curves that were evaluated on other prompts than most."""
+    others = {}
+    for name in result.sets:
+        groups = [group for group in grouped(result.members(name), _prompts) if _prompts(group[0])]
+        if len(groups) > 1:
+            groups.remove(max(groups, key=len))
+            others[name] = tuple(sorted(curve.name for group in groups for curve in group))
+    return others
+
+
+def _prompts(curve: CurveResult) -> frozenset[str]:
+    """Return the names of the prompts that a curve was evaluated on; none where they are not known."""
+    known = curve.series.evaluation
+    return frozenset() if known is None else frozenset(each.partition("@")[0] for each in known)

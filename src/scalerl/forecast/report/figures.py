@@ -1,0 +1,204 @@
+"""What charts show, as numbers: points, lines, limits and ticks. Pure: the picture and the page only draw it."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+
+import numpy as np
+
+from scalerl.forecast.curves import Comparison, Fit, tails
+from scalerl.forecast.curves.data import block_means
+from scalerl.forecast.curves.decide import course
+from scalerl.forecast.logs.names import num_shared
+from scalerl.forecast.logs.series import Series
+from scalerl.forecast.report.document import POINT, Curves, Dots, Drawn, Level, Line, say
+from scalerl.forecast.report.results import CurveResult
+
+MOST_DOTS = 300  # points of one run that are drawn one by one
+MOST_QUANTISED = 100  # and of rewards that take few values: rows of points that hide each other
+FEW_VALUES = 0.25  # distinct rewards over points, below which rewards count as quantised
+MOST_BANDS = 8  # bands of more curves than this hide each other
+REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
+MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
+NUM_PLACES = 60
+FAR_ABOVE = 1.5  # times the range of the points: a line that ends further above them is cut
+MARGIN = 1 / 40  # room beside the data, as a share of the axis
+DIFFERENT_UNITS = "compute (different units)"
+Range = tuple[float, float]
+ROLES = ("fitted", "left out", "held out")
+ODDS = (0.02, 50.0)
+"""Range of won over left gain within which noise does not decide."""
+BY_FOLDER, BY_WORD = r"[^/]+|/", r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
+"""Parts of names: folders, or words and numbers."""
+
+
+def dots_of(series: Series, fit: Fit) -> Dots:
+    """Return the points of a series: those outside the range of the fit are left out, and others may be held out."""
+    num, labels = len(series.compute), np.array([""])
+    compute = np.concatenate([series.compute, series.holdout_compute])
+    run = np.zeros(len(compute), dtype=int)
+    if series.run is not None:
+        labels, run[:num] = np.unique(series.run, return_inverse=True)
+    # With a tolerance for rounding.
+    first, last = fit.compute.min(initial=np.inf) * (1 - 1e-9), fit.scale * (1 + 1e-9)
+    role = np.where((compute >= first) & (compute <= last), *ROLES[:2])
+    role[num:] = ROLES[2]
+    reward = np.concatenate([series.reward, series.holdout_reward])
+    dots = Dots(compute=compute, reward=reward, error=np.full(len(compute), np.nan), run=run, role=role,
+                runs=tuple(map(str, labels)))  # fmt: skip
+    # In order; of a run with very many points, means of neighbours.
+    parts = [_means(dots.take((dots.role == role) & (dots.run == run)))
+             for role, run in product(ROLES, range(len(dots.runs)))]  # fmt: skip
+    made = replace(dots, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in POINT})
+    return made.take(np.lexsort((made.run, made.compute)))
+
+
+def _means(dots: Dots) -> Dots:
+    reward = dots.reward
+    is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
+    if len(reward) <= (MOST_QUANTISED if is_quantised else MOST_DOTS):
+        return dots
+    compute, means, error, _ = block_means(dots.compute, reward)
+    return replace(dots.take(np.arange(len(means))), compute=compute, reward=means, error=error)
+
+
+def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Line:
+    """Return the curve of a fit from its first point to a compute, on a grid that holds the ends of its data.
+
+    Of a run past its peak, return where it was at its points, its wander included and without a forecast.
+    """
+    fit, series = curve.fit, curve.series
+    first, last = float(fit.compute.min()), fit.scale
+    if curve.fall is not None:
+        grid, places = np.unique(np.sort(fit.drawn.blocks.compute), return_index=True)
+        draws = course(fit)[:, places]
+    else:
+        begin = min(series.compute.min(initial=np.inf), series.holdout_compute.min(initial=np.inf))
+        grid = np.unique(np.concatenate([np.geomspace(begin, end, num), [first, last]]))
+        draws = fit.curve_draws(grid) if fit.has_intervals else fit.predict(grid)[None]
+    below, above = tails(fit.level)
+    low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
+    has_bands = has_bands and fit.has_intervals
+    new_band = fit.new_interval(grid) if has_bands and curve.fall is None else None
+    return Line(compute=grid, reward=middle, first=first, last=last, band=(low, high) if has_bands else None,
+                new_band=new_band)  # fmt: skip
+
+
+def end_of(curve: CurveResult) -> float:
+    """Return the compute up to which a curve is drawn: beyond the data, and to any point held out or asked for."""
+    ends = [*curve.series.compute, *curve.series.holdout_compute]
+    if curve.fall is None:
+        ends += [REACH * curve.fit.scale, *(at for at, _ in marks_of(curve))]
+    return float(max(ends, default=0.0))
+
+
+def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, num: int = NUM_PLACES) -> Curves:
+    """Return the chart of curves; those on one axis are drawn to one end, since they differ by their curves."""
+    units, labels = ({getattr(curve, name) for curve in curves} for name in ("unit", "y"))
+    end = max([*map(end_of, curves), at or 0.0]) if len(units) == 1 else 0.0
+    has_bands = len(curves) <= MOST_BANDS
+    drawn = tuple(
+        Drawn(
+            name=curve.name,
+            dots=dots_of(curve.series, curve.fit),
+            line=line_of(curve, max(end, end_of(curve)), has_bands=has_bands, num=num) if curve.usable else None,
+            colour=place,
+            marks=marks_of(curve),
+        )
+        for place, curve in enumerate(curves)
+    )
+    return Curves(
+        key=key,
+        drawn=drawn,
+        x_label=units.pop() if len(units) == 1 else DIFFERENT_UNITS,
+        y_label=labels.pop() if len(labels) == 1 else "reward",
+        at=at,
+        note=say("chart_note", level=curves[0].fit.level, has_bands=has_bands),
+    )
+
+
+def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
+    """Return (compute, reward) of the forecasts that were asked for, and of the last evaluation before a fall."""
+    marks = [(each.compute, each.reward.value) for each in curve.at]
+    marks += [(each.compute.value, each.reward) for each in curve.reach if each.compute is not None]
+    marks += [] if curve.fall is None else [(curve.fall.last_good, curve.fall.peak)]
+    return tuple((compute, reward) for compute, reward in marks if 0 < compute <= MOST_REACH * curve.fit.scale)
+
+
+def limits_of(chart: Curves) -> tuple[Range, Range]:
+    """Return the ends of both axes: all compute, and all points, and lines unless they end far above the points."""
+    lines = [each.line for each in chart.drawn if each.line is not None]
+    compute = np.concatenate([[], *(each.dots.compute for each in chart.drawn), *(line.compute for line in lines)])
+    compute = compute[compute > 0]
+    rewards = [each.dots.reward for each in chart.drawn if len(each.dots.reward)] or [line.reward for line in lines]
+    points = np.concatenate(rewards or [np.array([0.0, 1.0])])
+    first, last = (compute.min(), compute.max()) if len(compute) else (1.0, 10.0)
+    low, top = float(points.min()), float(points.max())
+    room = max(last / first, 1.1) ** MARGIN
+    span = max(top - low, 0.02 * abs(top), 1e-9)
+    high = max(tip for tip in (top, *(float(line.reward[-1]) for line in lines)) if tip <= top + FAR_ABOVE * span)
+    pad = 2 * MARGIN * (high - low) if high > low else span
+    return (float(first / room), float(last * room)), (low - pad, high + pad)
+
+
+def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:
+    """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
+    apart = math.log(high / low) / most
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    tenths = [tenth / 10 for tenth in range(10, 100)]
+    for digits in (tenths, (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if all(math.log(after / tick) >= apart for tick, after in pairwise(ticks)):
+            break
+    return ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]
+
+
+def even_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most `most` round numbers, evenly spaced."""
+    least = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least)
+    return [float(f"{step * place:.12g}") for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def straight_chart(curves: Sequence[CurveResult], comparison: Comparison) -> Curves:
+    """Return log10 of won over left gain at one ceiling: a straight line of slope B where the sigmoid holds."""
+    drawn = []
+    for place, curve in enumerate(curves):
+        if (fit := comparison.shared_fits.get(curve.name)) is None:
+            continue
+        start, exponent, midpoint, ceiling = (fit.params[each] for each in ("start", "exponent", "midpoint", "ceiling"))
+        dots = dots_of(curve.series, fit)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = (dots.reward - start) / (ceiling - dots.reward)
+        inside = (odds > ODDS[0]) & (odds < ODDS[1]) & (dots.role == "fitted")
+        dots = replace(dots.take(inside), reward=np.log10(odds[inside]), error=np.full(inside.sum(), np.nan))
+        ends = np.clip(midpoint * np.array(ODDS) ** (1.0 / exponent), fit.compute.min(), fit.scale)
+        line = Line(compute=ends, reward=exponent * np.log10(ends / midpoint), first=ends[0], last=ends[1])
+        drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place))
+    note, label = say("straight_note", ceiling=comparison.shared_ceiling), "log10 (gain won / gain left)"
+    unit = curves[0].unit
+    return Curves(key="straight", drawn=tuple(drawn), x_label=unit, y_label=label, note=note, level=Level.DETAIL)
+
+
+def short_names(names: Sequence[str], parts: str = BY_FOLDER) -> tuple[str, list[str]]:
+    """Return what all names begin with, and the names without what all begin and end with, cut between `parts`.
+
+    >>> short_names(["fig2/a-1", "fig2/b-1"])
+    ('fig2', ['a-1', 'b-1'])
+    >>> short_names(["textcraft-main-clip.csv", "textcraft-main-pos.csv"], BY_WORD)
+    ('textcraft-main', ['clip', 'pos'])
+    """
+    if len(names) < 2:
+        return "", [*names]
+    words = [re.findall(parts, name) for name in names]
+    most = min(map(len, words)) - 1
+    begin = min(num_shared(words), most)
+    end = min(num_shared([each[::-1] for each in words]), most - begin)
+    pieces = [words[0][:begin], *(each[begin : len(each) - end] for each in words)]
+    shared, *short = ("".join(piece).strip("_-/. ") for piece in pieces)
+    return re.sub(r"/?[^/]*=$", "", shared), short  # a column whose values differ says nothing

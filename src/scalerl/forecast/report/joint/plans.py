@@ -1,0 +1,86 @@
+"""`scalerl plan`, from analysed curves: which arms to continue, and which to stop."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from scalerl.errors import InputError
+from scalerl.forecast.curves import Answer, Fit, Value
+from scalerl.forecast.report.document import Document, Say, say, sections, table
+from scalerl.forecast.report.numbers import compute_text
+from scalerl.forecast.report.options import check_one_axis
+from scalerl.forecast.report.results import CurveResult, fits_of
+from scalerl.forecast.several.plan import Candidate, Planned, Reason
+
+TOLERANCE = 1.01
+"""Times the target that an arm may have spent: the last evaluation often lies a little beyond."""
+
+
+def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candidate]:
+    """Return the arms of a plan; InputError if they cannot be planned together."""
+    check_one_axis([curve.series for curve in curves], "arms must be on one axis of compute to be planned")
+    if len(curves) < 2:
+        raise InputError(f"only one arm ({curves[0].name}) was found and two or more are needed to plan")
+    spent = {curve.name: float(curve.series.compute.max(initial=0.0)) for curve in curves}
+    for name, amount in spent.items():
+        if amount > TOLERANCE * target:
+            raise InputError(
+                f"--target {target:g} lies below what {name} has spent already ({amount:g}): name a larger target"
+            )
+    return [
+        Candidate(name=curve.name, spent=spent[curve.name], fit=curve.fit, num_runs=curve.fit.num_runs)
+        for curve in curves
+    ]
+
+
+def plan_document(planned: Planned, curves: Sequence[CurveResult]) -> Document:
+    """Return the plan: the decision first, then a line for each arm."""
+    fits, rows = fits_of(curves), []
+    for arm in planned.arms:
+        value = arm.value if math.isfinite(arm.value) and arm.action == "continue" else None
+        advice = arm.action if arm.reason is None else f"{arm.action}: {arm.reason}"
+        rows.append(({"alone": _alone(fits[arm.name], planned.target), "value": value, "advice": advice}, arm))
+    unit, target = curves[0].unit, compute_text(planned.target)
+    columns = {head.format(unit=unit, target=target): template for head, template in PLAN_COLUMNS.items()}
+    return sections(("plan", "Plan", [*plan_says(planned, curves[0]), table("plan", columns, rows, right=1)]))
+
+
+PLAN_COLUMNS = {
+    "arm": "{name}",
+    "spent per run ({unit})": "{spent:c}",
+    "P(best)": "{p_best:p}",
+    "reward at {target} {unit}": "{reward_at_target:a}",
+    "alone": "{alone:a}",
+    "until, per run ({unit})": "{until:c}",
+    "one stage is worth": "{value:.2g}",
+    "action": "{advice}",
+}
+
+
+def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
+    """Yield the decision, what to continue, and what to stop and why."""
+    if planned.answer is None or not planned.chosen:
+        yield say("plan_no_curve_yet")
+    else:
+        leader, given = planned.arm(planned.chosen[0]), {"names": planned.chosen, "at": planned.target}
+        kind = "plan_either" if planned.answer == Answer.EITHER else planned.answer.name.lower()
+        yield say(kind, leader, planned, first, **given)
+    going = [arm for arm in planned.arms if arm.action == "continue"]
+    if going:
+        arms = tuple(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
+        yield say("plan_continue", planned, first, arms=arms, money=first.money(planned.cost))
+        best = max(going, key=lambda arm: arm.rate)
+        if math.isfinite(best.value) and planned.kind != "decided":
+            yield say("plan_worth_most", best)
+    for reason in Reason:
+        names = tuple(arm.name for arm in planned.arms if arm.action != "continue" and arm.reason == reason)
+        if names:
+            yield say(f"plan_{reason.name.lower()}", names=names)
+
+
+def _alone(curve: Fit, target: float) -> Value | None:
+    """Return the reward at the target as the curve's own points forecast it, without the others."""
+    own = curve.alone or curve
+    if not own.has_intervals:
+        return None
+    low, high = own.curve_interval([target])
+    return Value(value=float(own.predict(target)), low=float(low[0]), high=float(high[0]))

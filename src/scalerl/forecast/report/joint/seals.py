@@ -1,0 +1,208 @@
+"""Seal the forecasts of analysed curves, score sealed files against logs, and show how well they did."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from scalerl import __version__
+from scalerl.errors import InputError, UsageError
+from scalerl.forecast.logs import Selection, Series, read
+from scalerl.forecast.logs.series import in_shares
+from scalerl.forecast.report.document import Document, Json, Say, picked, plain, say, sections, table
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.results import CurveResult
+from scalerl.forecast.several.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
+from scalerl.runfolder.store import write_json
+
+Kind = Literal["scored", "nothing_new"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScore:
+    """The scores of the curves of one sealed file."""
+
+    path: Path
+    date: str
+    curves: tuple[SealScore, ...]
+    missing: tuple[str, ...]
+    """Curves of the file that the log does not hold."""
+
+    @property
+    def kind(self) -> Kind:
+        return "scored" if any(curve.num_scored for curve in self.curves) else "nothing_new"
+
+
+def check_new_seal(file: Path) -> None:
+    """Raise UsageError, before any fit, if the file exists or its folder does not."""
+    if file.exists():
+        raise UsageError(f"--seal {file} exists already: a sealed forecast is never written over, so name another file")
+    if not file.parent.is_dir():
+        raise UsageError(f"--seal {file}: there is no folder {file.parent}")
+
+
+def write_seal(
+    file: Path,
+    curves: Sequence[CurveResult],
+    logs: Sequence[str],
+    selection: Selection,
+    options: FitOptions,
+    at: Sequence[float],
+) -> None:
+    """Write these curves' forecasts with the hash of their data, the version and the date."""
+    rows = [
+        sealed_curve(
+            curve.name,
+            curve.fit,
+            list(at or curve.computes_ahead),
+            curve.series.compute,
+            curve.series.reward,
+        )
+        for curve in curves
+        if curve.fit.has_intervals
+    ]
+    if not rows:
+        raise InputError("no curve could be fitted, so there is no forecast to seal")
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    options = options if options.prior is None else replace(options, prior=Path(options.prior).name)
+    names = [Path(log).resolve().name for log in logs]
+    given = {"selection": plain(selection), "options": plain(options)}
+    write_json(file, seal(rows, version=__version__, date=date, logs=names, **given))
+
+
+# Scores
+
+
+def read_scores(sealed: Path, logs: Sequence[str]) -> list[FileScore]:
+    """Score a sealed file, or every one in a folder, against logs, or against those that it was made from."""
+    files = sorted(sealed.glob("*.json")) if sealed.is_dir() else [sealed]
+    if not files:
+        raise InputError(f"{sealed} has no sealed forecasts (*.json): make them with scalerl forecast LOG --seal FILE")
+    return [_score_file(path, logs) for path in files]
+
+
+def _score_file(path: Path, logs: Sequence[str]) -> FileScore:
+    try:
+        content = opened(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    # Options that there were when it was sealed may be gone.
+    selected = {key: _frozen(value) for key, value in content["selection"].items() if key in Selection.__slots__}
+    series = read(_matching_logs(content["logs"], logs, path.parent), Selection(**selected))
+    sealed = {curve["name"]: curve for curve in content["curves"]}
+    # A file may have been renamed since.
+    by_name = (
+        dict.fromkeys(sealed, series[0]) if len(series) == len(sealed) == 1 else {each.name: each for each in series}
+    )
+    scores = [_score(curve, by_name[name]) for name, curve in sealed.items() if name in by_name]
+    missing = tuple(name for name in sealed if name not in by_name)
+    if not scores:
+        raise InputError(f"none of the curves sealed in {path} ({', '.join(missing)}) is in what was given")
+    return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=missing)
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value of JSON with tuples in place of lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _matching_logs(sealed: Sequence[str], given: Sequence[str], folder: Path) -> list[str]:
+    """Return the given logs whose names are those of the sealed ones; all of them unless each name occurs once.
+
+    Without given logs they are looked for by their names, here and beside the sealed file. A folder of sealed files is
+    scored against all runs at once, and curves are named by what tells the logs apart, so each file must see its own
+    logs alone.
+    """
+    names = [Path(log).name for log in sealed]
+    if given:
+        matches = [[log for log in given if Path(log).resolve().name == name] for name in names]
+        return [match[0] for match in matches] if all(len(match) == 1 for match in matches) else [*given]
+    for name in names:
+        if not (Path(name).exists() or (folder / name).exists()):
+            raise InputError(f"there is no log {name} here or in {folder}: name the log after the sealed file")
+    return [name if Path(name).exists() else str(folder / name) for name in names]
+
+
+def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
+    if data.problem:
+        raise InputError(f"{data.name}: {data.problem}")
+    scored = score_sealed(curve, data.compute, data.reward)
+    if not scored.data_changed or data.bounds is None:
+        return scored
+    # A forecast may have been sealed in shares of a log in another scale.
+    shares = score_sealed(curve, data.compute, in_shares(data).reward)
+    return scored if shares.data_changed else shares
+
+
+def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
+    """Return, for each level, the share of new evaluations inside their interval, and their number."""
+    coverage = {}
+    for level in LEVELS:
+        scored = [curve for result in results for curve in result.curves if curve.num_scored]
+        num = sum(curve.num_scored for curve in scored)
+        inside = sum(curve.coverage[level] * curve.num_scored for curve in scored)
+        coverage[level] = (inside / num if num else math.nan, num)
+    return coverage
+
+
+# As a document and as JSON
+
+
+def score_document(results: Sequence[FileScore]) -> Document:
+    """Return a line for each sealed curve, what to beware of, and of a single file the forecasts it was asked for."""
+    rows = [({"inside": curve.coverage[0.9]}, curve, result) for result in results for curve in result.curves]
+    asked = [
+        ({"name": curve.name, "inside": INSIDE[row.inside]}, row)
+        for curve in (results[0].curves if len(results) == 1 else ())
+        for row in curve.at
+    ]
+    blocks = [*score_says(results), table("scores", SCORE_COLUMNS, rows, left=3), table("asked", ASKED_COLUMNS, asked)]
+    return sections(("scores", "Sealed forecasts", blocks))
+
+
+INSIDE = {None: "-", True: "yes", False: "no"}
+SCORE_COLUMNS = {
+    "file": "{path.name}",
+    "sealed": "{date}",
+    "curve": "{name}",
+    "new": "{num_scored}",
+    "RMSE": "{rmse:.3g}",
+    "bias": "{bias:+.3g}",
+    "in 90%": "{inside:%}",
+}
+ASKED_COLUMNS = {
+    "curve": "{name}",
+    "compute": "{compute:c}",
+    "forecast": "{reward:a}",
+    "measured": "{measured:a}",
+    "inside": "{inside}",
+}
+
+
+def score_says(results: Sequence[FileScore]) -> Iterator[Say]:
+    """Yield how many evaluations the intervals of each level held, and what does not match the sealed files."""
+    held = [
+        say("score_held", level=level, share=share, num=num)
+        for level, (share, num) in calibration(results).items()
+        if num
+    ]
+    yield from held or [say("score_nothing")]
+    for result in results:
+        yield from (say("score_changed", curve) for curve in result.curves if curve.data_changed)
+        yield from (say("score_missing", name=name) for name in result.missing)
+
+
+def scores_json(results: Sequence[FileScore]) -> Json:
+    """Return the scores of each file and of all together."""
+    names = ("name", "num_new", "rmse", "bias", "coverage", "data_changed", "num_scored")
+    files = []
+    for result in results:
+        curves = []
+        for curve in result.curves:
+            at = [picked(("compute", "measured", "inside", "reward"), row) for row in curve.at]
+            curves.append({**picked(names, curve), "at": at})
+        files.append({"file": str(result.path), **picked(("date", "kind", "missing"), result), "curves": curves})
+    levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
+    return {"files": files, "calibration": plain(levels)}

@@ -1,0 +1,201 @@
+"""Numbers over the steps of a run: compact storage, what other trainers call them, and the charts of a page."""
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.forecast.logs.columns import with_role
+from scalerl.forecast.logs.formats import Log
+from scalerl.forecast.report.document import rounded
+
+Array = NDArray[np.float64]
+
+MOST_POINTS = 300
+"""Largest number of points of a line that are sent to a page; a screen cannot show more."""
+MOST_COLUMNS = 500
+"""Logged columns of one run that are kept."""
+
+# Our key of a column, and what others call it: TRL, verl, prime-rl and tinker-cookbook, the likeliest name first.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "step": ("global_step", "training/global_step", "_step"),
+    "flops": ("total_flos",),
+    "tokens": ("num_tokens", "progress/total_tokens", "num_input_tokens_seen"),
+    "reward/mean": (
+        "reward", "train/reward", "critic/rewards/mean", "critic/score/mean", "reward/all/mean", "reward/mean",
+        "env/all/reward/total", "rewards/mean",
+    ),
+    "reward/correct_frac": ("env/all/correct", "solve_all", "correct"),
+    "loss/entropy": (
+        "entropy", "train/entropy", "actor/entropy", "entropy/all/mean", "entropy/mean", "optim/entropy",
+        "actor/entropy_loss",
+    ),
+    "loss/kl": ("mismatch_kl/all/mean", "mismatch_kl/mean", "rollout_corr/kl", "optim/kl_sample_train_v1"),
+    "loss/clip_frac": ("clip_ratio/region_mean", "actor/pg_clipfrac", "clip_ratio", "is_masked/mean"),
+    "rollout/length_mean": (
+        "completions/mean_length", "train/completions/mean_length", "completion_length", "response_length/mean",
+        "seq_len/all/mean", "decode_len/all/mean", "env/all/ac_tokens_per_turn",
+    ),
+    "rollout/length_max": ("completions/max_length", "response_length/max", "seq_len/all/max", "decode_len/all/max"),
+    "rollout/truncated_frac": (
+        "completions/clipped_ratio", "response_length/clip_ratio", "is_truncated/all/mean", "is_truncated/mean",
+    ),
+    "rollout/lag_mean": ("off_policy_level/all/mean", "off_policy_level/mean", "fully_async/staleness/mean"),
+    "rollout/lag_max": ("off_policy_level/all/max", "off_policy_level/max", "async_level", "scheduler/async_level"),
+    "optim/grad_norm": ("grad_norm", "train/grad_norm", "actor/grad_norm", "optim/grad_norm"),
+    "time/step_s": ("timing_s/update_actor", "time/forward_backward", "time/train"),
+    "time/wait_s": ("timing_s/gen", "time/wait_for_batch", "time/generate_completions", "time/sampling"),
+    "time/push_s": ("timing_s/update_weights", "time/update_weights", "time/broadcast_weights"),
+    "time/whole_step_s": ("step_time", "timing_s/step", "time/step", "time/total"),
+    "time/evaluation_s": ("timing_s/testing",),
+    "time/checkpoint_s": ("timing_s/save_checkpoint",),
+}  # fmt: skip
+
+
+def number(value: object) -> float:
+    """Return a finite number unchanged, and NaN for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+class NumberColumns:
+    """The numbers of rows by column, NaN where a row has none; of very many columns the first are kept."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, array[float]] = {}
+        self.num_rows = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        for key, value in row.items():
+            if key not in self._columns and isinstance(value, int | float) and len(self._columns) < MOST_COLUMNS:
+                self._columns[key] = array("d", [math.nan]) * self.num_rows
+        for key, column in self._columns.items():
+            value = row.get(key)
+            column.append(value if type(value) is float and isfinite(value) else number(value))
+        self.num_rows += 1
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def arrays(self) -> dict[str, Array]:
+        return {key: np.array(column) for key, column in self._columns.items()}
+
+
+def number_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Array]:
+    columns = NumberColumns()
+    for row in rows:
+        columns.add(row)
+    return columns.arrays()
+
+
+def replaced(columns: Mapping[str, Array], kept: NDArray[np.intp]) -> dict[str, float]:
+    """Return the number of steps that a later attempt took again, and what they cost; empty if there are none."""
+    num_rows = len(columns.get("step", ()))
+    if len(kept) == num_rows:
+        return {}
+    lost = np.delete(np.arange(num_rows), kept)
+    spent = {key: np.diff(columns.get(key, np.zeros(num_rows)), prepend=0.0) for key in ("gpu_hours", "flops")}
+    return {"num_steps": len(lost), **{key: float(np.nansum(np.maximum(each, 0.0)[lost]))
+                                       for key, each in spent.items()}}  # fmt: skip
+
+
+def thinned(key: str, values: Array, num: int = MOST_POINTS, digits: int = 5) -> list[float | None]:
+    """Return the means of at most `num` blocks of neighbouring values, of a column `*_max` the largest."""
+    if not len(values):
+        return []
+    num = min(num, len(values))
+    begins = np.arange(num) * len(values) // num
+    if key.endswith("_max"):
+        return rounded(np.fmax.reduceat(values, begins), digits)
+    known = np.isfinite(values)
+    count = np.add.reduceat(known, begins, dtype=int)
+    total = np.add.reduceat(np.where(known, values, 0.0), begins)
+    return rounded(np.where(count > 0, total / np.maximum(count, 1), np.nan), digits)
+
+
+# Of another trainer's log ---------------------------------------------------------------------------------------------
+
+
+def renamed(columns: Sequence[str]) -> dict[str, str]:
+    """Return, for each of our keys, the column of another trainer's log that holds it."""
+    names: dict[str, str] = {}
+    for key, others in COLUMNS.items():
+        taken = names.values()
+        name = next((name for name in (key, *others) if name in columns and name not in taken), None)
+        if name is not None:
+            names[key] = name
+    return names
+
+
+def step_column(log: Log) -> str | None:
+    """Return the column of steps of a log; None if it has none."""
+    columns = list(log.frame.columns)
+    return renamed(columns).get("step", next(iter(with_role(columns, "step")), None))
+
+
+def log_columns(log: Log) -> dict[str, Array]:
+    """Return the columns of numbers of a log, with one entry per training step, in order of steps.
+
+    Columns that we log too get our names. In a log without a column of steps, rows are counted; rows whose step is
+    missing, or that have no number, are skipped.
+    """
+    frame = log.frame
+    names, step_name = renamed(list(frame.columns)), step_column(log)
+    names.pop("step", None)
+    taken = {*names.values(), step_name, *COLUMNS}
+    names |= {name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}
+    names.pop("attempt", None)
+    steps = (np.arange(1.0, len(frame) + 1) if step_name is None else frame.numbers(step_name)).tolist()
+    # A trainer may write several rows for one step, such as one of the losses and one of the times: the last counts.
+    by_step: dict[float, dict[str, float]] = {}
+    for key, name in names.items():
+        for step, value in zip(steps, frame.numbers(name).tolist(), strict=True):
+            if isfinite(step) and isfinite(value):
+                by_step.setdefault(step, {})[key] = value
+    return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
+
+
+# What a page draws ----------------------------------------------------------------------------------------------------
+
+PACE = "tokens per second"
+CHARTS = {
+    "reward/mean": "Training reward",
+    "reward/correct_frac": "Correct answers in training",
+    "rollout/length_mean": "Answer length, mean",
+    "rollout/length_max": "Answer length, largest",
+    "loss/clip_frac": "Clipped tokens",
+    "optim/grad_norm": "Gradient norm",
+    "rollout/truncated_frac": "Truncated answers",
+    "loss/entropy": "Entropy",
+    "loss/kl": "Mismatch (KL of generator and learner)",
+    "loss/corrected_frac": "Tokens that the correction masks or bounds",
+    "rollout/lag_mean": "Lag, mean",
+    "rollout/lag_max": "Lag, largest",
+    "rollout/tool_calls_mean": "Tool calls per conversation",
+    "outcome/stopped_frac": "Programs stopped by the sandbox",
+    "batch/no_verdict_frac": "Answers without a verdict",
+    "optim/skipped": "Steps without an update",
+    "curriculum/solved_frac": "Solved problems",
+    PACE: "Tokens per second",
+}
+"""Columns that are drawn unasked: what is learned, then what shows whether the run is healthy."""
+
+
+def with_pace(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Add the tokens per second of each step, where tokens and time are logged."""
+    tokens, seconds = columns.get("tokens"), columns.get("time/training_s")
+    if seconds is None and "time/whole_step_s" in columns:
+        seconds = np.nancumsum(columns["time/whole_step_s"])
+    if tokens is None or seconds is None or len(tokens) < 3:
+        return dict(columns)
+    spent, made = np.diff(seconds, prepend=np.nan), np.diff(tokens, prepend=np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {**columns, PACE: np.where((spent > 0) & (made >= 0), made / spent, np.nan)}

@@ -1,0 +1,108 @@
+"""How numbers and names are written: amounts of compute, rewards, intervals, durations, money, lists."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from scalerl.forecast.curves import Fit, Value
+
+Format = Callable[[float], str]
+
+
+def compute_text(compute: float) -> str:
+    """Format an amount of compute for a sentence or a table: 1,234 or 1.23e+18, whichever reads better."""
+    if not math.isfinite(compute):
+        return "unbounded"
+    if 0.01 <= abs(compute) < 1e7:
+        return f"{compute:,.0f}" if abs(compute) >= 100 else f"{compute:.3g}"
+    return f"{compute:.3g}"
+
+
+def short_compute_text(compute: float) -> str:
+    """Format an amount of compute where there is little room, as on an axis: 750, 2k, 1.5M, 3e18."""
+    if not compute or 1e-3 <= abs(compute) < 1e3:
+        return f"{compute:.4g}"
+    for size, unit in ((1e3, "k"), (1e6, "M")):
+        if size <= compute < 1000 * size:
+            return f"{compute / size:.4g}{unit}"
+    digits, exponent = f"{compute:.3e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def decimals(fit: Fit) -> int:
+    """Return how many decimals a reward needs: three for rewards in [0, 1], one for per cent."""
+    if fit.bounds is not None:
+        span = fit.bounds[1] - fit.bounds[0]
+    else:
+        span = float(np.ptp(fit.reward)) if fit.num_points else 0.0
+    return min(max(3 - round(math.log10(span)), 0), 9) if span > 0 else 3
+
+
+def fixed(num_decimals: int, sign: str = "") -> Format:
+    """Return a function that formats numbers with `decimals` decimals; `sign="+"` shows plus signs too."""
+    return lambda value: f"{value:{sign}z,.{num_decimals}f}"
+
+
+def worth_text(value: float) -> str:
+    """Format a difference that matters with two digits: 0.01, 0.025, 120."""
+    return f"{float(f'{value:.2g}'):,.12g}"
+
+
+def ratio_text(value: float) -> str:
+    """Format a ratio with three digits: 0.873, 1.10, 677."""
+    return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:.3g}"
+
+
+def number_text(value: float) -> str:
+    """Format a reward of any range with three decimals, or as many fewer as it has digits: 0.612, 64.2, 1234."""
+    if not 0 < abs(value) < 1e6:
+        return f"{value:.4g}" if value else "0.000"
+    return f"{value:.{min(max(3 - math.ceil(math.log10(abs(value))), 0), 3)}f}"
+
+
+two_decimals: Format = "{:.2f}".format
+share_text: Format = "{:.0%}".format
+
+
+def interval_text(value: Value | None, show: Format = number_text) -> str:
+    """Format a number with its interval, "0.61 [0.59, 0.63]"; "-" if there is none."""
+    if value is None or not math.isfinite(value.value):
+        return "-"
+    if math.isnan(value.low) or value.low == value.high:
+        return show(value.value)
+    if math.isfinite(value.high):
+        ends = f"{show(value.low)}, {show(value.high)}"
+    else:
+        ends = f"more than {show(value.low)}" if value.low > 0 else "not known"
+    return f"{show(value.value)} [{ends}]"
+
+
+def probability_text(probability: float) -> str:
+    """Format a probability; one near 0 or 1 is not written as 0% or 100%."""
+    if math.isnan(probability):
+        return "-"
+    return "over 99%" if probability > 0.99 else "under 1%" if probability < 0.01 else f"{probability:.0%}"
+
+
+def money_text(amount: float) -> str:
+    """Format an amount of money: $0.42, $22,500."""
+    return f"${amount:,.2f}" if abs(amount) < 10 else f"${amount:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: 12 s, 3 min 20 s, 5.2 h or 3.1 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+MOST_NAMES = 12
+
+
+def join_names(names: Sequence[str], word: str = "and") -> str:
+    """Return the names in a sentence: 'a', 'a and b', 'a, b and c'; of very many the first, and how many more."""
+    shown = [*names[:MOST_NAMES], f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES + 1 else [*names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"

@@ -1,0 +1,99 @@
+"""The forecast of a run while it trains: what `scalerl fit` says of its folder, or of the numbers of any other loop."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalerl.errors import InputError
+from scalerl.forecast.curves import fit, reward_at
+from scalerl.forecast.curves.decide import State, decide
+from scalerl.forecast.curves.fit import LEAST_POINTS
+from scalerl.forecast.logs import Selection, Series, series_from
+from scalerl.forecast.logs.formats import read_place
+from scalerl.forecast.logs.start import start_noise
+from scalerl.forecast.report.analyse import fitted_curves
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.results import CurveResult
+
+FIRST_FIT = LEAST_POINTS - 1
+"""Evaluations after the start from which a curve is fitted."""
+
+
+class LiveForecast:
+    """A forecast for any training loop: add each evaluation, and ask for the outlook.
+
+    >>> forecast = LiveForecast(end_compute=1000)         # compute in any unit: steps, GPU-hours, FLOPs
+    >>> for step, reward in ((0, 0.12), (50, 0.18), (100, 0.26), (150, 0.31), (200, 0.37), (250, 0.39)):
+    ...     forecast.add(step, reward)                    # compute 0 is the model before training
+    >>> outlook = forecast.outlook()                      # None before the sixth evaluation
+    >>> outlook.decision.state.value, outlook.at_end.compute
+    ('rising', 1000.0)
+    """
+
+    def __init__(
+        self,
+        end_compute: float | None = None,
+        *,
+        bounds: tuple[float, float] | None = (0.0, 1.0),
+        worth: float | None = None,
+        unit: str = "compute",
+        **options: Any,
+    ) -> None:
+        """`bounds=None` is for rewards without limits; `worth` is the least that matters; `options` go to `fit`.
+
+        `unit` is what compute is counted in: step, tokens, flops, hours, or any other word.
+        """
+        self.end_compute, self._unit = end_compute, unit
+        self._bounds, self._worth, self._options = bounds, worth, options
+        self._evaluations: list[tuple[float, float, int | None]] = []
+
+    def add(self, compute: float, reward: float, num_samples: int | None = None) -> None:
+        """Add one evaluation: the mean reward of `num_samples` completions after this much compute."""
+        if not compute >= 0 or not np.isfinite(compute) or not np.isfinite(reward):
+            raise ValueError(f"compute must be finite and at least 0 and reward finite, not {compute:g} and {reward:g}")
+        self._evaluations.append((compute, reward, num_samples))
+
+    def outlook(self) -> CurveResult | None:
+        """Fit the evaluations so far; None while there are too few."""
+        start, num_at_start = next(((reward, num) for at, reward, num in self._evaluations if at == 0), (None, None))
+        samples_at_start = np.array([np.nan if num_at_start is None else num_at_start])
+        later = [row for row in self._evaluations if row[0] > 0]
+        if len(later) < FIRST_FIT:
+            return None
+        compute, reward, num_samples = (np.array(values) for values in zip(*later, strict=True))
+        given: dict[str, Any] = {
+            "compute": compute,
+            "reward": reward,
+            "num_samples": None if None in num_samples else num_samples,
+            "start": start,
+            "start_sd": 0.0 if start is None else start_noise(np.array([start]), samples_at_start, self._bounds),
+        }
+        series = Series(name="", x_label=self._unit, y_label="reward", **given)
+        done = fit(**given, bounds=self._bounds, **self._options)
+        return with_end(CurveResult(series=series, fit=done, decision=decide(done, self._worth)), self.end_compute)
+
+
+def outlooks_of(folder: Path, selection: Selection | None = None) -> dict[str, CurveResult]:
+    """Read a run folder as `scalerl fit` does and fit its evaluation sets; by set.
+
+    A set without a curve yet is left out.
+    """
+    try:
+        log = read_place(folder)
+        series = series_from([log], selection or Selection())
+    except InputError:
+        return {}
+    ready = [data for data in series if not data.problem and len(data.compute) >= FIRST_FIT]
+    # The curves of one run are different sets, which do not inform each other.
+    done = fitted_curves(ready, FitOptions(alone=True))
+    return {curve.series.evaluation_set or str(log.frame.words("set")[0]): curve for curve in done}
+
+
+def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:
+    """Return a curve with its forecast for the end of a budget, if it can be judged and the end is ahead."""
+    is_early = curve.state == State.TOO_EARLY
+    if not curve.usable or is_early or end_compute is None or end_compute <= curve.fit.scale:
+        return curve
+    return replace(curve, at=tuple(reward_at(curve.fit, [end_compute])))

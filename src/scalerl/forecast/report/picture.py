@@ -1,0 +1,288 @@
+"""Draw results with matplotlib, as .png or .svg. Nothing is fitted or decided here.
+
+    draw_chart       points and lines of a chart       draw_ladder      each recipe at the budget
+
+A comparison is drawn as in arXiv 2510.13786, Figures 1 to 5: curves, the ladder of recipes, and their efficiency. Any
+other result is a chart of its curves.
+"""
+
+import math
+import textwrap
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalerl.errors import InputError, StoreError, option
+from scalerl.forecast.curves import Comparison
+from scalerl.forecast.report.document import Curves, Drawn, say
+from scalerl.forecast.report.figures import (
+    BY_FOLDER,
+    BY_WORD,
+    MOST_BANDS,
+    ODDS,
+    chart,
+    compute_ticks,
+    limits_of,
+    short_names,
+    straight_chart,
+)
+from scalerl.forecast.report.numbers import short_compute_text
+from scalerl.forecast.report.results import CurveResult, Result
+from scalerl.runfolder.atomic_files import new_file
+
+SUFFIXES = (".png", ".svg")
+DPI = 160
+TICK_INCHES = 0.5  # width of a tick's text, such as 1.5e14
+MOST_NAMED = 60  # curves in the legend
+LEGEND = {"loc": "outside lower left", "frameon": False, "alignment": "left", "fontsize": 7.5, "title_fontsize": 7.5}
+# Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+    "#332288", "#882255", "#999933", "#44AA99", "#661100", "#555555",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+GREY = "#666666"
+DASHED = (0, (4, 2.2))
+MANY_POINTS = 100  # more points of one run lie behind the curve, without rims that would hide it
+STYLE: dict[Any, Any] = {
+    "text.parse_math": False,  # a name may hold dollars
+    "svg.hashsalt": "scalerl",  # the same figure is the same file
+    "font.size": 9,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.025,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.6,
+}
+
+
+def colour(curve: int) -> str:
+    return COLOURS[curve % len(COLOURS)]
+
+
+def marker(curve: int, run: int = 0) -> str:
+    """Return a marker that differs between runs, and between curves of the same colour."""
+    return MARKERS[(curve // len(COLOURS) + run) % len(MARKERS)]
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def check_plot_path(path: Path) -> None:
+    """Refuse, before any fit, a figure that could not be drawn."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{option:plot {path}} ends in {path.suffix or 'nothing'!r}: choose one of {', '.join(SUFFIXES)}."
+        )
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}.")
+    _check_installed()
+
+
+def _check_installed() -> None:
+    try:
+        import_module("matplotlib")
+    except ModuleNotFoundError:
+        raise InputError(f'{option:plot} needs the report extra: pip install "scalerl[report]".') from None
+
+
+def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:
+    """Write the picture of a result; the suffix of `path` chooses the kind. It appears completely or not at all."""
+    path = Path(path)
+    check_plot_path(path)
+    figure = picture(result, evaluation_set, title)
+    import matplotlib
+
+    kind = path.suffix.lower().removeprefix(".")
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # Names may be in any script; what the font lacks shows as boxes and is not worth a warning.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        try:
+            with new_file(path) as unfinished:
+                figure.savefig(unfinished, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else {})
+        except StoreError as error:
+            raise InputError(f"{error}.") from None
+
+
+def picture(result: Result, evaluation_set: str | None = None, title: str = "") -> Any:
+    """Return the picture of a result, or of one of its evaluation sets, as a figure to show in a notebook."""
+    _check_installed()
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        return _figure(picture_of(result, evaluation_set, title))
+
+
+# What is drawn --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is drawn: a chart with its title and legend, and what stands beside it."""
+
+    title: str
+    chart: Curves
+    labels: dict[str, str]
+    """Short names of the curves."""
+    legend: tuple[str, ...]
+    note: str
+    """What the legend says of all curves."""
+    ladder: Comparison | None = None
+    """A comparison that has an order."""
+    straight: Curves | None = None
+    """The curves at one ceiling; without a shared one there are no efficiencies to compare."""
+
+
+def picture_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Picture:
+    """Return what the picture of a result shows, or of one of its evaluation sets."""
+    curves = result.curves if evaluation_set is None else tuple(result.members(evaluation_set))
+    compared = {name: each for name, each in result.comparisons.items() if isinstance(each, Comparison)}
+    own = compared.get(curves[0].evaluation_set)
+    ladder = own if own and own.standings and result.command == "compare" else None
+    drawn = chart(curves, "picture", at=own and own.at, num=120)
+    shared, short = short_names([curve.name for curve in curves], BY_FOLDER if ladder is None else BY_WORD)
+    labels = {curve.name: label for curve, label in zip(curves, short, strict=True)}
+    p_best = {each.name: each.p_best for comparison in compared.values() for each in comparison.standings}
+    usual = shared or (short[0] if len(short) == 1 else f"{drawn.y_label} of {len(short)} curves")
+    return Picture(
+        title=title or usual,
+        chart=drawn,
+        labels=labels,
+        legend=tuple(legend_text(curve, labels[curve.name], p_best.get(curve.name)) for curve in curves[:MOST_NAMED]),
+        note=say("picture_note", level=curves[0].fit.level, more=max(len(curves) - MOST_NAMED, 0)).text,
+        ladder=ladder,
+        straight=straight_chart(curves, ladder) if ladder and ladder.shared_fits else None,
+    )
+
+
+def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> str:
+    """Return the name, P(best), the parameters with the ceiling's interval or the peak, and the state."""
+    parts = [cut(label, 60)]
+    parts += [] if p_best is None else [say("legend_p_best", p_best=p_best).text]
+    if curve.fall is not None:
+        parts.append(say("legend_peak", curve.fall, curve).text)
+    elif curve.ceiling is not None:
+        parts.append(say("legend_curve", {"ceiling": curve.ceiling}, curve.fit.params, curve).text)
+    return "  ".join([*parts, "" if curve.state is None else str(curve.state)]).rstrip()
+
+
+def cut(text: str, most: int) -> str:
+    """Return a long name without its middle: names mostly differ at the ends."""
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
+
+def _figure(data: Picture) -> Any:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    ladder, names = data.ladder, data.legend
+    width, height = (7.8, 5.6) if ladder is None else (11.5, max(4.6, 2.2 + 0.24 * len(ladder.standings)))
+    columns = 1 if len(names) < 4 or max(map(len, names)) > 8 * width else 2
+    height += 0.16 * (2 + math.ceil(len(names) / columns))
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    main = figure.subplots() if ladder is None else _draw_compared(figure, data, ladder)
+    draw_chart(main, data.chart)
+    main.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
+    handles = [Line2D([], [], color=colour(each.colour), marker=marker(each.colour) if len(each.dots.reward) else "",
+                      markersize=4.6, linewidth=1.6) for each in data.chart.drawn[: len(names)]]  # fmt: skip
+    figure.legend(handles, names, ncols=columns, title=data.note, **LEGEND)
+    return figure
+
+
+def _draw_compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
+    """Draw the panels of the paper beside that of the curves, which is returned."""
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1.0))
+    main = figure.add_subplot(grid[:, 0])
+    # Without efficiencies the ladder has the whole side.
+    draw_ladder(figure, grid[:, 1] if data.straight is None else grid[0, 1], data, comparison)
+    if data.straight is not None:
+        below = figure.add_subplot(grid[1, 1])
+        draw_chart(below, data.straight)
+        below.set(ylim=np.log10(ODDS), ylabel="")
+        below.set_yticks([-1.0, 0.0, 1.0], ["1 : 10", "1 : 1", "10 : 1"])
+        ceiling = f"Gain won to gain left, at a ceiling of {comparison.shared_ceiling:.3g}"
+        below.set_title(f"{ceiling}\n(slope B; half is won at 1 : 1)")
+    return main
+
+
+def draw_chart(axes: Any, chart: Curves) -> None:
+    """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
+    few, (x_limits, y_limits) = len(chart.drawn) <= MOST_BANDS, limits_of(chart)
+    for each in chart.drawn:
+        line, shade = each.line, colour(each.colour)
+        _draw_points(axes, each, few)
+        if line is not None:
+            for band, alpha in ((line.new_band, 0.07), (line.band, 0.17)):
+                if band is not None:
+                    axes.fill_between(line.compute, *band, color=shade, alpha=alpha, linewidth=0)
+            for compute, reward, is_solid in line.parts():
+                axes.plot(compute, reward, color=shade, linestyle="-" if is_solid else DASHED,
+                          linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
+        for place in each.marks:
+            axes.plot(*place, marker="*", color=shade, markersize=9, markeredgecolor="white", zorder=6)
+    inches = axes.get_position().width * axes.figure.get_figwidth()
+    ticks = compute_ticks(*x_limits, most=max(2, int(inches / TICK_INCHES)))
+    axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=x_limits, ylim=y_limits)
+    axes.set_xticks(ticks, map(short_compute_text, ticks))
+    axes.set_xticks([], minor=True)
+    if len(chart.drawn) == 1 and chart.drawn[0].line is not None:
+        axes.axvspan(chart.drawn[0].line.last, x_limits[1], color="black", alpha=0.035, linewidth=0)
+    if chart.at is not None:
+        axes.axvline(chart.at, color=GREY, linewidth=0.8, linestyle=":")
+        axes.text(chart.at, 0.01, "budget ", transform=axes.get_xaxis_transform(), ha="right", fontsize=7, color=GREY)
+
+
+def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
+    """Draw the points of a curve: filled where they were fitted; runs differ by their markers."""
+    dots, many = each.dots, len(each.dots.reward) > MANY_POINTS
+    size = (4.6 if few else 3.0) * (0.7 if many else 1.0)
+    styles = {
+        "left out": {"markerfacecolor": "none", "alpha": 0.6, "zorder": 3},
+        "fitted": {"markeredgecolor": "white", "markeredgewidth": 0.0 if many else 0.4, "zorder": 3.5 if many else 5,
+                   "alpha": 0.5 if many else 0.9 if few else 0.55},
+        "held out": {"markerfacecolor": "white", "zorder": 5},
+    }  # fmt: skip
+    for run, (role, style) in product(range(len(dots.runs)), styles.items()):
+        part = dots.take((dots.run == run) & (dots.role == role))
+        axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, linestyle="", markersize=size,
+                      marker=marker(each.colour, run), color=colour(each.colour), **style)  # fmt: skip
+
+
+def draw_ladder(figure: Any, place: Any, data: Picture, comparison: Comparison) -> None:
+    """Draw the recipes by expected loss, the best on top: the reward at the budget, and B at the shared ceiling."""
+    from matplotlib.ticker import MaxNLocator
+
+    rewards = {each.name: each.reward for each in comparison.standings}
+    rungs = {f"Reward at {short_compute_text(comparison.at)} {data.chart.x_label}\n(grey: not worth a choice)": rewards}
+    if data.straight is not None:
+        rungs[f"B at one ceiling\nof {comparison.shared_ceiling:.3g}"] = comparison.shared_exponents
+    colours = {each.name: colour(each.colour) for each in data.chart.drawn}
+    inner = place.subgridspec(1, len(rungs), width_ratios=(1.6, 1.0)[: len(rungs)], wspace=0.05)
+    for column, (title, values) in enumerate(rungs.items()):
+        axes = figure.add_subplot(inner[column], title=title)
+        for row, name in enumerate(rewards):
+            if (value := values.get(name)) is not None:
+                axes.plot([value.low, value.high], [row, row], color=colours[name], linewidth=2.4, alpha=0.5)
+                axes.plot([value.value], [row], marker="o", color=colours[name], markersize=4.5)
+        axes.set_yticks(
+            range(len(rewards)), [data.labels[name] for name in rewards] if not column else [], fontsize=7.5
+        )
+        axes.set_ylim(len(rewards) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator((4, 2)[column]))
+        axes.grid(visible=False, axis="y")
+        if not column:
+            best = comparison.standings[0].reward.value
+            axes.axvspan(best - comparison.worth, best + comparison.worth, color="black", alpha=0.07, linewidth=0)

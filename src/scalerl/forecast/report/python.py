@@ -1,0 +1,171 @@
+"""Logs from Python: `scalerl.read(...)` returns `Runs`, whose methods answer as the commands do."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalerl.errors import InputError, options_as_arguments
+from scalerl.forecast.curves import Value
+from scalerl.forecast.logs import Selection, Series, read
+from scalerl.forecast.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.result_json import result_json
+from scalerl.forecast.report.results import CurveResult, Result, fits_of
+from scalerl.forecast.report.sections import answer_text
+
+WIDTH = 140
+
+
+class Values(dict[str, Any]):
+    """Values of `--json`, as keys and as attributes: `curve.ceiling.low` is `curve["ceiling"]["low"]`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted(self)
+
+    def __str__(self) -> str:
+        is_value = self.keys() == {"value", "low", "high"} and None not in self.values()
+        return str(Value(value=self["value"], low=self["low"], high=self["high"])) if is_value else repr(self)
+
+    def __repr__(self) -> str:
+        shown = [f"{key}={value!r}" if isinstance(value, int | float | str) else key for key, value in self.items()]
+        return f"Values({', '.join(shown)})"
+
+
+class Answer(Values):
+    """What a method of `Runs` found: the values of `--json`; it prints, and shows in a notebook, as the command does.
+
+    `answer.curves[0].ceiling.value`, `answer.curves[0].state`, `answer.pairs[0].winner`. `answer.fits` has the fitted
+    curves by name, for `scalerl.forecast.curves`.
+    """
+
+    @options_as_arguments()
+    def __init__(self, result: Result) -> None:
+        super().__init__(json.loads(json.dumps(result_json(result)), object_hook=Values))
+        self._result = result
+
+    @property
+    def fits(self) -> dict[str, Any]:
+        return fits_of(self._result.curves)
+
+    def explain(self) -> str:
+        """Return the parameters, the noise, the reasons, and what was decided about the log."""
+        return self._text(explain=True)
+
+    def to_frame(self, rows: str = "curves") -> Any:
+        """Return a pandas DataFrame with one row for each of the `curves`, or of the `pairs`."""
+        return _pandas().json_normalize(self[rows])
+
+    @options_as_arguments()
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return the picture as a matplotlib figure; with a path, write it as .png or .svg."""
+        from scalerl.forecast.report.picture import draw, picture
+
+        if path is not None:
+            draw(self._result, Path(path))
+        return picture(self._result)
+
+    def __str__(self) -> str:
+        return self._text().rstrip("\n")
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        code = "<pre style='line-height:1.4'>{code}</pre>"
+        return self._printed().export_html(inline_styles=True, code_format=code)
+
+    def _text(self, *, explain: bool = False) -> str:
+        return "\n".join(line.rstrip() for line in self._printed(explain).export_text().splitlines())
+
+    @options_as_arguments()
+    def _printed(self, explain: bool = False) -> Any:
+        from rich.console import Console
+
+        console = Console(record=True, width=WIDTH, file=io.StringIO())
+        console.print(answer_text(self._result, explain), highlight=False)
+        return console
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Runs:
+    """The curves of logs. Iterate over them, or ask: fit, forecast, compare, backtest, plot, to_frame."""
+
+    series: tuple[Series, ...]
+    options: FitOptions
+
+    def fit(self, *, at: Sequence[float] = (), **options: Any) -> Answer:
+        """Fit every curve: where it stands, its ceiling, what doubling the compute brings, and what to do.
+
+        `options` are those of `FitOptions`, such as level=0.8, worth=0.02 or alone=True; here and below.
+        """
+        return self._answer(lambda given: analyse_fit(self.series, given, at), options)
+
+    def forecast(self, at: float | Sequence[float] = (), *, reach: Sequence[float] = (), **options: Any) -> Answer:
+        """Forecast the reward at computes, and the compute that reaches rewards; unasked at 2 and 4 times the data."""
+        computes = [float(at)] if isinstance(at, int | float) else list(at)
+        return self._answer(lambda given: analyse_forecast(self.series, given, computes, reach), options)
+
+    def compare(self, at: float | None = None, **options: Any) -> Answer:
+        """Say which curve to take at a compute: 4 times the largest one measured, unless `at` names another."""
+        return self._answer(lambda given: analyse_compare(self.series, given, at), options)
+
+    def backtest(self, fractions: Sequence[float] = (0.25, 0.5, 0.75), **options: Any) -> Answer:
+        """Fit the part before each share of the compute and score the forecast of the rest."""
+        return self._answer(lambda given: analyse_backtest(self.series, given, fractions), options)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return a matplotlib figure of the fitted curves; with a path, write it."""
+        return self.fit().plot(path)
+
+    def to_frame(self) -> Any:
+        """Return the points as a pandas DataFrame: curve, run, compute, reward."""
+        pandas, parts = _pandas(), []
+        for data in self.series:
+            named = {"curve": data.name, "run": "" if data.run is None else data.run}
+            parts.append(pandas.DataFrame({**named, data.x_label: data.compute, data.y_label: data.reward}))
+        return pandas.concat(parts, ignore_index=True)
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __iter__(self) -> Iterator[Series]:
+        return iter(self.series)
+
+    def __repr__(self) -> str:
+        curves = [f"{data.name}: {data.problem or f'{len(data.compute)} points'}" for data in self.series]
+        axes = sorted({f"{data.y_label} over {data.x_label}" for data in self.series})
+        return f"Runs({', '.join(axes)}; {'; '.join(curves)})"
+
+    @options_as_arguments()
+    def _answer(self, analyse: Callable[[FitOptions], Result], options: Mapping[str, Any]) -> Answer:
+        return Answer(analyse(replace(self.options, **options)))
+
+
+def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
+    """Read logs into curves; InputError if nothing can be used."""
+    return Runs(tuple(read(paths, selection)), FitOptions())
+
+
+@options_as_arguments()
+def fit_one(path: str, evaluation_set: str) -> CurveResult:
+    """Fit the curve of one run or log."""
+    by_set = {data.evaluation_set or evaluation_set: data for data in reversed(read([path], Selection()))}
+    if evaluation_set and evaluation_set not in by_set:
+        raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(reversed(by_set))}.')
+    chosen = by_set.get(evaluation_set, [*by_set.values()][-1])
+    return analyse_fit([chosen], FitOptions()).curves[0]
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise InputError("to_frame() needs pandas: pip install pandas") from None
+    return pandas

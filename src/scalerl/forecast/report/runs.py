@@ -1,0 +1,288 @@
+"""`Run`: one of our run folders, or another trainer's log, read into one value.
+
+read_folder    reads a run folder; of one that grows, only what was added
+read_source    reads a run folder or a log
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from scalerl.errors import InputError, RunFolderError, UserError
+from scalerl.forecast.logs.facts import Fact
+from scalerl.forecast.logs.formats import Log, log_of_rows, read_log
+from scalerl.forecast.logs.objects import flatten
+from scalerl.forecast.report.alarms import Alarm, alarms, with_remedies
+from scalerl.forecast.report.document import Say, say
+from scalerl.forecast.report.evaluations import pass_curves
+from scalerl.forecast.report.inside import Lines, read_object
+from scalerl.forecast.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
+from scalerl.forecast.report.places import Source
+from scalerl.runfolder import store
+
+ARM = "arm"
+WAITING = "waiting"
+"""Status of a run that has not started."""
+PER_RUN = ("description", "seed")  # settings in which runs of one arm may differ
+COST = ("gpu_hours", "flops", "tokens")  # columns that say what a run has spent
+PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
+"""What the wall time of a run is spent on."""
+_MAX_PROBLEMS = 5000  # an evaluation on more problems is read without its right answers per problem
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Everything that the files of a run say."""
+
+    source: Source
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """The numbers over the steps, without rows that a later attempt replaced."""
+    evals: Sequence[tuple[int, store.Row]] = ()
+    """The evaluations with their line numbers, without those that a later attempt replaced."""
+    log: Log | None = None
+    facts: Sequence[Fact] = ()
+    """What was decided about the files around a run folder."""
+    problem: str = ""
+    """Why it has no curve; empty if it has one."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    written_status: Mapping[str, Any] = field(default_factory=dict)
+    damage: Mapping[str, Say] = field(default_factory=dict)
+    """What is wrong with its files, by their names."""
+    repeated: Mapping[str, float] = field(default_factory=dict)
+    """Number of steps that a later attempt took again, and what they cost; empty if there are none."""
+
+    @property
+    def is_folder(self) -> bool:
+        return self.source.kind == "run"
+
+    @property
+    def format(self) -> str:
+        """`run` for a run folder, else the format of the log."""
+        return self.source.kind if self.log is None else self.log.kind
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def arm(self) -> str:
+        return self.source.arm
+
+    @property
+    def seed(self) -> int | None:
+        return self.source.seed if self.source.seed is not None else self.recipe.get("seed")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The recipe by dotted keys."""
+        return {key.replace("/", "."): value for key, value in flatten(self.recipe).items()}
+
+    @property
+    def hours_name(self) -> str:
+        """The name of its device hours: CPU-hours or GPU-hours."""
+        return store.hours_name(self.environment.get("device"))
+
+    @property
+    def status(self) -> str:
+        """The status in its folder; without one `log`, `unknown` or `waiting`."""
+        default = "log" if not self.is_folder else "unknown" if self.recipe or self.evals else WAITING
+        return str(self.written_status.get("status", default))
+
+    @property
+    def reason(self) -> str:
+        return str(self.written_status.get("reason", ""))
+
+    @property
+    def step_word(self) -> str:
+        """What `step` counts, in words: `step`, or `row` for a log without a column of steps."""
+        return "row" if self.log is not None and step_column(self.log) is None else "step"
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended before it was done. Without a status, nobody knows."""
+        return self.status in ("stopped", "failed")
+
+    @property
+    def num_steps(self) -> int:
+        steps = [row["step"] for _, row in self.evals] + self.columns.get("step", np.empty(0)).tolist()[-1:]
+        return int(max(steps, default=0))
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Compute spent by the last row of metrics or evaluations, whichever is later."""
+        rows = [self._last_row, *(row for _, row in self.evals[-1:])]
+        spent = max(rows, key=lambda row: number(row.get("gpu_hours", 0.0)))
+        return {key: float(spent[key]) for key in COST if np.isfinite(number(spent.get(key)))}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall time by what it was spent on."""
+        values = {part: self._last_row.get(f"time/{part}_s", np.nan) for part in PARTS}
+        return {part: value for part, value in values.items() if np.isfinite(value)}
+
+    @property
+    def _last_row(self) -> dict[str, float]:
+        """The last value of each column."""
+        return {key: float(values[-1]) for key, values in self.columns.items() if len(values)}
+
+    def faults(self) -> Iterator[Say]:
+        """Yield what is wrong: damaged and missing files, and the problem if there is no curve."""
+        if self.status == WAITING:
+            return
+        yield from self.damage.values()
+        if self.is_folder:
+            folder = self.source.path
+            if not self.recipe and store.RECIPE not in self.damage:
+                yield say("no_recipe", folder=folder)
+            evaluated = self.evals[-1][1]["step"] if self.evals else 0
+            trained = self._last_row.get("step", 0)
+            if evaluated and not trained:
+                yield say("no_metrics", folder=folder)
+            elif self.status == "done" and 0 < evaluated < trained:
+                yield say("evaluations_lost", folder=folder, evaluated=evaluated, trained=trained)
+        if self.problem:
+            yield say("fault", problem=self.problem)
+
+    def checkpoints(self) -> list[int]:
+        """Return the steps of the checkpoints that are on disk."""
+        folder = self.source.path / store.CHECKPOINTS
+        if not self.is_folder or not folder.is_dir() or not self.source.root.holds(folder):
+            return []
+        names = [path.name.removeprefix("step-") for path in folder.iterdir()]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    # Its evaluations
+
+    def table(self, *, with_arm: bool = False) -> Log:
+        """Return the log, or the evaluations of a run folder; with several arms, its rows name theirs (`with_arm`)."""
+        if self.log is not None:
+            return self.log
+        labels = {ARM: self.arm if with_arm else None, "device": self.environment.get("device"), "seed": self.seed}
+        labels = {name: value for name, value in labels.items() if value is not None}
+        rows = [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
+        return dataclasses.replace(log_of_rows(self.source.path, rows), facts=tuple(self.facts))
+
+    def _evals_by_set(self) -> dict[str, list[store.Row]]:
+        by_set: dict[str, list[store.Row]] = {}
+        for _, row in self.evals:
+            by_set.setdefault(str(row.get("set", "")), []).append(row)
+        return by_set
+
+    def passes(self) -> dict[str, tuple[list[float], dict[int, list[float]]]]:
+        """Return steps and pass@k by k, of each set that was sampled more than once."""
+        found = {name: pass_curves(rows) for name, rows in self._evals_by_set().items()}
+        return {name: (steps, curves) for name, (steps, curves) in found.items() if curves}
+
+    def end_compute(self, axis: str) -> float | None:
+        """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
+        settings, last = self.settings, self._last_row
+        budget = {name: number(settings.get(f"budget.{name}")) for name in store.BUDGET_COLUMNS}
+        share = store.share_spent(budget, last)
+        return last[axis] / share if share > 0 and last.get(axis, 0.0) > 0 else None
+
+    # Its health
+
+    @property
+    def max_lag(self) -> float | None:
+        """The largest lag that the recipe allows for a group; infinite if it limits the mean, None if unknown."""
+        allowed = number(self.settings.get("pipeline.max_lag"))
+        if math.isnan(allowed) or allowed < 0:
+            return None
+        return allowed if self.settings.get("pipeline.waits_for", "groups") == "groups" else math.inf
+
+    @cached_property
+    def alarms(self) -> list[Alarm]:
+        """Alarms from its metrics and evaluations, including those that are over, but not those of curves."""
+        raised = alarms(self.columns, max_lag=self.max_lag, evals=self._evals_by_set())
+        # What can help is looked up only where there is something to help against: it loads all settings.
+        return with_remedies(raised, self._remedies()) if raised else []
+
+    def _remedies(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the settings of its recipe that can help against alarms."""
+        from scalerl.recipe.recipe import Recipe, remedies
+
+        try:
+            return remedies(Recipe.model_validate_json(json.dumps(self.recipe))) if self.recipe else {}
+        except (UserError, ValueError):
+            return {}
+
+
+# Reading
+
+
+Reader = store.RunReader[NumberColumns]
+
+
+def new_reader(source: Source) -> Reader:
+    """Return a reader of a run folder, which has not read anything yet."""
+    files = {name: Lines(source.path / name, source.root) for name in (store.METRICS, store.EVALS)}
+    return store.RunReader(files, NumberColumns)
+
+
+def num_values(reader: Reader) -> int:
+    """Return how many numbers a reader keeps."""
+    counts = [row.get("num_correct") for _, row in reader.evals]
+    num_counts = sum(len(each) for each in counts if isinstance(each, list))
+    return reader.metrics.num_rows * len(reader.metrics) + num_counts
+
+
+def _without_bad_counts(row: store.Row) -> store.Row:
+    """Return an evaluation, without `num_correct` if that is not a list of at most _MAX_PROBLEMS counts."""
+    counts = row.get("num_correct")
+    is_valid = isinstance(counts, list) and len(counts) <= _MAX_PROBLEMS and all(number(each) >= 0 for each in counts)
+    return row if is_valid else {key: value for key, value in row.items() if key != "num_correct"}
+
+
+def read_folder(source: Source, reader: Reader | None = None) -> Run:
+    """Read a run folder; given the reader of an earlier call, read only what was added since."""
+    reader = reader or new_reader(source)
+    folder = source.path
+    objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
+    (recipe, _), (status, _), (environment, _) = objects.values()
+    reader.read()
+    damage = {name: say("fault", problem=fault) for name, (_, fault) in objects.items() if fault}
+    for name, lines in reader.skipped.items():
+        if lines:
+            kind = "line_left_out" if len(lines) == 1 else "lines_left_out"
+            damage[name] = say(kind, file=folder / name, first=lines[0], num=len(lines) - 1)
+    logged = reader.metrics.arrays()
+    kept = np.array(reader.counting_metrics(), dtype=np.intp)
+    evals = [(line, _without_bad_counts(row)) for line, row in reader.counting_evals()]
+    problem = f"the run folder {folder} has no rows in {store.EVALS} yet: wait for its first evaluation."
+    try:
+        store.check_format(folder)
+    except RunFolderError as fault:
+        problem, evals = str(fault), []
+    return Run(
+        source=source,
+        columns={key: values[kept] for key, values in logged.items()},
+        evals=evals,
+        problem="" if evals else problem,
+        recipe=recipe,
+        environment=environment,
+        written_status=store.current_status(status),
+        damage=damage,
+        repeated=replaced(logged, kept),
+    )
+
+
+def read_source(source: Source, reader: Reader | None = None) -> Run:
+    """Read a run folder, or another trainer's log; a log that cannot be read becomes a run with a `problem`."""
+    if source.kind == "run":
+        return read_folder(source, reader)
+    try:
+        log = read_log(source.path)
+    except InputError as fault:
+        return Run(source=source, problem=str(fault))
+    return run_of_log(source, log)
+
+
+def run_of_log(source: Source, log: Log) -> Run:
+    return Run(source=source, log=log, columns=log_columns(log))

@@ -1,0 +1,455 @@
+"""`document(result)`: everything there is to say about a result, as the sections of one table.
+
+A section is a function that yields its blocks. It takes the values that `decide.py` and `compare.py` have made; it
+decides nothing and words nothing. `run_sections.py` has those on runs.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scalerl.forecast.curves import FORMS, Action, Answer, Comparison, PaperComparison, State
+from scalerl.forecast.logs.frame import grouped, listed
+from scalerl.forecast.logs.plan import Choice
+from scalerl.forecast.logs.series import uneven_steps
+from scalerl.forecast.report import words
+from scalerl.forecast.report.analyse import HALF, missing_say
+from scalerl.forecast.report.document import (
+    TERMINAL,
+    Blocks,
+    Document,
+    Grid,
+    Json,
+    Level,
+    Say,
+    render,
+    say,
+    sections,
+    table,
+)
+from scalerl.forecast.report.figures import chart, straight_chart
+from scalerl.forecast.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
+from scalerl.forecast.report.options import AXIS_LABELS, axis_label, unit_of
+from scalerl.forecast.report.results import CurveResult, Result, param_value
+from scalerl.forecast.report.words import level_of
+from scalerl.forecast.several.bank import place
+
+WHY, DETAIL = Level.WHY, Level.DETAIL
+MOST_PAIRS = 15
+"""Of more pairs only those with the leader are listed."""
+FAR = 30.0
+"""Times the data from which a forecast is called far."""
+
+
+def document(result: Result) -> Document:
+    """Return everything there is to say."""
+    by_set = [
+        (f"{key}/{name}", f"{title}: {name}" if name else title, make(result, name))
+        for name in result.sets
+        for key, (title, make) in OF_A_SET.items()
+    ]
+    return sections(*by_set, *of_runs(result), ("log", "What was read", log_says(result)))
+
+
+def answer_text(result: Result, explain: bool) -> Any:
+    """Return what a command prints; without `explain` only what its answer needs."""
+    hint = sections(("hint", "", () if explain else [say("explain")]))
+    return render((*document(result), *hint), TERMINAL, explain=explain)
+
+
+def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
+    """Return the sections on runs; what they need is loaded only for a report."""
+    if not result.runs:
+        return ()
+    from scalerl.forecast.report import run_sections as runs
+
+    return (
+        ("health", "Health", runs.health(result)),
+        ("cost", "Runs and cost", runs.cost(result)),
+        ("settings", "Settings", runs.settings(result)),
+        ("samples", "Samples", runs.samples(result)),
+    )
+
+
+# The answer -----------------------------------------------------------------------------------------------------------
+
+
+def answer(result: Result, name: str) -> Blocks:
+    """Say which recipe to take; of a single curve, where it stands and whether to go on."""
+    comparison, members = result.comparisons.get(name), result.members(name)
+    if name and len(result.sets) > 1:
+        yield say("in_set", set=name)
+    if isinstance(comparison, PaperComparison):
+        yield from paper_says(comparison, members)
+    elif comparison is not None:
+        yield from comparison_says(comparison, members)
+    elif result.command == "compare":
+        yield say("nothing_to_compare")
+        if unusable := tuple(curve.name for curve in members if not curve.usable):
+            yield say("without_curve", names=unusable)
+    for curve in members:
+        for each in curve_says(curve, result):
+            if len(members) == 1 or (each.kind in ALWAYS and result.command != "backtest"):
+                yield each
+
+
+ALWAYS = ("weak_backtest_half", "weak_backtest_held_out", "checkpoint_step", "checkpoint_compute", "checkpoint_saved")
+"""What is said about each of several curves too; the rest is in their table."""
+
+
+def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
+    """Yield what there is to say about one curve, the most important first."""
+    decision = curve.decision
+    if (missing := missing_say(curve)) is not None:
+        yield missing
+        return
+    if decision is None:
+        yield from paper_curve_says(curve)
+        return
+    yield say(decision.state.name.lower(), curve, decision, decision.fall)
+    if curve.ceiling is not None:
+        yield say("ceiling", curve)
+    if decision.fall is not None:
+        yield from checkpoint_says(curve, result)
+    elif decision.state == State.FLAT:
+        yield say("flat_doubling")
+    else:
+        yield say("doubling", decision, curve, price=curve.doubling_price)
+        if decision.action == Action.OPEN:
+            yield say("open_unsettled" if decision.settled_at is None else "open_settled", decision)
+    for each in curve.at:
+        yield say("forecast_at", each, curve)
+    if decision.dip is not None:
+        yield say("dip", decision.dip, curve)
+    if curve.is_weak:
+        kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
+        yield say(kind, curve, curve.backtest)
+    if curve.series.start is not None and not curve.fit.own_form.has_start:
+        yield say("unused_start", curve, curve.series, curve.fit)
+
+
+def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
+    """Say which checkpoint to take of a run that fell: that of an evaluation that exists."""
+    step = curve.checkpoint
+    yield say("checkpoint_compute" if step is None else "checkpoint_step", curve.fall, curve)
+    runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
+    saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
+    if saved:
+        yield say("checkpoint_saved", name=curve.name, step=max(saved))
+
+
+def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> Iterator[Say]:
+    """Yield which of several recipes to take at the budget, and what would settle an open choice."""
+    pick, standings, finest = comparison.pick, comparison.standings, decimals_of(members)
+    if pick is None:
+        yield say("no_curve_yet")
+        return
+    first = next(each for each in standings if each.name == comparison.chosen[0])
+    given = {"unit": members[0].unit, "names": comparison.chosen, "decimals": finest}
+    yield say(pick.answer.name.lower(), first, comparison, pick, **given)
+    if pick.answer == Answer.OPEN:
+        rival = next(each.name for each in standings if each.name != first.name)
+        pair = next(pair for pair in comparison.pairs if {pair.a, pair.b} == {first.name, rival})
+        if pair.settling is not None:
+            yield say("settle", pair.settling, a=first.name, b=rival)
+    if comparison.is_default_budget:
+        yield say("default_budget")
+    if fallen := tuple(each.name for each in standings if each.uses_best_checkpoint):
+        yield say("best_checkpoint", names=fallen)
+    if assumed := {each.name: each.assumed_spread for each in standings if each.assumed_spread is not None}:
+        yield say("assumed_spread", names=tuple(assumed), sd=max(assumed.values()), decimals=finest)
+    yield from (say("same_run", pair) for pair in comparison.pairs if pair.is_same_run)
+    if without := tuple(curve.name for curve in members if curve.name not in comparison.names):
+        yield say("without_curve", names=without)
+
+
+def decimals_of(members: Sequence[CurveResult]) -> int:
+    """Return the decimals of the curve that needs most of them."""
+    return max(curve.decimals for curve in members)
+
+
+def paper_curve_says(curve: CurveResult) -> Iterator[Say]:
+    """Yield the paper's numbers, and no word on how sure they are."""
+    yield say("paper", curve, **curve.fit.params)
+    if curve.fit.edges:
+        yield say("paper_edge", curve, names=curve.fit.edges)
+
+
+def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> Iterator[Say]:
+    for pair in comparison.pairs:
+        kind = "paper_equal" if pair.winner is None else "paper_ceiling" if pair.by_ceiling else "paper_exponent"
+        smaller, larger = sorted(pair.exponents or (math.nan, math.nan))
+        given = {"difference": abs(pair.ceiling_difference), "smaller": smaller, "larger": larger}
+        yield say(kind, pair, **given, decimals=decimals_of(members))
+
+
+# Curves ---------------------------------------------------------------------------------------------------------------
+
+
+def curves(result: Result, name: str) -> Blocks:
+    """Show the chart, a line for each curve, and the forecasts that were asked for."""
+    members, comparison = result.members(name), result.comparisons.get(name)
+    if result.command == "report" and any(len(curve.series.compute) for curve in members):
+        at = comparison.at if isinstance(comparison, Comparison) else None
+        yield chart(members, f"curves/{name}", at=at)
+    is_paper = result.options.method == "paper"
+    if result.command != "backtest" and (len(members) > 1 or (is_paper and members[0].at)):
+        yield curve_grid(members, is_paper)
+    unit = members[0].unit
+    rows = [(curve, reach, curve.fit) for curve in members for reach in curve.reach]
+    yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": words.needed}, rows)
+    for curve in members:
+        far = [each.compute for each in curve.at if each.compute > FAR * curve.fit.scale]
+        yield from (say("far", curve, compute=each, times=each / curve.fit.scale) for each in far[:1])
+
+
+def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
+    """Return a line for each curve: where it stands, its ceiling, what doubling brings, and what to do."""
+    ahead = next((curve.at for curve in members if curve.at), ())
+    forecasts = {
+        f"at {compute_text(each.compute)} {members[0].unit}": f"{{at.{place}.reward:r}}"
+        for place, each in enumerate(ahead)
+    }
+    colours = tuple(range(len(members)))
+    if is_paper:
+        rows = [(curve.fit.params, curve) for curve in members]
+        return table("curves", {**PAPER_COLUMNS, **forecasts}, rows, colours=colours)
+    price = {"doubling costs": "{doubling_price:$}"} if any(curve.price is not None for curve in members) else {}
+    worths = sorted({worth_text(curve.decision.worth) for curve in members if curve.decision is not None})
+    chance = {f"P(over {join_names(worths, 'or')})": "{decision.p_worth:p}"} if worths else {}
+    columns = {**CURVE_COLUMNS, **chance, **forecasts, **price, "what to do": "{to_do}"}
+    return table("curves", columns, [(curve,) for curve in members], left=2, right=1, colours=colours)
+
+
+CURVE_COLUMNS: dict[str, words.Words] = {
+    "curve": "{name}",
+    "state": "{state}",
+    "share reached": "{decision.share:%}",
+    "ceiling": words.ceiling_or_peak,
+    "one doubling brings": "{doubling:+r}",
+}
+PAPER_COLUMNS = {"curve": "{name}", "A": "{ceiling:r}", "B": "{exponent:.2f}", "C_mid": "{midpoint:c}"}
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+
+def pairs(result: Result, name: str) -> Blocks:
+    """Show how recipes stand at the budget, and the paper's axes beside every answer."""
+    comparison, members = result.comparisons.get(name), result.members(name)
+    finest, unit = {"decimals": decimals_of(members)}, members[0].unit
+    if isinstance(comparison, PaperComparison):
+        rows = [({"by_rule": pair.winner or "equal"}, pair) for pair in comparison.pairs]
+        yield table("pairs", RULE_COLUMNS, rows, finest, left=2, right=1)
+        yield from (each for curve in members for each in paper_curve_says(curve) if each.kind == "paper_edge")
+        return
+    if comparison is None or comparison.pick is None:
+        return
+    colours = {curve.name: place for place, curve in enumerate(members)}
+    columns = {"curve": "{name}", "P(best)": "{p_best:p}", "expected loss": "{loss:r}",
+               f"reward at {compute_text(comparison.at)} {unit}": "{reward:r}"}  # fmt: skip
+    shades = tuple(colours[each.name] for each in comparison.standings)
+    yield table("standings", columns, zip(comparison.standings), finest, colours=shades)
+    yield from pair_grids(comparison, finest, unit)
+    shared, ceiling = comparison.shared_exponents, comparison.shared_ceiling
+    if ceiling is not None and len(shared) > 1:
+        exponents = tuple(f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items())
+        yield say("shared_exponents", ceiling=ceiling, exponents=exponents, **finest)
+        if result.command == "report":
+            yield straight_chart(members, comparison)
+
+
+def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
+    """Yield each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
+    first, exponents = comparison.standings[0].name, comparison.shared_exponents
+    every = [pair for pair in comparison.pairs if pair.answer is not None]
+    rows = [
+        ({"exponents": (exponents.get(pair.a), exponents.get(pair.b))}, pair)
+        for pair in every
+        if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)
+    ]
+    columns = {**PAIR_COLUMNS, f"curves cross at ({unit})": "{crossing:c}"}
+    title = "On the axes of the paper, which decide nothing by themselves"
+    yield table("pairs", columns, rows, finest, left=2, level=WHY if len(every) > 1 else DETAIL)
+    yield table("paper_axes", AXES_COLUMNS, rows, finest, title=title)
+
+
+PAIR_COLUMNS: dict[str, words.Words] = {
+    "a / b": "{a} / {b}",
+    "answer": words.advice,
+    "a less b at the budget": "{lead:+r}",
+    "P(a ahead)": "{p_ahead:p}",
+    "P(alike)": "{p_close:p}",
+}
+AXES_COLUMNS: dict[str, words.Words] = {
+    "a / b": "{a} / {b}",
+    "A of a less b": "{ceiling_difference:+r}",
+    "P(a higher)": "{p_higher_ceiling:p}",
+    "compute a / b": "{target.ratio:x}",
+    "to reach": "{target.reward:r}",
+    "B at one A": words.exponents,
+    "P(a larger)": "{p_larger_exponent:p}",
+}
+RULE_COLUMNS: dict[str, words.Words] = {
+    "a": "{a}",
+    "b": "{b}",
+    "A of a less b": "{ceiling_difference:+r}",
+    "B at one A": words.exponents,
+    "the paper's rule": "{by_rule}",
+}
+
+
+def axes(result: Result, name: str) -> Blocks:
+    """Show the answer on each axis of compute, and say where they disagree."""
+    answers, members = result.by_axis.get(name, ()), result.members(name)
+    labels = [unit_of(members[0].series, each.axis) for each in answers]
+    by_answer: dict[str, tuple[str, ...]] = {}
+    for label, each in zip(labels, answers, strict=True):
+        answer = axis_answer(each.comparison)
+        by_answer[answer] = (*by_answer.get(answer, ()), label)
+    if len(answers) > 1:
+        if len(by_answer) == 1:
+            yield say("axes_agree", axes=tuple(labels))
+        else:
+            texts = (say("axis_answer", labels=of, answer=answer).text for answer, of in by_answer.items())
+            yield say("axes_disagree", answers=tuple(texts))
+        rows = [({"label": label}, each, each.comparison) for label, each in zip(labels, answers, strict=True)]
+        finest = {"decimals": decimals_of(members)}
+        yield table("axes", AXIS_COLUMNS, rows, finest, left=2, level=DETAIL if len(by_answer) == 1 else WHY)
+    if answers and axis_label(answers[0].axis) == AXIS_LABELS["step"]:
+        for axis, ratio in uneven_steps(curve.series for curve in members).items():
+            yield say("uneven_steps", axis=axis_label(axis), ratio=ratio)
+
+
+def axis_answer(comparison: Comparison) -> str:
+    """Return the answer on an axis; open choices agree, whoever leads."""
+    pick = comparison.pick
+    if pick is None or pick.answer == Answer.OPEN:
+        return "open"
+    return f"{pick.answer} {join_names(sorted(comparison.chosen), 'or')}"
+
+
+AXIS_COLUMNS = {
+    "compute in": "{label}",
+    "answer": "{pick.answer}: {chosen}",
+    "P(best) of the first": "{standings.0.p_best:p}",
+    "its expected loss": "{standings.0.loss:r}",
+    "budget": "{at:c}",
+}
+
+
+# Scores and details ---------------------------------------------------------------------------------------------------
+
+
+def scores(result: Result, name: str) -> Blocks:
+    """Show how forecasts did on evaluations that they had not seen."""
+    rows, missing = [], []
+    for curve in result.members(name):
+        whole = "all but held-out rows" if len(curve.series.holdout_compute) else f"first {HALF:.0%}"
+        parts = [(whole, curve)] if curve.backtest is not None else []
+        for part, own in [*parts, *((f"first {share:.0%}", each) for share, each in curve.early)]:
+            if own.backtest is not None:
+                rows.append(({"part": part}, curve, own.backtest))
+            else:
+                kind = "not_scored" if len(own.series.holdout_compute) else "nothing_after"
+                missing.append(say(kind, curve, {"part": part, "num": own.fit.num_points}))
+    level = WHY if result.command in ("backtest", "report") else DETAIL
+    return [table("scores", SCORE_COLUMNS, rows, left=2, level=level), *missing]
+
+
+SCORE_COLUMNS = {
+    "curve": "{name}",
+    "fitted on": "{part}",
+    "later points": "{num_points}",
+    "RMSE": "{rmse:.3g}",
+    "bias": "{bias:+.3g}",
+    "inside": "{coverage:%}",
+    "expected": "{level:%}",
+}
+
+
+def details(result: Result, name: str) -> Blocks:
+    """Show the parameters, the noise, and the smallest change that means something."""
+    members = result.members(name)
+    for curve in members if len(members) > 1 else ():
+        yield from (replace(each, level=DETAIL) for each in curve_says(curve, result) if each.kind not in ALWAYS)
+    for curve in members:
+        change = math.nan if curve.decision is None else curve.decision.smallest_change
+        if math.isfinite(change):
+            yield say("smallest_change", curve, change=change, decimals=curve.decimals + 1)
+        # Where a run lies among public ones: how steep it is, and how much it gains.
+        for each in place(curve.fit, "public") if result.command == "fit" else ():
+            if each.measure in ("exponent", "gain"):
+                yield say(f"among_public_{each.measure}", each, name=curve.name)
+    if result.options.method != "paper":
+        yield say("worth", worth=result.worth)
+    hidden = () if any(curve.fit.alone is not None for curve in members) else ("A alone",)
+    columns = {head: template for head, template in PARAMETER_COLUMNS.items() if head not in hidden}
+    rows = [({"alone": param_value(curve.fit.alone, "ceiling")}, curve, curve.params, curve.fit) for curve in members]
+    title = f"{FORMS[members[0].fit.form].formula}, C in {members[0].unit}"
+    yield table("parameters", columns, rows, title=title, level=DETAIL)
+
+
+PARAMETER_COLUMNS = {
+    "curve": "{name}",
+    "points": "{num_points}",
+    "runs": "{num_runs}",
+    "ceiling A": "{ceiling:r}",
+    "A alone": "{alone:r}",
+    "exponent B": "{exponent:.2f}",
+    "midpoint C_mid": "{midpoint:c}",
+    "start R0": "{start:r}",
+    "noise": "{noise_sd:.4g}",
+}
+
+
+# What was read --------------------------------------------------------------------------------------------------------
+
+
+def log_says(result: Result) -> Blocks:
+    """Say which columns were read, what was decided about the logs, and what could not be used."""
+    for data in result.left_out:
+        yield say("problem", data)
+    yield from result.notes
+    yield from equal_curves(result)
+    if result.options.price is not None and all(curve.price is None for curve in result.curves):
+        yield say("price_needs_hours", unit=listed(sorted({curve.unit for curve in result.curves})))
+    if result.command != "report":
+        yield columns_say(result.curves)
+    held = [(fact, curve.name) for curve in result.curves for fact in curve.series.facts]
+    for same in grouped(held, lambda each: repr(each[0])):
+        fact, names = same[0][0], tuple(name for _, name in same)
+        level = level_of(fact.kind)
+        if len(names) < len(result.curves):
+            yield Say("holds_for", {"names": names}, level)
+        yield Say(fact.kind, fact.values, level)
+
+
+def columns_say(curves: Sequence[CurveResult]) -> Say:
+    """Return which columns were read, and why those were taken that the user did not name."""
+    named = Choice((), "option")
+    compute = {curve.axis: curve.series.plan.get("x", named) for curve in curves}
+    reward = {curve.y: curve.series.plan.get("y", named) for curve in curves}
+    is_named = all(why.rule == "option" for why in (*compute.values(), *reward.values()))
+    texts = [tuple(say("column", why, column=column).text for column, why in reasons.items())
+             for reasons in (compute, reward)]  # fmt: skip
+    return say("columns" if is_named else "columns_recognised", compute=texts[0], reward=texts[1])
+
+
+def equal_curves(result: Result) -> Iterator[Say]:
+    """Yield the curves with the same reward everywhere: their settings had no effect, or a log was given twice."""
+    moving = [curve for curve in result.curves if len(set(curve.series.reward)) > 2]
+    for alike in grouped(moving, lambda curve: (curve.evaluation_set, curve.series.reward.tobytes())):
+        if len(alike) > 1:
+            yield say("equal_curves", names=tuple(curve.name for curve in alike))
+
+
+OF_A_SET: dict[str, tuple[str, Callable[[Result, str], Blocks]]] = {
+    "answer": ("Answer", answer),
+    "curves": ("Curves", curves),
+    "pairs": ("Which recipe", pairs),
+    "axes": ("By each axis", axes),
+    "scores": ("Forecasts against what happened", scores),
+    "details": ("Parameters and noise", details),
+}

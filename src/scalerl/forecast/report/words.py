@@ -1,0 +1,640 @@
+"""Every sentence of the predictive half: WORDS has one entry for each kind of `Say`, and nothing else words anything.
+
+A template names the values that it needs. Besides the usual format specs it has these:
+
+    r, +r   a reward with the decimals that the values name       a       a number of any size, in few digits
+    w       a worth: a difference of rewards that matters         $, d    an amount of money; a duration in seconds
+    c, C    an amount of compute; in few characters               p, %    a probability; a share
+    x       a ratio of two computes                               or      names joined by "or", not by "and"
+
+{option:x COLUMN} is the name of an option, as the command line or as Python has it.
+A value that has an interval is written with it, whatever the spec. None and NaN are "-".
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from string import Formatter
+from typing import Any
+
+from scalerl.errors import option
+from scalerl.forecast.curves import Action, State, Value, tails
+from scalerl.forecast.logs.facts import SENTENCES
+from scalerl.forecast.logs.frame import listed
+from scalerl.forecast.logs.plan import BUILT
+from scalerl.forecast.report.numbers import (
+    compute_text,
+    duration,
+    fixed,
+    interval_text,
+    join_names,
+    money_text,
+    number_text,
+    probability_text,
+    ratio_text,
+    share_text,
+    short_compute_text,
+    worth_text,
+)
+
+Values = Mapping[str, Any]
+Words = str | Callable[[Values], str]
+USUAL_DECIMALS = 3
+
+
+class Level(StrEnum):
+    """How much a sentence matters."""
+
+    ANSWER = "answer"
+    WHY = "why"
+    WARNING = "warning"
+    DETAIL = "detail"
+    """Shown when somebody asks for an explanation."""
+
+
+class Lookup(dict[str, Any]):
+    """The values that a template names: of each the one that the first mapping or object with it has."""
+
+    def __init__(self, *objects: Any) -> None:
+        super().__init__()
+        self._objects = objects
+
+    def __missing__(self, name: str) -> Any:
+        for each in self._objects:
+            value = each.get(name, self) if isinstance(each, Mapping) else getattr(each, name, self)
+            if value is not self:
+                self[name] = value
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+SHOWS: dict[str, Callable[[Any], str]] = {
+    "w": worth_text,
+    "c": compute_text,
+    "C": short_compute_text,
+    "x": ratio_text,
+    "%": share_text,
+    "p": probability_text,
+    "$": money_text,
+    "a": number_text,
+    "d": duration,
+}
+
+
+class Sentence(Formatter):
+    """A formatter that knows rewards, computes, probabilities, names and money."""
+
+    def __init__(self, values: Values) -> None:
+        num = int(values.get("decimals", USUAL_DECIMALS))
+        self._shows = {**SHOWS, "r": fixed(num), "+r": fixed(num, "+")}
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        """Return the value at a dotted name, as {at.0.reward}; None where something on the way is None or missing."""
+        first, *rest = field_name.split(".")
+        value = option if first == "option" else kwargs[first]
+        for name in rest:
+            if isinstance(value, tuple):
+                value = dict(enumerate(value)).get(int(name))
+            else:
+                value = None if value is None else getattr(value, name)
+        return value, first
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is option:
+            return format(value, format_spec)
+        if value is None or (isinstance(value, float) and value != value):
+            return "-"
+        if isinstance(value, tuple | list) and format_spec not in self._shows:
+            return join_names([str(each) for each in value], "or" if format_spec == "or" else "and")
+        show = self._shows.get(format_spec, lambda each: format(each, format_spec))
+        return interval_text(value, show) if isinstance(value, Value) and format_spec else show(value)
+
+
+def text(kind: str, values: Values) -> str:
+    """Return one or two sentences."""
+    return filled(WORDS[kind], values)
+
+
+def level_of(kind: str) -> Level:
+    """Return how much a sentence matters: it says why, unless the table of levels says otherwise."""
+    return next((level for level, kinds in LEVELS.items() if kind in kinds), Level.WHY)
+
+
+def filled(words: Words, values: Values) -> str:
+    return words(values) if callable(words) else Sentence(values).vformat(words, (), values)
+
+
+def _missing_points(values: Values) -> str:
+    start = ", the start included" if values["has_start"] else ""
+    left_out = " {num_left_out} more lie outside the range that is fitted." if values["num_left_out"] else ""
+    return filled(
+        "It is too early to judge {name}: it has {num:g} of the {needed:g} points that are needed" + start + "."
+        + left_out,
+        values,
+    )  # fmt: skip
+
+
+def _doubling(values: Values) -> str:
+    """Say what one more doubling brings, and what it costs where that is known."""
+    cost = " for {price:$}" if values.get("price") is not None else ""
+    chance = ": more than what matters ({worth:w}) with probability {p_worth:p}. "
+    return filled("One more doubling brings {doubling:+r}" + cost + chance + DOUBLING[values["action"]], values)
+
+
+DOUBLING = {
+    "go on": "Go on.",
+    "stop": "Stop: more compute hardly pays.",
+    "open": "Whether to go on is open.",
+}
+
+
+def to_do(values: Values) -> str:
+    """Say in a few words what to do with a run; nothing of one that was fitted by the paper's procedure."""
+    state, action = values["state"], values["action"]
+    if state == State.PAST_PEAK:
+        place = "at {fall.last_good:c} {unit}" if values["checkpoint"] is None else "of step {checkpoint:,.0f}"
+        return filled(f"take the checkpoint {place}", values)
+    settled = ": about {settled_at:g} times the compute settles it" if values["settled_at"] is not None else ""
+    return filled(TO_DO.get(state) or f"{action}{settled if action == Action.OPEN else ''}", values)
+
+
+TO_DO = {State.TOO_EARLY: "wait: too early to judge", State.FLAT: "look into the recipe"}
+
+
+def column(values: Values) -> str:
+    """Name a column; of one that the user did not name, say why it was taken, and what else could have been."""
+    rule, few = values["rule"], [f"{name} ({rows})" for name, rows in values["too_few"].items()]
+    if rule == "option":
+        return values["column"]
+    how = ["the number of the row" if rule == "counted" else "built from the log's times"]
+    if rule not in BUILT:
+        others = [f"also there: {listed(list(values['others']))}"] if values["others"] else []
+        how = ["recognised", *others, *([f"too few rows in {listed(few)}"] if few else [])]
+    return f"{values['column']} ({'; '.join(how)})"
+
+
+def ceiling_or_peak(values: Values) -> str:
+    return filled("{ceiling:r}" if values["fall"] is None else "peak {fall.peak:r}", values)
+
+
+def needed(values: Values) -> str:
+    """Return the compute that reaches a reward: "never" only if that is as sure as an end of the interval."""
+    if values["compute"] is not None:
+        return filled("{compute:c}", values)
+    is_sure = values["p_never"] is None or values["p_never"] >= tails(values["level"])[1]
+    return "never" if is_sure else filled("not known: P(never) {p_never:p}", values)
+
+
+def advice(values: Values) -> str:
+    """Say what comparing two recipes, or all of them, comes to: take one, either, or open."""
+    return filled("{answer}" if values["winner"] is None else "take {winner}", values)
+
+
+def exponents(values: Values) -> str:
+    """Return the exponents of two curves; "-" where there is neither."""
+    return filled("{exponents.0:.2f} / {exponents.1:.2f}", values) if any(values["exponents"] or ()) else "-"
+
+
+def _settled(values: Values) -> str:
+    times, seeds = values["times"], values["seeds"]
+    ways = [f"about {times:g} times the compute of both"] if times is not None else []
+    ways += [f"{seeds} seeds of each"] if seeds is not None else []
+    if not ways:
+        return filled("Neither 16 times the compute nor 32 seeds would settle {a} against {b}.", values)
+    return filled(f"To settle {{a}} against {{b}} should take {', or '.join(ways)}.", values)
+
+
+def _either(values: Values) -> str:
+    rest = ": at {at:c} {unit} they differ by less than what matters ({worth:w}) with probability {probability:p}."
+    first = "Either {names:or} will do" if len(values["names"]) == 2 else "Any of {names:or} will do"
+    return filled(first + rest, values)
+
+
+def _chart_note(values: Values) -> str:
+    bands = f" Bands hold {values['level']:.0%} of the curve." if values["has_bands"] else ""
+    return f"Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted.{bands}"
+
+
+def _picture_note(values: Values) -> str:
+    more = "; {more} more have no name here" if values["more"] else ""
+    return filled(
+        "A [{level:.0%} interval] how high, B how fast, C_mid when; bands: {level:.0%} of the curve, and of a new "
+        "evaluation; hollow points were not fitted" + more,
+        values,
+    )
+
+
+# Alarms ---------------------------------------------------------------------------------------------------------------
+
+ALARMS = {
+    "truncated": "{value:.0%} of completions reach their length limit and are cut off",
+    "mismatch": "generator and learner differ by a KL of {value:.2g}",
+    "backend": (
+        "generator and learner differ by a KL of {value:.2g} at equal weights (largest ratio {ratio:.3g}), so their "
+        "arithmetic differs"
+    ),
+    "no_verdict": "{value:.0%} of completions have no verdict",
+    "skipped": "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
+    "empty": "{value:.0%} of the last batches had nothing to train on",
+    "solved": "{value:.0%} of {whose} are solved and no longer asked",
+    "entropy": "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
+    "unused_tools": "the agent stops calling its tools: {value:.0%} of the calls that it once made",
+    "lag": "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
+    "fall": "the reward on {subject} has fallen by {value:.2g} since its peak",
+    "overtrained": (
+        "on {subject}, pass@{detail} has fallen by {value:.2g} since its peak while pass@1 rose by {before:.2g}"
+    ),
+    "overfitted": "the reward on {subject} has fallen by {value:.2g} since its peak while the training reward rose",
+    "uneven_time": "time per FLOP changed during the run (hours and FLOPs differ by up to {value:.0%} of the run)",
+    "grader_error": "the grader {subject} failed: {detail}",
+    "environment_error": "the environment {subject} failed: {detail}",
+    "stalled": "training stood still for {value:.0f} s, far beyond the usual time of a step",
+}
+REMEDIES = {
+    "truncated": "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
+    "mismatch": "{set_names}; with another engine or rounded weights, compute the head in FP32 at both ends",
+    "backend": "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
+    "no_verdict": " and are not trained on: {why}",
+    "skipped": ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
+    "empty": ", so the model does not change: {why}",
+    "solved": "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
+    "entropy": (
+        ": lower optimizer.lr, raise rollout.temperature, keep the entropy up{names}, or stop here if the reward is as "
+        "high as it can be"
+    ),
+    "unused_tools": (
+        "; if the reward falls with them, look at what calls return, lower optimizer.lr, or keep the entropy up{names}"
+    ),
+    "lag": ": generate with fewer slots, or push weights more often",
+    "fall": ": take a checkpoint from before the fall",
+    "overtrained": ": answers become alike; stop, or take a checkpoint from the peak if variety matters",
+    "overfitted": ": the model memorises its problems; take a checkpoint from before the fall, or more problems",
+    "uneven_time": ": compute is counted in FLOPs",
+    "stalled": "; this time is not on the compute axis (time/stalled_s)",
+}
+NO_VERDICT = {
+    "grader/no_answer": "the reference answers cannot be read by this grader",
+    "grader/timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
+    "grader/crash": "the grader's process dies",
+    "grader/memory": "grading needs more memory (grading.memory_limit_mb)",
+    "grader/error": "the grader raises an exception",
+    "environment/no_answer": "conversations end without an answer or a reward",
+    "environment/timeout": (
+        "steps of the environment take too long (task.environment.step_s, task.environment.step_cpu_s)"
+    ),
+    "environment/crash": "the environment's process dies",
+    "environment/memory": "the environment needs more memory (task.environment.step_memory_mb)",
+    "environment/error": "the environment raises an exception",
+}
+"""Why there is no verdict, by the column that counts it."""
+WHY_EMPTY = {
+    "unrewarded": (
+        "{subject} gave 0 to all of {num_answers:,} answers; if these should be worth something, it does not read them "
+        "as the model writes them: {shown_answers}"
+    ),
+    "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
+    "all_right": "every answer was correct, so take harder problems",
+    "truncated": "most completions are cut off at their length limit",
+    "no_verdict": "the grader gave no verdict on any answer",
+    "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
+}
+
+
+def _alarm(kind: str) -> Callable[[Values], str]:
+    """Return the words of an alarm: what is so, then what can help, or how it has changed; on a page, when it was."""
+
+    def words(values: Values) -> str:
+        subject = values["subject"]
+        whose = f"the training problems of {subject}" if subject else "a task's training problems"
+        fact = ALARMS[kind].format(**values, whose=whose)
+        if values["state"] == "over":
+            return f"Over: {fact}."
+        if values["state"] == "changed":
+            before = f"{values['before']:.0%}" if "{value:.0%}" in ALARMS[kind] else f"{values['before']:.2g}"
+            return f"{_capital(fact)} now, after {before}."
+        cause, names = values["cause"], " or ".join(values["remedies"])
+        why = WHY_EMPTY.get(cause or "mixed") if kind == "empty" else NO_VERDICT.get(cause or "")
+        answers = ", ".join(f"{answer!r} for {reference!r}" for answer, reference in values["answers"])
+        remedy = REMEDIES.get(kind, "").format(
+            **values,
+            why=(why or "see grader/ in metrics.jsonl").format(**values, shown_answers=answers),
+            names=f" ({names})" if names else "",
+            set_names=f": set {names}" if names else "",
+            keeping=", or train on cut answers" if "filter." in names else "",
+        )
+        return f"{_capital(fact)}{remedy}.{_when(values) if 'run' in values else ''}"
+
+    return words
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _when(values: Values) -> str:
+    """Return when an alarm began and ended, and of which run it is, as a sentence of its own."""
+    began = "From" if values["ended"] is not None else "Since"
+    time = "Throughout the run"
+    if values["began"] is not None:
+        time = f"{began} step {values['began']:g}"
+    elif values["began_compute"] is not None:
+        time = filled("Since {began_compute:c} {unit}", values)
+    until = "" if values["ended"] is None else f" to step {values['ended']:g}"
+    return f" {time}{until}{' in ' if values['run'] else ''}{values['run']}."
+
+
+def _untrained(values: Values) -> str:
+    reasons = {"num_skipped": "a loss or gradient that was not finite", "num_empty": "an empty batch"}
+    why = join_names([f"{values[key]:,} had {reason}" for key, reason in reasons.items() if values[key]])
+    return filled(
+        f"Not trained: none of {{num_steps:,}} steps changed a weight ({why}). {GAIN}, which is noise.", values
+    )
+
+
+def _forecast(values: Values) -> str:
+    """Say what a forecast is on one line."""
+    ceiling = "" if values["ceiling"] is None else "; ceiling {ceiling:r}"
+    doubling = "" if values["doubling"] is None or values["state"] == State.PAST_PEAK else (
+        "; twice the compute brings {doubling:+r}, more than what matters ({worth:w}) with probability {p_worth:p}"
+    )  # fmt: skip
+    end = "" if values["end"] is None else "; at the end of the budget {end:r}"
+    noticed = "; a rise of {noticed:r} would have been noticed" if values["state"] == State.FLAT else ""
+    source = "training rewards" if values["is_training"] else "evaluations"
+    state = "" if values["state"] == State.TOO_EARLY else "{state}: "
+    return filled(state + "{to_do}" + noticed + ceiling + doubling + end + "; from {num} " + source, values)
+
+
+def _continue(values: Values) -> str:
+    money = "" if values["money"] is None else " ({money:$})"
+    return filled("Continue {arms}: {cost:c} {unit}" + money + " in all.", values)
+
+
+def _replayed(values: Values) -> str:
+    if not values["num_stopped"]:
+        return filled("The rule {rule!r} would have ended none of {num} runs.", values)
+    return filled(
+        "The rule {rule!r} would have ended {num_stopped} of {num} runs, with {saved:%} of the compute of all saved "
+        "and up to {lost:r} of reward lost.",
+        values,
+    )
+
+
+GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
+DIFFERENCE = "; a difference of {low:+.3f} to {high:+.3f} (95% interval)."
+
+WORDS: dict[str, Words] = {
+    # What was decided about a log
+    **SENTENCES,
+    "problem": "{name} has no curve: {problem}",
+    "holds_for": "For {names}:",
+    "several_runs": "{num} runs",
+    "columns": "Compute is {compute}, reward is {reward}.",
+    "columns_recognised": "Compute is {compute}, reward is {reward}; name others with {option:x} and {option:y}.",
+    "explain": "{option:explain} says more.",
+    "in_set": "On {set}:",
+    # Where a run stands
+    "too_early_points": _missing_points,
+    "too_early_computes": (
+        "It is too early to judge {name}: its points are at {num:g} different computes, and {needed:g} are needed."
+    ),
+    "too_early_beginning": (
+        "It is too early to judge {name}: its log begins at {num:c} {unit}, in the middle of the run, so what it has "
+        "risen from is not known. Give the reward before training with {option:start}."
+    ),
+    "flat": "{name} is flat: a rise of {noticed:r} would have been noticed.",
+    "rising": "{name} is rising: it has reached {share:%} of its whole gain.",
+    "levelling_off": "{name} is levelling off: it has reached {share:%} of its whole gain.",
+    "past_peak": (
+        "{name} is past its peak: it has fallen by {drop:r} from {peak:r}, and by more than what matters ({worth:w}) "
+        "with probability {probability:p}."
+    ),
+    "checkpoint_step": (
+        "Take the checkpoint of {name} at step {checkpoint:,.0f}, the last point before the fall; {num_after} came "
+        "after it."
+    ),
+    "checkpoint_compute": (
+        "Take the checkpoint of {name} at {last_good:c} {unit}, the last point before the fall; {num_after} came "
+        "after it."
+    ),
+    "checkpoint_saved": "The last checkpoint of {name} on disk before the fall is that of step {step:,.0f}.",
+    "ceiling": "Its ceiling is {ceiling:r}.",
+    "dip": "A dip of {depth:r} at {compute:c} {unit} was regained later.",
+    "doubling": _doubling,
+    "flat_doubling": "Look into the recipe before you spend more: nothing has risen.",
+    "open_settled": "About {settled_at:g} times the present compute should settle it.",
+    "open_unsettled": "Even 16 times the present compute would hardly settle it.",
+    "weak_backtest_half": (
+        "Do not rely on the forecast of {name}: one from the first half of the run missed what followed. Of "
+        "{num_points} later points {coverage:%} fell inside its {level:%} interval."
+    ),
+    "weak_backtest_held_out": (
+        "Do not rely on the forecast of {name}: of {num_points} points that were held out {coverage:%} fell "
+        "inside its {level:%} interval."
+    ),
+    "forecast_at": "At {compute:c} {unit} a new measurement should give {reward:r}.",
+    "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
+    "smallest_change": (
+        "Ignore changes of {name} below {change:r}: noise makes a larger difference between two points once in "
+        "twenty times."
+    ),
+    "among_public_exponent": "{name} rises more steeply than {below:%} of {num} public runs (docs/results/bank.md).",
+    "among_public_gain": "Its whole gain is larger than that of {below:%} of {num} public runs.",
+    "worth": "Differences below {worth:w} do not matter here; {option:worth} names another value.",
+    "price_needs_hours": (
+        "{option:price} needs compute in GPU-hours, and here it is {unit}: no cost is given. {option:gpus N} builds "
+        "them from the times of a log."
+    ),
+    "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
+    "column": column,
+    # In cells of tables
+    "to_do": to_do,
+    "ceiling_or_peak": ceiling_or_peak,
+    "needed": needed,
+    "advice": advice,
+    # Below charts
+    "chart_note": _chart_note,
+    "straight_note": (
+        "Fitted again with one ceiling of {ceiling:r}: the gain won over the gain left is a straight line whose slope "
+        "is the exponent B. A steeper line is more efficient, and half is won where the line crosses 0."
+    ),
+    "picture_note": _picture_note,
+    "legend_p_best": "P(best) {p_best:p}",
+    "legend_peak": "peak {peak:r} at {last_good:C}",
+    "legend_curve": "A {ceiling:r}, B {exponent:.2f}, C_mid {midpoint:c}",
+    "no_curve_yet": "There is no curve yet.",
+    "nothing_to_compare": "There are no two curves to compare.",
+    "without_curve": "Without a curve: {names}.",
+    # Which recipe
+    "take": (
+        "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it loses {loss:r} on "
+        "average, less than what matters ({worth:w})."
+    ),
+    "either": _either,
+    "open": (
+        "Which to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it loses "
+        "{loss:r} on average; what matters is {worth:w}."
+    ),
+    "settle": _settled,
+    "default_budget": "This is 4 times the largest compute measured; {option:at} names another budget.",
+    "best_checkpoint": "After a fall, the best checkpoint is what is compared: {names}.",
+    "assumed_spread": (
+        "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
+        "assumed; {option:run-spread} names another."
+    ),
+    "shared_exponents": "Exponents at one ceiling of {ceiling:r}: {exponents}.",
+    "same_run": "{a} and {b} hold the same points: one is the other, or a part of it.",
+    "different_prompts": "{names} were evaluated on different prompts{of_set} and are not compared.",
+    "different_units": "The curves count compute in different units ({units}) and are not compared.",
+    "different_rewards": "The curves are of different rewards ({names}) and are not compared.",
+    "unlike_rewards": "The curves are of different rewards ({names}): the answer holds only if these measure the same.",
+    "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
+    "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
+    "axis_answer": "by {labels}: {answer}",
+    "axes_agree": "By each of {axes} the answer is the same.",
+    "uneven_steps": (
+        "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
+    ),
+    "pooled": (
+        "{num} curves with one reward and nearly one start inform each other, as runs of one task; {option:alone} "
+        "keeps them apart."
+    ),
+    "pooled_prior": "Earlier runs ({num}) inform each curve.",
+    "not_pooled": "Fitted without the others: {names}.",
+    "equal_curves": "{names} have the same reward at every point: what differs between them has had no effect.",
+    # The paper's procedure
+    "paper": "By the paper's procedure {name} has A = {ceiling:r}, B = {exponent:.2f} and C_mid = {midpoint:c} {unit}.",
+    "paper_edge": "For {name}, {names} lies on the edge of the grid of the paper's procedure.",
+    "paper_ceiling": (
+        "By the paper's rule {winner} is the better of {a} and {b}: its ceiling is higher by {difference:r}, more than "
+        "{margin:w}."
+    ),
+    "paper_exponent": (
+        "By the paper's rule {winner} is the better of {a} and {b}: their ceilings differ by {difference:r}, no more "
+        "than {margin:w}, and at one ceiling its exponent is {larger:.2f}, the other {smaller:.2f}."
+    ),
+    "paper_equal": "By the paper's rule {a} and {b} are equal.",
+    # Back-tests
+    "not_scored": "{name}, {part}: not scored, because {num} points before it are too few.",
+    "nothing_after": "{name}, {part}: not scored, because no point lies after it.",
+    # What a reader must know about runs
+    "fault": "{problem}",
+    "fault_of": "{name}: {problem}",
+    "no_recipe": "{folder} has no recipe.json: what the run was set to is not known.",
+    "no_metrics": "{folder} has no rows in metrics.jsonl: whether it stayed stable is not known.",
+    "evaluations_lost": (
+        "{folder}/evals.jsonl ends at step {evaluated:g} of a run of {trained:g}: the evaluations after that are lost, "
+        "and its curve ends there."
+    ),
+    "line_left_out": "{file}, line {first}: not a JSON object, and left out.",
+    "lines_left_out": "{file}, line {first} and {num} more: not JSON objects, and left out.",
+    "waiting": "Not started yet: {names}.",
+    "skipped": "{arm} was not run: {skipped}.",
+    "not_finished": "{run} did not finish ({status}): its curve stands as far as it goes.",
+    "repeated": (
+        "{run} repeated {num_steps} steps after an interruption ({gpu_hours:.3g} {hours}, {share:.1%} of its FLOPs): "
+        "they are counted as compute."
+    ),
+    "stood_still": "{run} stood still for {seconds:.0f} s, which is not counted in its {hours}.",
+    "different_environments": "The environments of the runs differ in {keys}.",
+    "seeds_joined": "{runs} differ only in their seed: they are runs of {arm}.",
+    "shared_device": "Jobs shared a device, so {hours} are not to be trusted: compute is counted in FLOPs.",
+    "uneven_pace": (
+        "One run took {size:.1f} times as long as another of its arm for the same FLOPs, so {hours} are not to be "
+        "trusted: compute is counted in FLOPs."
+    ),
+    **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
+    # The board
+    "unreadable": "{name} cannot be read: {fault}.",
+    "no_link_outside": "{name} is not read: it holds a link to a file outside the folder that was named.",
+    "not_regular": "{name} is not read: it is not a regular file.",
+    "too_long": (
+        "{name} is {size:,.0f} MB long and is not followed: logs of up to {most:,.0f} MB are. Cut it, or use scalerl "
+        "forecast."
+    ),
+    "too_many_curves": "Only the first {most} of {num} curves are fitted.",
+    "too_many_sources": "Only the first {most} runs and logs are followed; {num} more are not.",
+    "outside_study": "{arm}, seed {seed}: its folder lies outside the study and is not read.",
+    "no_evaluation": "No evaluation yet.",
+    "not_started": "Not started yet.",
+    "watched": "{num} runs and logs in {paths}.",
+    "samples_shown": "{num} of {total} samples, newest first.",
+    "no_sample": "No sample matches.",
+    "search_goes_on": "None yet; the search goes on with the button below.",
+    # What training changed
+    "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
+    "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",
+    "gain_within_noise": f"Nothing learned beyond noise: {GAIN}{DIFFERENCE}",
+    "gain_no_update": _untrained,
+    # What a study decided
+    "choice_none": "The policy ends without a favourite: no arm has a curve.",
+    "choice_decided": (
+        "The policy takes {favourite} after {spent:.0%} of the compute that all arms would need to the end; this is "
+        "expected to lose {loss:.2g}."
+    ),
+    "choice_open": (
+        "The choice is open: {favourite} leads after {spent:.0%} of the compute that all arms would need to the end; "
+        "taking it is expected to lose {loss:.2g}."
+    ),
+    # Plans
+    "plan_no_curve_yet": "No arm has a curve yet: continue all of them.",
+    "plan_either": (
+        "{names:or} will do equally well: at {at:c} {unit} they differ by less than what matters ({worth:w})."
+    ),
+    "plan_continue": _continue,
+    "plan_worth_most": "One more stage pays most on {name}: expect {value:.2g} of reward from it.",
+    "plan_at_target": "At the target: {names}.",
+    "plan_chosen": "Taken, and not continued: {names}.",
+    "plan_not_chosen": "Stop {names}: another arm is taken.",
+    "plan_tells_most": "More compute on {names} would tell most.",
+    "plan_tells_little": "Stop {names}: more compute would hardly change the choice.",
+    "plan_no_curve": "Too few points to judge: {names}.",
+    "plan_past_peak": "Stop {names}: past the peak, more compute does not help.",
+    "plan_budget": "The budget is spent: no compute is left for {names}.",
+    "plan_cannot": "{names} cannot be continued.",
+    # Transfers and sealed forecasts
+    "transfer": "{size} from a start of {start:r} should level off at {ceiling:r}, half-way at {midpoint:c}.",
+    "transfer_at": "At {compute:c}: {reward:r}.",
+    "transfer_learnt": "Learnt from {names}, whose ceilings scatter by {scatter:r} about the law.",
+    "transfer_far": "The target is more than ten times as large as the largest sibling: this is a guess.",
+    "transfer_not_smaller": "{name} is left out: it is not smaller than the target.",
+    "transfer_state": "{name} is left out: it is {detail}.",
+    "transfer_form": "{name} is left out: a {detail} form fits it.",
+    "score_held": "{level:%} intervals held {share:%} of {num} later points.",
+    "score_nothing": "No forecast covers anything measured since.",
+    "score_changed": "{name}: the log no longer holds the data that the forecast was made from.",
+    "score_missing": "{name} is not among the given logs.",
+    # Stop rules and callbacks
+    "forecast": _forecast,
+    "rule_holds": "stop_when {rule!r} holds at step {step}: {reason}",
+    "switched": "Step {step}: forecasts use evaluations from here on, not training rewards.",
+    "replayed": _replayed,
+}
+LEVELS: dict[Level, tuple[str, ...]] = {
+    Level.ANSWER: (
+        "too_early_points", "too_early_computes", "too_early_beginning", "flat", "rising", "levelling_off", "past_peak",
+        "ceiling", "doubling", "checkpoint_step", "checkpoint_compute", "forecast_at", "take", "either", "open",
+        "no_curve_yet", "nothing_to_compare", "paper", "paper_ceiling", "paper_exponent", "paper_equal", "gain_rose",
+        "gain_fell", "gain_within_noise", "gain_no_update", "choice_none", "choice_decided", "choice_open",
+        "plan_no_curve_yet", "plan_either", "transfer", "transfer_at", "score_held", "score_nothing",
+    ),
+    Level.WARNING: (
+        "axes_disagree", "different_environments", "different_prompts", "different_units", "equal_curves",
+        "evaluations_lost", "far", "fault", "fault_of", "line_left_out", "lines_left_out", "no_link_outside",
+        "no_metrics", "no_recipe", "not_finished", "not_regular", "outside_study", "paper_edge", "price_needs_hours",
+        "problem", "same_run", "score_changed", "score_missing", "skipped", "too_long", "too_many_curves",
+        "too_many_sources", "transfer_far", "uneven_steps", "unlike_rewards", "unreadable", "waiting",
+        "weak_backtest_half", "weak_backtest_held_out",
+    ),
+    Level.DETAIL: (
+        "among_public_exponent", "among_public_gain", "assumed_spread", "shared_exponents", "smallest_change", "worth",
+        # What was decided about a log and hardly changes the answer.
+        "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
+        "one_column_per_step", "files_joined", "runs_apart", "held_values",
+        "start_at_zero", "start_from_evaluation", "cpu_time",
+    ),
+}  # fmt: skip

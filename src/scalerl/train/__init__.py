@@ -1,0 +1,1 @@
+"""The trainer: from a recipe to a run folder. Nothing here imports `forecast`."""

@@ -1,0 +1,248 @@
+"""The model's closed forms against numerical integration, and its search against a dense grid."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulate import run
+
+from scalerl.forecast.curves import FORMS, Kind, fit, priors
+from scalerl.forecast.curves.data import make_blocks, make_points
+from scalerl.forecast.curves.forms import sigmoid
+from scalerl.forecast.curves.model import RISE_SIZES, draw, log_sum, posterior
+from scalerl.forecast.curves.priors import Prior
+from scalerl.forecast.curves.problem import NO_FALL, make_problem
+from scalerl.forecast.curves.search import search, tempered
+from scalerl.forecast.curves.wander import kernels, make_wanders, places_of
+from scalerl.forecast.curves.weigh import prepare, rough_mass, weigh, weigh_exactly
+from scalerl.forecast.logs import Selection, read
+
+
+@pytest.fixture(scope="module")
+def problem():
+    compute, reward = run(0, num=14, reach=3.0)
+    reward[10:] -= 0.03
+    blocks = make_blocks(make_points(compute, reward, bounds=None), None, None)
+    return make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, priors.FALL)
+
+
+@pytest.fixture(scope="module")
+def prepared(problem):
+    return prepare(problem)
+
+
+SHAPE = np.array([[np.log(1.9)], [np.log(0.33)], [0.2]])
+
+
+def weighed(prepared, covariance: int, course: int):
+    cells = weigh(prepared, SHAPE, np.array([covariance]), np.array([course]))
+    return weigh_exactly(prepared, cells, SHAPE, rough_mass(prepared, cells), np.zeros(1), np.random.default_rng(0))
+
+
+def covariance_of(problem, wanders, number: int) -> np.ndarray:
+    """The covariance of this number, in units of the noise's variance, and its weight."""
+    blocks = problem.blocks
+    rows = [(each, size) for each in wanders for size in each.size]
+    wander, size = rows[number]
+    total = np.diag(blocks.weight)
+    return total + size * kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
+
+
+def by_integration(problem, total: np.ndarray, course: int) -> tuple[float, float]:
+    """The log mass of one cell by sums over dense grids of level, gain, drop and noise; and the mean gain."""
+    blocks, gains = problem.blocks, problem.gains
+    s = problem.rises(SHAPE)[:, 0]
+    f = problem.falls()[:, course]
+    inverse = np.linalg.inv(total)
+    level = np.linspace(-0.12, 0.12, 61)
+    gain = np.linspace(0.0, 0.5, 121)[1:]
+    drop = np.linspace(0.0, 0.16, 41) if course != NO_FALL else np.zeros(1)
+    levels, gain_grid, drops = np.meshgrid(level, gain, drop, indexing="ij")
+    columns = np.stack([np.ones(len(s)), s, f], axis=1)
+    pull, gram = columns.T @ inverse @ problem.rewards, columns.T @ inverse @ columns
+    values = np.stack([levels, gain_grid, drops])
+    squares = problem.rewards @ inverse @ problem.rewards - 2.0 * np.tensordot(pull, values, axes=1)
+    squares = squares + np.einsum("i...,ij,j...->...", values, gram, values) + problem.level_precision * levels**2
+    log_noise = np.log(blocks.noise) + np.linspace(-1.5, 2.5, 33)
+    mass = []
+    for log_sd in log_noise:
+        sd = np.exp(log_sd)
+        # Each prior is in units of the noise, which has a scaled inverse chi-squared prior.
+        log_prior = -problem.noise_df * log_sd - 0.5 * problem.noise_df * (blocks.noise / sd) ** 2
+        log_prior += 0.5 * np.log(problem.level_precision) - log_sd - len(problem.rewards) * log_sd
+        density = sum(
+            np.exp(weight - 0.5 * precision * ((gain_grid - centre) / sd) ** 2) / sd
+            for weight, precision, centre in zip(gains.log_weight, gains.precision, gains.mean, strict=True)
+        )
+        log_mass = log_prior + np.log(density) - 0.5 * squares / sd**2
+        if course != NO_FALL:
+            log_mass = log_mass + np.log(2.0 * np.sqrt(problem.drop_precision)) - log_sd
+            log_mass = log_mass - 0.5 * problem.drop_precision * (drops / sd) ** 2
+            # The trapezoid's ends.
+            log_mass = log_mass + np.where(drops == 0, np.log(0.5), 0.0)
+        mass.append(log_mass)
+    mass = np.array(mass)
+    weight = np.exp(mass - mass.max())
+    volume = (level[1] - level[0]) * (gain[1] - gain[0]) * (drop[1] - drop[0] if len(drop) > 1 else 1.0)
+    return float(np.log(weight.sum() * volume) + mass.max()), float((weight * gain_grid).sum() / weight.sum())
+
+
+@pytest.mark.parametrize("covariance", [0, 11])
+def test_cells_are_weighed_as_by_integration(problem, prepared, covariance: int):
+    courses = (NO_FALL, 5)
+    total = covariance_of(problem, prepared.wanders, covariance)
+    closed, dense = [], []
+    for course in courses:
+        rows = weighed(prepared, covariance, course)
+        # What the covariance and the course stand for is not part of the integral.
+        prior = problem.courses.log_weight[course]
+        closed.append(log_sum(rows.log_mass) - prior)
+        log_dense, mean = by_integration(problem, total, course)
+        # The normal density of a drop has a constant of its own.
+        dense.append(log_dense - (0.0 if course == NO_FALL else 0.5 * np.log(2 * np.pi)))
+        drawn = draw(prepared, rows, 4000, np.random.default_rng(0))
+        assert drawn.gain.mean() == pytest.approx(mean, abs=0.15 * drawn.gain.std())
+    # The limit of the drop is taken at the likely gain: a few per cent.
+    assert closed[1] - closed[0] == pytest.approx(dense[1] - dense[0], abs=0.12)
+
+
+def test_wanders_are_diagonal_under_their_rotation():
+    compute, reward = run(0, num=9, reach=3.0)
+    blocks = make_blocks(make_points(compute, reward, run=np.arange(9) % 2), 0.4, 0.05)
+    shape = np.array([0.5, -0.3, 0.0])
+    risen = sigmoid(blocks.x, *shape)
+    apart = np.equal.outer(blocks.run, blocks.run) - 0.5
+    tables = {0: [(0.0, priors.INDEPENDENT), *priors.DRIFTS]} | {
+        number: list(priors.DRIFTS) for number in range(1, len(priors.DRIFT_LENGTHS))
+    }
+    for wander in make_wanders(blocks, shape):
+        kernel = kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
+        for number, size in enumerate(wander.size):
+            total = np.diag(np.append(blocks.weight, blocks.start_weight))
+            total[:-1, :-1] += size * kernel + wander.spread**2 * apart * np.outer(risen, risen)
+            white = np.sqrt(wander.shrink[number])[:, None] * wander.rotate
+            np.testing.assert_allclose(white @ total @ white.T, np.eye(10), atol=1e-8)
+            if wander.kernel in tables:
+                weight = tables[wander.kernel][number][1]
+                expected = np.log(weight) - 0.5 * np.linalg.slogdet(total)[1]
+                assert wander.log_weight[number] == pytest.approx(expected)
+
+
+def test_the_search_finds_what_a_dense_grid_has():
+    """Against 14,000 shapes on a grid, which noisy data let be coarse."""
+    compute, reward = run(2, num=20, reach=3.0, noise=0.03)
+    blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
+    problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, 0.0)
+    prepared = prepare(problem)
+    plain, rng = np.array([NO_FALL]), np.random.default_rng(0)
+    rows, _ = search(prepared, plain, RISE_SIZES, rng)
+    ticks = (np.arange(24) + 0.5) / 24 * 6.4 - 3.2
+    normal = np.stack(np.meshgrid(ticks, ticks, ticks, indexing="ij"), axis=-1).reshape(-1, 3)
+    log_prior = -0.5 * (normal**2).sum(axis=1) + 3 * np.log(ticks[1] - ticks[0])
+    shapes = problem.shapes(normal)
+    cells = weigh(prepared, shapes, np.arange(len(prepared.level)), plain)
+    dense = weigh_exactly(prepared, cells, shapes, rough_mass(prepared, cells), log_prior, rng)
+    drawn, expected = (draw(prepared, each, 4000, rng) for each in (rows, dense))
+    for name in ("log_exponent", "log_midpoint", "log_skew", "gain"):
+        mine, theirs = getattr(drawn, name), getattr(expected, name)
+        assert mine.mean() == pytest.approx(theirs.mean(), abs=0.2 * theirs.std()), name
+        assert mine.std() == pytest.approx(theirs.std(), rel=0.2), name
+
+
+def test_tempering_leaves_an_effective_number():
+    log_mass = -np.arange(50.0)
+    weight = tempered(log_mass, 10.0)
+    assert weight.sum() == pytest.approx(1.0)
+    assert 1 / (weight @ weight) == pytest.approx(10.0, rel=0.1)
+    even = tempered(np.zeros(50), 10.0)
+    assert even == pytest.approx(np.full(50, 0.02))
+
+
+def test_a_skew_keeps_midpoint_and_slope():
+    for skew in (-2.0, -0.5, 0.7, 2.5):
+        half, above = sigmoid(np.array([0.3, 0.3001]), np.log(2.2), 0.3, skew)
+        assert half == pytest.approx(0.5)
+        assert (above - half) / 1e-4 == pytest.approx(2.2 / 4, rel=1e-3)
+    plain = sigmoid(np.array([-1.0, 2.0]), np.log(1.5), 0.2)
+    assert plain == pytest.approx(1 / (1 + np.exp(-1.5 * (np.array([-1.0, 2.0]) - 0.2))))
+
+
+def test_runs_that_rise_alike_make_a_recipe_that_rises():
+    """Their noise is larger than their counts say, and the spread between runs is not: it is a share of the gain."""
+    rng = np.random.default_rng(3)
+    compute = np.tile(np.linspace(0.02, 1.0, 60), 2)
+    reward = 0.05 + 0.85 / (1 + (0.08 / compute) ** 1.2) + 0.026 * rng.normal(size=120)
+    curve = fit(compute, np.clip(reward, 0, 1), start=0.05, run=np.arange(120) // 60, num_samples=2048)
+    assert curve.probability(Kind.flat) == 0
+    assert curve.interval("ceiling")[0] > 0.7
+
+
+def test_precise_data_are_found():
+    """The posterior is a hundred million times smaller than the prior."""
+    compute = np.tile(np.linspace(0.05, 4.0, 60), 2)
+    noise = 3e-4 * np.random.default_rng(0).standard_normal(120)
+    curve = fit(compute, 0.2 + 0.6 / (1 + compute**-2.6) + noise, start=0.2, run=np.repeat([0, 1], 60))
+    assert curve.params["ceiling"] == pytest.approx(0.8, abs=0.01)
+    assert curve.params["exponent"] == pytest.approx(2.6, abs=0.15)
+    assert curve.params["midpoint"] == pytest.approx(1.0, abs=0.02)
+
+
+def test_what_others_say_of_the_gain_counts():
+    compute, reward = run(0, num=10, reach=0.7)
+    blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
+    told = Prior(log_share=(np.log(1 / 3), 0.05), has_heavy_tails=True)
+    weak, pooled = posterior(blocks), posterior(blocks, prior=told)
+    assert np.ptp(np.quantile(pooled.draws.gain, [0.05, 0.95])) < np.ptp(np.quantile(weak.draws.gain, [0.05, 0.95]))
+    assert np.median(pooled.draws.gain) == pytest.approx(0.2, abs=0.03)
+
+
+def test_the_path_follows_what_the_curve_does_not():
+    bump, elsewhere, wrong = [], [], []
+    for seed in range(5):
+        compute, reward = run(seed, num=40, reach=8.0, noise=0.002)
+        raised = 0.02 * ((np.arange(40) >= 20) & (np.arange(40) < 28))
+        drawn = fit(compute, reward + raised, start=0.4).drawn
+        path = np.median(drawn.path(), axis=0)
+        off = path - np.median(drawn.curve(compute), axis=0)
+        bump.append(off[22:26].mean())
+        elsewhere.append(abs(off[:15]).mean())
+        wrong.append(abs(path - run(seed, num=40, reach=8.0, noise=0.0)[1] - raised).mean())
+    assert np.mean(bump) > 0.004
+    assert np.mean(elsewhere) < 0.003
+    assert np.mean(wrong) < 0.002
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e20])
+def test_the_unit_of_compute_does_not_matter(unit: float):
+    compute, reward = run(1, num=25)
+    one, other = fit(compute, reward, start=0.4), fit(unit * compute, reward, start=0.4)
+    assert other.params["midpoint"] == pytest.approx(unit * one.params["midpoint"], rel=1e-6)
+    assert other.interval("ceiling") == pytest.approx(one.interval("ceiling"), abs=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "zero"), [(1e-3, 0.0), (100.0, -260.0)])
+def test_the_unit_of_an_unbounded_reward_does_not_matter(scale: float, zero: float):
+    compute, reward = run(1, num=25)
+    one = fit(compute, reward, start=0.4, bounds=None)
+    other = fit(compute, zero + scale * reward, start=zero + scale * 0.4, bounds=None)
+    assert other.params["ceiling"] == pytest.approx(zero + scale * one.params["ceiling"], abs=1e-5 * scale)
+
+
+def test_the_order_of_points_does_not_matter():
+    compute, reward = run(1, num=25)
+    order = np.random.default_rng(0).permutation(25)
+    assert fit(compute[order], reward[order]).params == fit(compute, reward).params
+
+
+def test_runs_that_agree_have_no_spread():
+    """Two runs that bend more sharply than a sigmoid do so together: that is the recipe's, not a spread of its runs."""
+    table = Path(__file__).parents[3] / "docs" / "results" / "principles" / "truncated.csv.gz"
+    selection = Selection(x="flops", y="reward", by=("arm",), seed="seed", where=(("arm", "drop-truncated"),))
+    [log] = read([table], selection)
+    both = fit(
+        log.compute, log.reward, start=log.start, start_sd=log.start_sd, num_samples=log.num_samples, run=log.run
+    )
+    assert both.run_sd is not None
+    assert both.run_sd < 0.02
+    late = log.compute > 0.8 * both.scale
+    assert float(both.predict(both.scale)) == pytest.approx(float(log.reward[late].mean()), abs=0.015)

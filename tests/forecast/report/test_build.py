@@ -1,0 +1,190 @@
+"""Reports on studies, run folders and logs: what is broken is said, and the rest comes out."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import write_run, write_study
+from typer.testing import CliRunner
+
+from scalerl.cli import app
+from scalerl.errors import InputError
+from scalerl.forecast.curves import Comparison
+from scalerl.forecast.logs import Selection
+from scalerl.forecast.report import workers
+from scalerl.forecast.report.build import build_report
+from scalerl.forecast.report.document import Grid, Say, says
+from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.results import Result
+from scalerl.forecast.report.sections import document
+from scalerl.forecast.report.write import write_report
+
+
+def report(*inputs: Path, selection: Selection | None = None, options: FitOptions | None = None) -> Result:
+    return build_report(inputs, selection or Selection(), options or FitOptions())
+
+
+def said(result: Result) -> dict[str, Say]:
+    return {each.kind: each for each in says(document(result))}
+
+
+def table(result: Result, key: str) -> Grid:
+    blocks = [block for section in document(result) for block in section.blocks]
+    return next(block for block in blocks if isinstance(block, Grid) and block.key == key)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("study") / "two-arms", num=12)
+
+
+@pytest.fixture(scope="module")
+def result(study: Path) -> Result:
+    return report(study)
+
+
+def test_the_better_arm_is_taken(result: Result):
+    comparison = result.comparisons.get("")
+    assert isinstance(comparison, Comparison)
+    assert comparison.winner == "base"
+    assert next(iter(said(result))) == "take"
+    assert [each.axis for each in result.by_axis[""]] == ["gpu_hours", "flops", "tokens", "step"]
+    # Runs on CPUs have no GPU-hours.
+    assert said(result)["take"].values["unit"] == "CPU-hours"
+
+
+def test_every_curve_has_its_back_test(result: Result):
+    assert [len(row) for row in table(result, "scores").rows] == [7, 7]
+    assert all(curve.backtest is not None for curve in result.curves)
+
+
+def test_settings_cost_and_signals(result: Result):
+    assert table(result, "differences").rows == (("lower", "loss.name", '"cispo"', '"dapo"'),)
+    assert [row[0] for row in table(result, "cost").rows] == ["base-seed0", "lower-seed0", "together"]
+    assert "loss/entropy" in {getattr(block, "key", "") for section in document(result) for block in section.blocks}
+
+
+def test_fits_in_workers_change_nothing(study: Path, result: Result, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workers, "WORTH_ONE", 1)
+    assert [curve.fit.params for curve in report(study).curves] == [curve.fit.params for curve in result.curves]
+
+
+def test_page_is_self_contained(study: Path, tmp_path: Path):
+    written = write_report([study], tmp_path)
+    html = written.page.read_text(encoding="utf-8")
+    assert "src=" not in html
+    assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.md", "report-curves.png"}
+
+
+def test_damage_is_said_and_the_rest_is_shown(tmp_path: Path):
+    folder = write_study(tmp_path / "study", num=12)
+    broken = folder / "runs" / "lower-seed0"
+    (broken / "evals.jsonl").unlink()
+    (broken / "recipe.json").write_text("{broken")
+    result = report(folder)
+    assert [curve.name for curve in result.curves] == ["base"]
+    problems = " ".join(each.text for each in says(document(result)) if each.kind == "fault_of")
+    assert "recipe.json" in problems
+    assert "evals.jsonl" in problems
+
+
+def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):
+    for name in ("a", "b"):
+        write_run(tmp_path / name, num=12, settings={"description": name, "loss": {"name": name}})
+    found = said(report(tmp_path / "a", tmp_path / "b"))
+    assert found["equal_curves"].values["names"] == ("a", "b")
+
+
+def test_arms_on_other_prompts_are_not_compared(tmp_path: Path):
+    folders = [write_run(tmp_path / name, num=12, ceiling=0.5 + 0.05 * k, prompts="p" if k < 2 else "q",
+                         settings={"loss": {"name": name}}) for k, name in enumerate("abc")]  # fmt: skip
+    result = report(*folders)
+    assert len(result.curves) == 3
+    comparison = result.comparisons[""]
+    assert isinstance(comparison, Comparison)
+    assert comparison.names == ("a", "b")
+    assert said(result)["different_prompts"].values["names"] == ("c",)
+
+
+def test_distorted_time_is_not_the_axis(tmp_path: Path):
+    result = report(write_study(tmp_path / "study", num=12, shared_device=True))
+    assert {curve.axis for curve in result.curves} == {"flops"}
+    assert "shared_device" in said(result)
+
+
+def test_each_evaluation_set_has_its_sections(tmp_path: Path):
+    result = report(write_study(tmp_path / "study", num=12, sets=("main", "hard")))
+    assert result.sets == ["main", "hard"]
+    assert set(result.comparisons) == {"main", "hard"}
+    keys = [section.key for section in document(result)]
+    assert {"answer/main", "answer/hard", "curves/hard"} <= set(keys)
+
+
+def test_runs_that_differ_in_their_seed_are_one_arm(tmp_path: Path):
+    folders = [write_run(tmp_path / f"a-seed{seed}", num=12, seed=seed) for seed in range(2)]
+    result = report(*folders)
+    (curve,) = result.curves
+    assert (curve.name, curve.fit.num_runs) == ("a", 2)
+    assert "seeds_joined" in said(result)
+
+
+def test_a_checkpoint_on_disk_is_named(tmp_path: Path):
+    folder = write_run(tmp_path / "a", num=40)
+    lines = [json.loads(line) for line in (folder / "evals.jsonl").read_text().splitlines()]
+    for row in lines[25:]:
+        row["reward"] -= 0.01 * (row["step"] / 10 - 24)
+    (folder / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    for step in (100, 200, 300):
+        (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    found = said(report(folder))
+    assert found["checkpoint_saved"].values["step"] == 200
+    assert 200 <= found["checkpoint_step"].values["checkpoint"] <= 270
+
+
+def test_curves_in_different_units_are_not_compared(tmp_path: Path):
+    for name, column in (("a", "gpu_hours"), ("b", "tokens")):
+        rows = [f"{n},{0.3 + 0.3 * n / (n + 5)}" for n in range(1, 13)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{column},reward", *rows]))
+    result = report(tmp_path / "a.csv", tmp_path / "b.csv")
+    assert result.comparisons == {}
+    assert "different_units" in said(result)
+
+
+def test_nothing_to_report_on_is_one_sentence(tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError):
+        report(tmp_path / "empty")
+
+
+def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
+    log = Path(str(files("scalerl") / "assets" / "example_runs.csv"))
+    result = report(log, selection=Selection(by=("recipe",)))
+    assert "take" in said(result)
+    page = write_report([log], tmp_path, selection=Selection(by=("recipe",))).page
+    assert page.is_file()
+
+
+def test_warnings_reach_the_terminal(tmp_path: Path):
+    folder = write_study(tmp_path / "study", num=12)
+    (folder / "runs" / "base-seed0" / "status.json").write_text('{"status": "failed", "reason": "out of memory"}')
+    answer: Any = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path)])
+    assert answer.exit_code == 0
+    assert "out of memory" in answer.stderr
+
+
+@pytest.mark.parametrize("device, has_price", [("cpu", False), ("NVIDIA H200", True)])
+def test_hours_of_cpus_have_no_price(tmp_path: Path, device: str, has_price: bool):
+    folder = write_run(tmp_path / "run", num=12)
+    (folder / "env.json").write_text(json.dumps({"device": device}))
+    made = document(report(folder, options=FitOptions(price=2.0)))
+    (cost,) = [block for each in made for block in each.blocks if isinstance(block, Grid) and block.key == "cost"]
+    assert ("cost" in cost.heads) is has_price
+
+
+def test_title_names_few_runs_and_counts_many(tmp_path: Path):
+    runs = [write_run(tmp_path / f"r{n}", ceiling=0.5 + 0.02 * n, num=8) for n in range(4)]
+    assert report(*runs[:2]).title == "r0 and r1"
+    assert report(*runs).title == "4 runs"

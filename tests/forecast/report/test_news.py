@@ -1,0 +1,70 @@
+"""What a look adds to the one before it."""
+
+from typing import Any
+
+from scalerl.forecast.report.alarms import Alarm, AlarmKind
+from scalerl.forecast.report.board.look import Look
+from scalerl.forecast.report.board.news import News
+from scalerl.forecast.report.document import Level, Say, sections
+
+
+def said(kind: str, **values: Any) -> Say:
+    return Say(kind, values, Level.ANSWER)
+
+
+def doubling(action: str) -> Say:
+    return said("doubling", action=action, doubling=0.02, worth=0.01, p_worth=0.7)
+
+
+def alarm(value: float = 0.1, ended: float | None = None) -> Say:
+    return Alarm(kind=AlarmKind.ENTROPY, subject="main", value=value, began=3.0, ended=ended).say(run="", unit="")
+
+
+def look(*blocks: Say, status: str = "running", kind: str = "run") -> Look:
+    row = {"key": "k", "name": "first", "kind": kind, "status": status, "reason": "budget spent"}
+    return Look(row=row, document=sections(("answer/", "", blocks)))
+
+
+def told(*looks: Look) -> list[str]:
+    texts: list[str] = []
+    news = News(texts.append)
+    for each in looks:
+        news(each)
+    return texts
+
+
+FLAT = alarm()
+
+
+def test_first_look_is_no_news():
+    assert told(look(said("rising", name="first", share=0.4), FLAT, status="done")) == []
+
+
+def test_another_decision_is_news_and_another_number_is_not():
+    first, moved = (look(said("rising", name="first", share=share)) for share in (0.4, 0.5))
+    levelled = look(said("levelling_off", name="first", share=0.9), doubling("stop"))
+    (text,) = told(first, moved, levelled, levelled)
+    assert text == f"first: {said('levelling_off', name='first', share=0.9).text} {doubling('stop').text}"
+    assert len(told(first, levelled, first)) == 2
+
+
+def test_action_alone_is_another_decision():
+    assert len(told(*(look(doubling(action)) for action in ("go on", "go on", "stop")))) == 1
+
+
+def test_look_without_an_answer_forgets_none():
+    rising = look(said("rising", name="first", share=0.4))
+    assert told(rising, look(), rising) == []
+
+
+def test_alarm_is_news_each_time_it_begins():
+    texts = told(look(), look(FLAT), look(alarm(0.2)), look(alarm(ended=9.0)), look(FLAT))
+    assert texts == [f"first: Warning: {FLAT.text}"] * 2
+
+
+def test_end_is_news_with_its_reason():
+    assert told(look(), look(status="done"), look(status="done")) == ["first: done: budget spent"]
+
+
+def test_alarms_of_a_study_are_those_of_its_runs():
+    assert told(look(kind="study"), look(FLAT, kind="study")) == []

@@ -1,0 +1,87 @@
+"""`scalerl.read`: runs with methods, answers with the values of --json, errors that name arguments."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import scalerl
+from scalerl.errors import InputError, option, options_as_arguments
+from scalerl.forecast.report.python import Runs
+
+EXAMPLE = str(files("scalerl") / "assets" / "example_runs.csv")
+
+
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    return scalerl.read(EXAMPLE, x="hours", y="score", by="recipe")
+
+
+def test_answers_have_the_values_of_json_as_attributes(runs: Runs):
+    answer = runs.fit(at=[100], level=0.8)
+    (first, second) = answer.curves
+    assert (first.name, first.state, second.action) == ("joint", "levelling off", "open")
+    assert first.ceiling.low < first.ceiling.value < first.ceiling.high
+    assert first["ceiling"]["low"] == first.ceiling.low
+    assert first.at[0].compute == 100
+    assert answer.fits["fixed"].params["ceiling"] == second.ceiling.value
+    with pytest.raises(AttributeError):
+        _ = first.height
+
+
+def test_answers_print_as_the_commands_do(runs: Runs):
+    assert repr(runs) == "Runs(score over hours; joint: 122 points; fixed: 83 points)"
+    answer = runs.compare()
+    assert answer.pairs[0].winner == answer.rankings[0].winner == "fixed"
+    assert answer.sections[0].blocks[0].text in repr(answer).replace("\n", " ")
+    assert "<pre" in answer._repr_html_()
+    assert "exponent B" in answer.explain()
+    assert "exponent B" not in repr(answer)
+    assert f"{answer.curves[0].ceiling.low!r}" in repr(answer.curves[0].ceiling)
+
+
+def test_answers_are_frames(runs: Runs):
+    pytest.importorskip("pandas")
+    answer = runs.compare()
+    assert list(answer.to_frame().name) == ["joint", "fixed"]
+    assert list(answer.to_frame("pairs").winner) == ["fixed"]
+
+
+def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
+    later = runs.forecast(at=100).curves[1].at[0].reward
+    assert later.low < 0.96 < later.high
+    assert [row.fraction for row in runs.backtest([0.5]).curves[0].fractions] == [0.5]
+    assert runs.plot(tmp_path / "a.png").axes
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    frame = runs.to_frame()
+    assert list(frame.columns) == ["curve", "run", "hours", "score"]
+    assert len(frame) == 205
+
+
+def test_errors_name_options_as_arguments():
+    with pytest.raises(InputError, match=r"\(x=\): gpus=N builds it"):
+        scalerl.read(EXAMPLE, x="gpu_hours").fit()
+    with pytest.raises(InputError, match=r"split one with by=COLUMN"):
+        scalerl.read(EXAMPLE, x="hours", y="score", seed="recipe").compare()
+    # And again as the command line does.
+    assert f"{option:run-spread}, {option:method paper}" == "--run-spread, --method paper"
+    with options_as_arguments():
+        assert f"{option:run-spread}, {option:method paper}" == 'run_sd=, method="paper"'
+        assert f"{option:y-scale none}, {option:gpus N}, {option:start 1e+20}" == 'y_scale="none", gpus=N, start=1e+20'
+
+
+def test_sentences_name_options_as_arguments(runs: Runs):
+    details = runs.compare().explain()
+    assert "worth= names another" in details
+    assert "--" not in details
+    assert ".explain() says more." in repr(runs.compare())
+    assert "name others with x= and y=" in repr(scalerl.read(EXAMPLE, by="recipe").fit())
+
+
+def test_details_place_a_run_among_public_ones(runs: Runs):
+    blocks = [block for section in runs.fit().sections for block in section.blocks]
+    placed = [block for block in blocks if str(block.get("kind")).startswith("among_public")]
+    assert [(block.kind, block["values"].name) for block in placed][:2] == [
+        ("among_public_exponent", "joint"), ("among_public_gain", "joint")
+    ]  # fmt: skip
+    assert all(0 <= block["values"].below.value <= 1 for block in placed)

@@ -1,0 +1,201 @@
+"""A run folder, read once or followed: its curves, its signals, its compute, and restarts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from boards import GrowingRun
+from run_folders import write_run, write_study
+
+from scalerl.errors import InputError
+from scalerl.forecast.logs import Selection, read_log, series_from
+from scalerl.forecast.report.analyse import analyse_compare, fitted_curves
+from scalerl.forecast.report.arms import hours_name
+from scalerl.forecast.report.inside import Root
+from scalerl.forecast.report.metrics import thinned
+from scalerl.forecast.report.options import FitOptions, unit_of
+from scalerl.forecast.report.places import MOST_SOURCES, Source, discover
+from scalerl.forecast.report.run_sections import lines_of, run_says
+from scalerl.forecast.report.runs import Run, read_source
+
+
+def opened(folder: Path) -> Run:
+    return read_source(Source(path=folder, root=Root(folder), kind="run", name="a", arm="a"))
+
+
+def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_curve_is_that_of_the_log_reader(tmp_path: Path):
+    folder = write_run(tmp_path / "run", num=12, sets=("main", "hard"))
+    ours = series_from([opened(folder).table()], Selection(x="gpu_hours"))
+    expected = series_from([read_log(folder)], Selection(x="gpu_hours"))
+    assert [data.evaluation_set for data in ours] == [data.evaluation_set for data in expected]
+    for mine, theirs in zip(ours, expected, strict=True):
+        np.testing.assert_array_equal(mine.compute, theirs.compute)
+        np.testing.assert_array_equal(mine.reward, theirs.reward)
+        assert (mine.start, mine.start_sd) == (theirs.start, theirs.start_sd)
+
+
+def test_resumed_attempt_replaces_later_rows(tmp_path: Path):
+    run = GrowingRun(tmp_path / "run")
+    for _ in range(6):
+        run.train(10)
+        run.evaluate()
+    for step in range(31, 41):
+        run.append("metrics.jsonl", {"step": step, "attempt": 2, "gpu_hours": 0.01 * step, "flops": 1e15 * step})
+    run.append("evals.jsonl", {"step": 40, "attempt": 2, "set": "main", "gpu_hours": 0.4, "flops": 4e16, "reward": 0.9})
+    followed = opened(run.folder)
+    assert followed.columns["step"].tolist() == list(range(1, 41))
+    assert [row["step"] for _, row in followed.evals] == [0, 10, 20, 30, 40]
+    assert followed.evals[-1][1]["reward"] == 0.9
+
+
+def test_end_of_the_budget_at_the_pace_so_far(tmp_path: Path):
+    run = GrowingRun(tmp_path / "run", budget_steps=400)
+    run.train(100)
+    followed = opened(run.folder)
+    assert followed.end_compute("gpu_hours") == 4.0
+    assert followed.max_lag == 8
+
+
+@pytest.mark.parametrize(("waits_for", "limit"), [("groups", 8), ("batch", float("inf"))])
+def test_only_waiting_for_groups_limits_every_lag(tmp_path: Path, waits_for: str, limit: float):
+    run = GrowingRun(tmp_path / "run", budget_steps=400)
+    recipe = {"pipeline": {"max_lag": 8, "waits_for": waits_for}}
+    (run.folder / "recipe.json").write_text(json.dumps(recipe))
+    assert opened(run.folder).max_lag == limit
+
+
+def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
+    folder = write_run(tmp_path / "a", num=8)
+    lines = (folder / "evals.jsonl").read_text().splitlines()
+    (folder / "evals.jsonl").write_text("\n".join([*lines[:3], "{damaged", *lines[3:]]))
+    run = opened(folder)
+    (fault,) = run.faults()
+    assert (fault.kind, fault.values["file"], fault.values["first"]) == ("line_left_out", folder / "evals.jsonl", 4)
+    assert len(run.table().frame) == len(lines)
+
+
+def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(tmp_path: Path):
+    lags = np.array([1, 9, 2, 4, np.nan])
+    assert [thinned(f"rollout/lag_{kind}", lags[:4], 2) for kind in ("max", "mean")] == [[9, 4], [5, 3]]
+    folder = write_run(tmp_path / "a")
+    rows = [{"step": n, "rollout/lag_max": lag, "rollout/lag_mean": lag} for n, lag in enumerate((1, 9, None, 2), 1)]
+    write_rows(folder / "metrics.jsonl", rows)
+    charts = lines_of([opened(folder)])
+    assert {chart.key: list(chart.lines[0][3]) for chart in charts} == {
+        "rollout/lag_max": [1, 9, None, 2], "rollout/lag_mean": [1, 9, None, 2],
+    }  # fmt: skip
+
+
+def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
+    folder = write_run(tmp_path / "a")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # Killed after step 100; the second attempt goes on from step 70 and pays for steps 80 to 100 again.
+    first, again = rows[:10], [row | {"attempt": 2} for row in rows[7:]]
+    for row in again:
+        row["gpu_hours"] += 0.3
+        row["flops"] += rows[9]["flops"] - rows[6]["flops"]
+    again[-1]["time/stalled_s"] = 68.0
+    write_rows(folder / "metrics.jsonl", [*first, *again])
+    run = opened(folder)
+    assert (run.repeated["num_steps"], run.repeated["gpu_hours"]) == (3, pytest.approx(0.3))
+    found = {each.kind: each.values for each in run_says([run])}
+    assert found["repeated"]["num_steps"] == 3
+    assert found["stood_still"]["seconds"] == 68.0
+    assert opened(write_run(tmp_path / "b")).repeated == {}
+
+
+@pytest.mark.parametrize(
+    "status, is_cut",
+    [
+        ({"status": "done"}, False),
+        ({"status": "running"}, False),
+        ({"status": "stopped", "reason": "asked to stop"}, True),
+        ({"status": "failed", "reason": "out of memory"}, True),
+        (None, False),
+    ],
+)
+def test_only_a_run_that_is_known_to_have_ended_early_is_said_to(
+    tmp_path: Path, status: dict[str, str] | None, is_cut: bool
+):
+    folder = write_run(tmp_path / "a", status=status)
+    if status is None:
+        (folder / "status.json").unlink()
+    assert ("not_finished" in {each.kind for each in run_says([opened(folder)])}) == is_cut
+
+
+def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
+    runs = []
+    for name, device in (("a", "cpu"), ("b", "NVIDIA H200")):
+        folder = write_run(tmp_path / name)
+        (folder / "env.json").write_text(json.dumps({"device": device}))
+        runs.append(opened(folder))
+    assert [run.hours_name for run in runs] == ["CPU-hours", "GPU-hours"]
+    assert hours_name(run.hours_name for run in runs) == "GPU-hours"
+    # The logs of others do not say what they ran on.
+    assert hours_name([]) == "GPU-hours"
+
+
+@pytest.mark.parametrize(("device", "unit"), [("cpu", "CPU-hours"), ("NVIDIA H200", "GPU-hours")])
+def test_fit_and_report_name_the_hours_of_the_device(tmp_path: Path, device: str, unit: str):
+    folder = write_run(tmp_path / "a")
+    (folder / "env.json").write_text(json.dumps({"device": device}))
+    for log in (read_log(folder), opened(folder).table()):
+        (curve,) = fitted_curves(series_from([log], Selection(x="gpu_hours")), FitOptions())
+        assert curve.unit == unit
+
+
+def test_hours_of_cpus_and_gpus_are_not_compared(tmp_path: Path):
+    study = write_study(tmp_path / "study", seeds=(0, 1))
+    for seed in (0, 1):
+        (study / f"runs/lower-seed{seed}/env.json").write_text(json.dumps({"device": "NVIDIA H200"}))
+    series = series_from([read_log(study)], Selection(x="gpu_hours"))
+    assert [unit_of(each, "gpu_hours") for each in series] == ["CPU-hours", "GPU-hours"]
+    with pytest.raises(InputError, match="CPU-hours and GPU-hours"):
+        analyse_compare(series, FitOptions(), None)
+    result = analyse_compare(series_from([read_log(study)], Selection(x="flops")), FitOptions(), None)
+    assert [each.axis for each in result.by_axis[""]] == ["flops", "tokens", "step"]
+
+
+def test_names_cannot_leave_the_study(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    study = tmp_path / "study"
+    study.mkdir()
+    runs = '[{"arm": "a", "seed": 0, "folder": "../elsewhere"}, {"arm": "b", "seed": 0, "folder": "runs/b-seed0"}]'
+    (study / "study.json").write_text(f'{{"name": "s", "runs": {runs}}}')
+    run, found = discover([Root(tmp_path)])[0]
+    assert (run.kind, run.arm, found.kind) == ("run", "b", "study")
+    assert len(found.faults) == 1
+
+
+def test_study_written_on_windows_is_followed(tmp_path: Path):
+    GrowingRun(tmp_path / "s" / "runs" / "b-seed0")
+    (tmp_path / "s" / "study.json").write_text(r'{"name": "s", "runs": [{"arm": "b", "folder": "runs\\b-seed0"}]}')
+    (source, _), _ = discover([Root(tmp_path / "s")])
+    assert source.path == tmp_path / "s" / "runs" / "b-seed0"
+
+
+def test_a_study_of_too_many_runs_keeps_its_page(tmp_path: Path):
+    runs = [{"arm": "base", "seed": seed, "folder": f"runs/base-seed{seed}"} for seed in range(MOST_SOURCES + 2)]
+    (tmp_path / "study.json").write_text(json.dumps({"name": "large", "runs": runs}))
+    sources, notes = discover([Root(tmp_path)])
+    assert [source.kind for source in sources] == ["run"] * MOST_SOURCES + ["study"]
+    assert [(note.kind, note.values["num"]) for note in notes] == [("too_many_sources", 2)]
+
+
+def test_discovery_of_all_kinds(tmp_path: Path):
+    GrowingRun(tmp_path / "runs" / "mine")
+    (tmp_path / "trl" / "checkpoint-10").mkdir(parents=True)
+    (tmp_path / "trl" / "checkpoint-10" / "trainer_state.json").write_text('{"log_history": []}')
+    (tmp_path / "trl" / "model.safetensors").write_bytes(b"0")
+    (tmp_path / "verl.log").write_text("step:1 - critic/rewards/mean:0.1\n")
+    (tmp_path / "notes.md").write_text("nothing")
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    GrowingRun(outside / "theirs")
+    (tmp_path / "link").symlink_to(outside)
+    sources, _ = discover([Root(tmp_path)])
+    assert [(source.name, source.kind) for source in sources] == [("mine", "run"), ("trl", "log"), ("verl", "log")]
