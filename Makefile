@@ -78,7 +78,7 @@ $(VENV_VLLM)/.ready: $(VENV)/.dev
 # One thread: the tests compare numbers, and trainer and vLLM share the cores. Tests that share engines, or the process that
 # theirs are forked from, are a group and stay in one process; the longest come first.
 test-vllm: $(VENV_VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --timeout 1800 $(ARGS) tests/train/run/test_vllm_runs.py tests/train/rollout/vllm
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --timeout 1800 $(ARGS) tests/training/run/test_vllm_runs.py tests/training/rollout/vllm
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

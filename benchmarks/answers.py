@@ -21,7 +21,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from scalerl.train.graders.rules import numeric
+from scalerl.training.graders.rules import numeric
 
 FILE = "answers.jsonl.gz"
 KEPT = 512
@@ -54,7 +54,7 @@ class Keeper:
 
 def train(recipe: str, folder: Path) -> None:
     from scalerl import train
-    from scalerl.train.run.observer import RunObserver
+    from scalerl.training.run.observer import RunObserver
 
     keeper = Keeper(folder)
     observer = type("Observer", (RunObserver,), {"evaluated": keeper.evaluated})()

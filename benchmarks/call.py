@@ -191,7 +191,7 @@ def check(study: str) -> None:
     from scalerl.runfolder import store
     from scalerl.study.plan import make_plan
     from scalerl.study.spec import load_study
-    from scalerl.train.run.run import TrainingRun
+    from scalerl.training.run.run import TrainingRun
 
     study, _, generator = study.partition(":")
     if generator:

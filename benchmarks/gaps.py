@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from scalerl.train.loop.pipeline import StepDone
+from scalerl.training.loop.pipeline import StepDone
 
 ROLES = {"engine": ("poll", "submit"), "learner": ("step",), "push": ("push_weights",)}
 """The methods of engine and learner whose kernels count for a role."""

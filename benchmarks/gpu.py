@@ -14,7 +14,7 @@
 
 Ceilings are measured first: bytes read and bf16 FLOPs per second. `of limit` is the least time of a decode step, by
 these, over its measured time. MFU = 6 x matrix parameters (4 with adapters), head included, x tokens / rate; with
-attention by train/models/shape.py; recomputation is not credited. Memory is the most that was allocated, over what
+attention by training/models/shape.py; recomputation is not credited. Memory is the most that was allocated, over what
 `scalerl train --check` says. Mixed lengths are log-uniform, with eight completions per prompt; `steady` is their rate
 while all slots are in use.
 

@@ -25,17 +25,17 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import RolloutSettings, VllmSettings
 from scalerl.recipe.recipe import Recipe
-from scalerl.train.loop.pipeline import Pipeline, StepDone
-from scalerl.train.models.load import LoadedModel
-from scalerl.train.models.shape import ModelShape, head_sizes, work_flops
-from scalerl.train.rollout import ENGINES
-from scalerl.train.rollout.fleet.fleet import Fleet
-from scalerl.train.run.cluster.generators import make_engine
-from scalerl.train.run.host import frozen_objects, limit_host_threads
-from scalerl.train.run.learners import build_learner
-from scalerl.train.run.memory import ModelSizes, generator_bytes, learner_bytes
-from scalerl.train.tasks.curriculum import Curriculum, uniform
-from scalerl.train.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed, derive_seeds
+from scalerl.training.loop.pipeline import Pipeline, StepDone
+from scalerl.training.models.load import LoadedModel
+from scalerl.training.models.shape import ModelShape, head_sizes, work_flops
+from scalerl.training.rollout import ENGINES
+from scalerl.training.rollout.fleet.fleet import Fleet
+from scalerl.training.run.cluster.generators import make_engine
+from scalerl.training.run.host import frozen_objects, limit_host_threads
+from scalerl.training.run.learners import build_learner
+from scalerl.training.run.memory import ModelSizes, generator_bytes, learner_bytes
+from scalerl.training.tasks.curriculum import Curriculum, uniform
+from scalerl.training.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed, derive_seeds
 
 Figures = dict[str, Any]
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")

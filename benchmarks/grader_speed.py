@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from graded import grade_all
 
-from scalerl.train.graders.math import WARM_UP, math
-from scalerl.train.graders.pool import GraderPool, GraderSpec
+from scalerl.training.graders.math import WARM_UP, math
+from scalerl.training.graders.pool import GraderPool, GraderSpec
 
 # Most that hang wait for something; one in four computes, which costs its cpu_limit_s.
 SHARES = {"sleeps": 0.015, "spins": 0.005, "exits": 0.005, "segfaults": 0.005, "hoards": 0.01}

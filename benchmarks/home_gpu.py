@@ -6,7 +6,7 @@
 
 Each case is a process of its own, in which torch may allocate no more than the limit. It is the whole loop on one
 device: PipelineRL-8 with the torch engine and random weights, 4 problems x 8 completions per step, contexts of 1,024,
-lengths log-uniform. Passes and slots are those that scalerl.train.run.savings picks for the limit. Printed are the most
+lengths log-uniform. Passes and slots are those that training.run.savings picks for the limit. Printed are the most
 memory that was allocated and reserved, over what `scalerl train --check` says without its reserve, and seconds per
 step. A case that fails is reported with its error; one that runs out of memory is tried once more with fewer slots, and
 one that would begin after --total seconds is left out.
@@ -60,13 +60,13 @@ def measure(subject: Subject) -> dict[str, Any]:
 
     from scalerl.recipe.load import load_recipe
     from scalerl.recipe.recipe import replaced
-    from scalerl.train.models.load import put_on_device
-    from scalerl.train.models.nf4 import num_weights
-    from scalerl.train.run.cluster.generators import make_engine
-    from scalerl.train.run.host import frozen_objects, limit_host_threads
-    from scalerl.train.run.learners import build_learner
-    from scalerl.train.run.memory import Gpus, ModelSizes, memory_of
-    from scalerl.train.run.savings import KEYS, choose_savings
+    from scalerl.training.models.load import put_on_device
+    from scalerl.training.models.nf4 import num_weights
+    from scalerl.training.run.cluster.generators import make_engine
+    from scalerl.training.run.host import frozen_objects, limit_host_threads
+    from scalerl.training.run.learners import build_learner
+    from scalerl.training.run.memory import Gpus, ModelSizes, memory_of
+    from scalerl.training.run.savings import KEYS, choose_savings
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"

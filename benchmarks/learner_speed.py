@@ -22,9 +22,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.recipe.load import load_recipe
-from scalerl.train.rl.losses import LossInputs, cispo
-from scalerl.train.run.learners import build_learner
-from scalerl.train.types import Batch, Completion, Group, LengthPlan, Problem, Request
+from scalerl.training.rl.losses import LossInputs, cispo
+from scalerl.training.run.learners import build_learner
+from scalerl.training.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
 LIMIT = 1.1
 """Least speed of the learner, as a multiple of the plain loop's."""

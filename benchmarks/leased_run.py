@@ -44,7 +44,7 @@ def rounded_weights(weights: Mapping[str, Tensor], kind: str) -> dict[str, Tenso
 
 def round_pushes(kind: str) -> None:
     """Make engines of this process round what they are given, and what they begin with."""
-    from scalerl.train.rollout.torch.engine import TorchEngine
+    from scalerl.training.rollout.torch.engine import TorchEngine
 
     begin, load = TorchEngine.__init__, TorchEngine._load
 
@@ -59,7 +59,7 @@ def round_pushes(kind: str) -> None:
 
 
 def no_forecasts() -> None:
-    from scalerl.train.run.health import Health
+    from scalerl.training.run.health import Health
 
     Health.after_step = lambda self, done, end: None
 

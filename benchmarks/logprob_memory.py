@@ -1,4 +1,4 @@
-"""Memory and speed of train/rl/logprobs.py against the full tokens x vocabulary computation, forward and backward.
+"""Memory and speed of training/rl/logprobs.py against the full tokens x vocabulary computation, forward and backward.
 
     python benchmarks/logprob_memory.py            one table: peak memory flat in tokens; speed at a size where both fit
     python benchmarks/logprob_memory.py --sweep    the same speed for several chunks (how the device's own was chosen)
@@ -34,7 +34,7 @@ def measure(case: dict) -> dict:
     """Return peak bytes and seconds of each method of a case, alternating; runs in a child process."""
     import torch
 
-    from scalerl.train.rl.logprobs import log_probs_and_entropy
+    from scalerl.training.rl.logprobs import log_probs_and_entropy
 
     def full(hidden, head_weight, targets, chunk):
         log_probs = torch.log_softmax(torch.nn.functional.linear(hidden.float(), head_weight.float()), dim=-1)

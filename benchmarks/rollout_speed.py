@@ -26,9 +26,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.recipe.parts import RolloutSettings, VllmSettings
-from scalerl.train.models.load import LoadedModel, load_model
-from scalerl.train.rollout import ENGINES
-from scalerl.train.types import LengthPlan, Problem, Request
+from scalerl.training.models.load import LoadedModel, load_model
+from scalerl.training.rollout import ENGINES
+from scalerl.training.types import LengthPlan, Problem, Request
 
 TARGET = 3.0
 """Least speed relative to the faster of generate's two caches."""

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from graded import grade_all
 
-from scalerl.train.graders.pool import GraderPool, GraderSpec
-from scalerl.train.tasks.code import read_problem
-from scalerl.train.tasks.rows import Row
+from scalerl.training.graders.pool import GraderPool, GraderSpec
+from scalerl.training.tasks.code import read_problem
+from scalerl.training.tasks.rows import Row
 
 LEAST_OVER_INTERPRETERS = 3.0
 

@@ -27,9 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from scalerl.recipe.load import load_recipe
-from scalerl.train.graders.rules import exact
-from scalerl.train.run.run import TrainingRun
-from scalerl.train.types import Problem
+from scalerl.training.graders.rules import exact
+from scalerl.training.run.run import TrainingRun
+from scalerl.training.types import Problem
 
 TARGET = 2.5
 TOLERANCE = 0.05

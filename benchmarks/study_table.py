@@ -45,7 +45,7 @@ from scalerl.forecast.curves import Answer, Comparison, Fit, State, compare, dec
 from scalerl.forecast.logs import Selection, read
 from scalerl.forecast.several.seal import SealScore, opened, score_sealed
 from scalerl.runfolder import store
-from scalerl.train.loop.evaluate import pass_at
+from scalerl.training.loop.evaluate import pass_at
 
 EVALUATION = (
     *("step", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "prompts_hash", "truncated_frac"),

@@ -24,11 +24,11 @@ from rollout_speed import make_model
 sys.path.append(str(Path(__file__).parent))
 
 from scalerl.recipe.parts import EnvironmentSettings
-from scalerl.train.environments.build import build_steps
-from scalerl.train.environments.protocol import Step
-from scalerl.train.environments.turns import Playing, TurnsEngine
-from scalerl.train.rollout.torch.engine import TorchEngine
-from scalerl.train.types import LengthPlan, Problem, Request, derive_seed
+from scalerl.training.environments.build import build_steps
+from scalerl.training.environments.protocol import Step
+from scalerl.training.environments.turns import Playing, TurnsEngine
+from scalerl.training.rollout.torch.engine import TorchEngine
+from scalerl.training.types import LengthPlan, Problem, Request, derive_seed
 
 VOCABULARY = 512
 SAMPLED = 64
@@ -68,8 +68,8 @@ def cpu_s(steps: Any) -> float:
 
 @functools.cache
 def vllm_engine(slots: int) -> Any:
-    from scalerl.train.rollout.vllm.engine import VllmEngine
-    from scalerl.train.rollout.vllm.spec import EngineSpec, environment
+    from scalerl.training.rollout.vllm.engine import VllmEngine
+    from scalerl.training.rollout.vllm.spec import EngineSpec, environment
 
     os.environ.update(environment(on_gpu=False))
     model = make_model(vocabulary=VOCABULARY, context=CONTEXT)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.train.loop.lag import LagRule, WaitsFor
+from scalerl.training.loop.lag import LagRule, WaitsFor
 
 GROUPS, COMPLETIONS, LONGEST = 48, 16, 14_336
 BATCH = GROUPS * COMPLETIONS

@@ -16,7 +16,7 @@ from scalerl.recipe.parts import EvalSetSettings, GraderSettings, MixedTaskSetti
 from scalerl.recipe.recipe import Recipe
 from scalerl.recipe.task_settings import TASK_SETTINGS
 from scalerl.recipe.tree import axis_choices, dotted, table_class
-from scalerl.train.tasks.problems import TASKS
+from scalerl.training.tasks.problems import TASKS
 
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings

@@ -3,7 +3,7 @@
     python examples/one_page_loop.py [steps]
 
 Every formula is the library's own. What the real loop adds is in loop/pipeline.py (generation and training at the same
-time, with a bound on lag), train/run/checkpoint.py and train/run/evaluate.py.
+time, with a bound on lag), training/run/checkpoint.py and training/run/evaluate.py.
 """
 
 import sys
@@ -12,15 +12,15 @@ import torch
 
 from scalerl.config import load_recipe
 from scalerl.recipe.choose import choose
-from scalerl.train.models.load import head, hidden_states
-from scalerl.train.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.train.rl.filters import effective_batch, trainable_tokens, trained_tokens
-from scalerl.train.rl.logprobs import log_probs_and_entropy
-from scalerl.train.rl.losses import LOSSES, LossInputs
-from scalerl.train.rl.weights import WEIGHTS
-from scalerl.train.run.evaluate import evaluate_all
-from scalerl.train.run.inputs import load_inputs, training_prompts
-from scalerl.train.run.parts import build_curriculum, build_engine, build_grading, request_maker
+from scalerl.training.models.load import head, hidden_states
+from scalerl.training.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.training.rl.filters import effective_batch, trainable_tokens, trained_tokens
+from scalerl.training.rl.logprobs import log_probs_and_entropy
+from scalerl.training.rl.losses import LOSSES, LossInputs
+from scalerl.training.rl.weights import WEIGHTS
+from scalerl.training.run.evaluate import evaluate_all
+from scalerl.training.run.inputs import load_inputs, training_prompts
+from scalerl.training.run.parts import build_curriculum, build_engine, build_grading, request_maker
 
 
 def main(steps: int = 5) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import scalerl
-from scalerl.train.rl.losses import LossInputs, TokenLoss
+from scalerl.training.rl.losses import LossInputs, TokenLoss
 
 
 def problems() -> Iterator[dict[str, str]]:

@@ -24,10 +24,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
-# Shapes and dtypes of train.rl are checked in every test, so the hook must be in place before its first import. Not
+# Shapes and dtypes of training.rl are checked in every test, so the hook must be in place before its first import. Not
 # on a machine with a GPU: parts are compiled there, and the compiler would trace the checks, which users do not have.
 if not Path("/dev/nvidiactl").exists():
-    install_import_hook("scalerl.train.rl", "beartype.beartype")
+    install_import_hook("scalerl.training.rl", "beartype.beartype")
 
 # Before any test imports them: then their assertions would not be explained.
 pytest.register_assert_rewrite("contracts.engine", "contracts.sampling", "contracts.requests")

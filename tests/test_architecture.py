@@ -18,27 +18,34 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # A room and the rooms it may import. Imports only point down; docs/architecture.md has the same tables.
 SHARED = {"errors", "runfolder", "recipe", "web"}
-PARTS = SHARED | {"train.types", "train.answer_format", "train.rl", "train.graders", "train.models"}
+PARTS = SHARED | {"training.types", "training.answer_format", "training.rl", "training.graders", "training.models"}
 LAYERS: dict[str, set[str]] = {
     # what both halves know
     "errors": set(),
     "runfolder": {"errors"},
     "recipe": {"errors", "runfolder"},
     "web": {"errors", "runfolder", "recipe"},
-    # train: from a recipe to a run folder
-    "train.types": set(),
-    "train.answer_format": set(),
-    "train.rl": SHARED,
-    "train.graders": SHARED | {"train.answer_format"},
-    "train.models": SHARED | {"train.types", "train.answer_format", "train.rl"},
-    "train.tasks": PARTS,
-    "train.remote": {"errors"},
-    "train.loop": PARTS | {"train.tasks"},
-    "train.environments": PARTS | {"train.tasks", "train.loop"},
-    "train.rollout": PARTS | {"train.tasks", "train.remote"},
-    "train.learner": PARTS | {"train.tasks", "train.remote"},
-    "train.run": PARTS
-    | {"train.tasks", "train.remote", "train.loop", "train.environments", "train.rollout", "train.learner"}
+    # training: from a recipe to a run folder
+    "training.types": set(),
+    "training.answer_format": set(),
+    "training.rl": SHARED,
+    "training.graders": SHARED | {"training.answer_format"},
+    "training.models": SHARED | {"training.types", "training.answer_format", "training.rl"},
+    "training.tasks": PARTS,
+    "training.remote": {"errors"},
+    "training.loop": PARTS | {"training.tasks"},
+    "training.environments": PARTS | {"training.tasks", "training.loop"},
+    "training.rollout": PARTS | {"training.tasks", "training.remote"},
+    "training.learner": PARTS | {"training.tasks", "training.remote"},
+    "training.run": PARTS
+    | {
+        "training.tasks",
+        "training.remote",
+        "training.loop",
+        "training.environments",
+        "training.rollout",
+        "training.learner",
+    }
     | {"forecast.report"},
     # forecast: from any log to a decision
     "forecast.curves": {"errors"},
@@ -52,10 +59,10 @@ LAYERS: dict[str, set[str]] = {
 DOORS = {"api", "config", "curves", "joint", "cli"}
 """Public names of what is below; they may import everything."""
 LAYERS |= {door: set(LAYERS) | DOORS - {door} for door in DOORS}
-NO_TORCH = {room for room in LAYERS if not room.startswith("train.")} | {"train.loop", "train.environments"}
+NO_TORCH = {room for room in LAYERS if not room.startswith("training.")} | {"training.loop", "training.environments"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}
-HALVES = {"train", "forecast"}
+HALVES = {"training", "forecast"}
 DATA_FOLDERS = {"assets"}
 
 
@@ -196,7 +203,7 @@ def test_every_recipe_loads():
 
 
 def test_files_named_in_documents_exist():
-    """Paths from the root (`src/...`), and paths within the package (`train/loop/lag.py`), in backticks."""
+    """Paths from the root (`src/...`), and paths within the package (`training/loop/lag.py`), in backticks."""
     from_root = re.compile(r"`((?:src|docs|tests|benchmarks|examples)/[\w./-]+)`")
     in_package = re.compile(rf"`((?:{'|'.join(room.replace('.', '/') for room in LAYERS)})/[\w/]+\.py)`")
     offenders = []

@@ -69,7 +69,7 @@ def test_home_gpu_runs_its_cases(shape, mode):
 
 
 def test_sizes_of_llama():
-    from scalerl.train.models.shape import ModelShape
+    from scalerl.training.models.shape import ModelShape
 
     shapes = {name: ModelShape.from_config(gpu_parts.CASES[name].config) for name in ("3b", "8b")}
     assert shapes["3b"].body_params + shapes["3b"].head_params == pytest.approx(3.21e9, rel=0.01)

@@ -15,9 +15,9 @@ from scalerl.callbacks import follow, rules
 from scalerl.forecast.report import figures, outlook
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import Settings
-from scalerl.train.environments import protocol
-from scalerl.train.graders import judge
-from scalerl.train.run import simulate
+from scalerl.training.environments import protocol
+from scalerl.training.graders import judge
+from scalerl.training.run import simulate
 
 SOURCE = Path(protocol.__file__).parents[1]
 SMALL = (rules, outlook, figures)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import SAMPLED, sampled_model
 
-from scalerl.train.rollout.torch.engine import TorchEngine
+from scalerl.training.rollout.torch.engine import TorchEngine
 
 rounding = importlib.import_module("leased_run")
 

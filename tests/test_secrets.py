@@ -112,7 +112,7 @@ TINY = (
 
 def trained_folder(folder: Path, *settings: str) -> str:
     """Train, resume, and return all text of the run folder."""
-    from scalerl.train.run.run import TrainingRun
+    from scalerl.training.run.run import TrainingRun
 
     recipe = load_recipe("tiny-cpu", [*TINY, *settings])
     TrainingRun(recipe, folder).train()
@@ -131,7 +131,7 @@ def test_no_key_reaches_the_run_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_grader_reads_its_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from scalerl.train.run.run import TrainingRun
+    from scalerl.training.run.run import TrainingRun
 
     settings = [*TINY, 'task.graders.judge.api_key="env:JUDGE_KEY"', "task.graders.judge.refuses=true"]
     with pytest.raises(RecipeError, match="the environment variable JUDGE_KEY, which is not set"):
@@ -196,7 +196,7 @@ def test_commands_run_code_of_a_model_only_when_told(tmp_path: Path, monkeypatch
 
 def test_code_of_a_model_is_not_run(tmp_path: Path):
     from scalerl.errors import ModelError
-    from scalerl.train.run.inputs import load_inputs
+    from scalerl.training.run.inputs import load_inputs
 
     model = model_with_code(tmp_path)
     recipe = load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"])

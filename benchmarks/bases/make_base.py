@@ -32,11 +32,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.recipe.load import changed_recipe, load_recipe
 from scalerl.recipe.recipe import Recipe
-from scalerl.train.models.tiny import build_tokenizer
-from scalerl.train.run.observer import RunObserver
-from scalerl.train.run.sft.make import SftProgress, SftResult, sft
-from scalerl.train.tasks.build import build_tasks
-from scalerl.train.types import derive_seed
+from scalerl.training.models.tiny import build_tokenizer
+from scalerl.training.run.observer import RunObserver
+from scalerl.training.run.sft.make import SftProgress, SftResult, sft
+from scalerl.training.tasks.build import build_tasks
+from scalerl.training.types import derive_seed
 
 VOCABULARY = 64
 CONTEXT = 192

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from scalerl.forecast.curves import Fit
     from scalerl.forecast.report.python import Runs
     from scalerl.recipe.recipe import Recipe
-    from scalerl.train.rl.losses import LossInputs, TokenLoss
-    from scalerl.train.run.observer import RunObserver
-    from scalerl.train.run.sft.make import SftResult
+    from scalerl.training.rl.losses import LossInputs, TokenLoss
+    from scalerl.training.run.observer import RunObserver
+    from scalerl.training.run.sft.make import SftResult
 
 Settings = Mapping[str, Any]
 """Settings by their dotted names, as in --set: {"optimizer.lr": 1e-3, "loss": "dapo"}."""
@@ -96,7 +96,7 @@ def train(
     loaded = load_recipe(recipe, changes)
     check_can_train()
     from scalerl.runfolder import store
-    from scalerl.train.run.run import TrainingRun
+    from scalerl.training.run.run import TrainingRun
 
     folder = Path(out)
     end = TrainingRun(_trusting(loaded, trust_remote_code), folder, observer=observer, resume=resume).train()
@@ -125,7 +125,7 @@ def evaluate(
     """
     loaded = load_recipe(recipe, {**(settings or {}), "model.path": str(model)})
     check_can_train()
-    from scalerl.train.run.evaluate import evaluate_model
+    from scalerl.training.run.evaluate import evaluate_model
 
     return evaluate_model(_trusting(loaded, trust_remote_code), sets)
 
@@ -145,7 +145,7 @@ def sft(
     """
     loaded = load_recipe(recipe, settings)
     check_can_train()
-    from scalerl.train.run.sft.make import sft as make
+    from scalerl.training.run.sft.make import sft as make
 
     return make(_trusting(loaded, trust_remote_code), Path(out), resume=resume, observer=observer)
 
@@ -155,7 +155,7 @@ def export(
 ) -> Path:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; return the folder."""
     check_can_train()
-    from scalerl.train.run.export import export as write
+    from scalerl.training.run.export import export as write
 
     return write(Path(run), Path(out), str(step), trust_remote_code=trust_remote_code).folder
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from scalerl.cli import recipe as recipe_module
 from scalerl.cli.recipe import app, components
 from scalerl.recipe.load import list_recipes, load_recipe
-from scalerl.train.loop.slots import expected_lag, full_slots
+from scalerl.training.loop.slots import expected_lag, full_slots
 
 
 @pytest.fixture(autouse=True)

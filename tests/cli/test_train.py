@@ -23,8 +23,8 @@ from webhook import webhook
 from scalerl.cli.train import Terminal
 from scalerl.errors import EngineError
 from scalerl.runfolder import store
-from scalerl.train.graders.pool import GraderPool
-from scalerl.train.rollout.torch.engine import TorchEngine
+from scalerl.training.graders.pool import GraderPool
+from scalerl.training.rollout.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("terminal_signals")
 
@@ -82,7 +82,7 @@ def when_stepped(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], o
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps; not to be written into."""
     from scalerl.recipe.load import load_recipe
-    from scalerl.train.run.run import TrainingRun
+    from scalerl.training.run.run import TrainingRun
 
     folder = tmp_path_factory.mktemp("runs") / "finished"
     TrainingRun(load_recipe("tiny-cpu", [*TINY, "budget.steps=2"]), folder).train()
@@ -182,7 +182,7 @@ def test_several_tasks_are_shown_and_fitted_separately(tmp_path: Path):
 
 
 def test_a_check_ends_the_processes_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from scalerl.train.loop import grading
+    from scalerl.training.loop import grading
 
     pools: list[GraderPool] = []
     monkeypatch.setattr(grading, "GraderPool", lambda **limits: pools.append(GraderPool(**limits)) or pools[-1])
@@ -332,7 +332,7 @@ def test_run_killed_before_its_start_can_be_started_again(tmp_path: Path):
 def test_steps_after_the_checkpoint_leave_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out, often = tmp_path / "run", sets("evaluation.every=1")
     with monkeypatch.context() as patched:
-        patched.setattr("scalerl.train.run.checkpoint.save", lambda *_, **__: None)
+        patched.setattr("scalerl.training.run.checkpoint.save", lambda *_, **__: None)
         assert train(out, *often, steps=4).returncode == 0
     assert steps_of(store.read_evals(out)) == [0, 1, 2, 3, 4]
     # It begins anew, and its budget is lower by now.
@@ -377,7 +377,7 @@ def test_hung_engine_ends_the_process_with_the_reason(tmp_path: Path, monkeypatc
         at_exit.append((code, *status(out)))
         released.set()
 
-    monkeypatch.setattr("scalerl.train.run.run.os._exit", leave)
+    monkeypatch.setattr("scalerl.training.run.run.os._exit", leave)
     when_stepped(monkeypatch, 1, lambda: monkeypatch.setattr(TorchEngine, "poll", hang))
     with webhook() as chat:
         left = train(out, "--hung-after", "1", "--notify", chat.url)

@@ -13,10 +13,10 @@ from contracts.requests import advance, by_key, drain, make_request, mixed_reque
 from played import STOPS, Echo, played_requests, playing, turns_engine
 
 from scalerl.errors import EngineError
-from scalerl.train.environments.conversation import Conversation
-from scalerl.train.loop.seams import Engine
-from scalerl.train.rollout.progress import FREE, CompletionProgress
-from scalerl.train.types import LengthPlan, Work
+from scalerl.training.environments.conversation import Conversation
+from scalerl.training.loop.seams import Engine
+from scalerl.training.rollout.progress import FREE, CompletionProgress
+from scalerl.training.types import LengthPlan, Work
 
 
 def test_satisfies_the_protocol(make_engine):
@@ -80,7 +80,7 @@ PLANS = (
 
 @pytest.mark.parametrize("stops", [(), (3, 17, 40)])
 def test_completions_follow_their_length_plans(make_engine, stops):
-    """By tokens one after another, as tests/train/rollout/test_progress.py compares them with the words of a plan."""
+    """By tokens one after another, as test_progress.py compares them with the words of a plan."""
     engine = make_engine(slots=8, stop_tokens=stops)
     engine.submit([make_request(number, plan=plan) for number, plan in enumerate(PLANS * 4)])
     seen = set()

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scalerl.train.loop.seams import Engine
-from scalerl.train.types import Completion, LengthPlan, Problem, Request
+from scalerl.training.loop.seams import Engine
+from scalerl.training.types import Completion, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="p", prompt="?", answer="!", task="none")
 

@@ -14,7 +14,7 @@ import torch
 from contracts.requests import advance, by_key, drain, make_request, mixed_requests
 from played import STOPS, Echo, played_requests, playing, turns_engine
 
-from scalerl.train.types import Completion, LengthPlan
+from scalerl.training.types import Completion, LengthPlan
 
 
 @torch.no_grad()

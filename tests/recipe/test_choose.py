@@ -9,8 +9,8 @@ from scalerl.recipe.choose import choose, import_function, keyword_settings
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import CustomSettings, MixedTaskSettings, Settings
 from scalerl.recipe.tree import AXES
-from scalerl.train.tasks.curriculum import CURRICULA
-from scalerl.train.tasks.length import LENGTHS
+from scalerl.training.tasks.curriculum import CURRICULA
+from scalerl.training.tasks.length import LENGTHS
 
 
 def scaled(value, *, factor=2.0):
@@ -54,8 +54,8 @@ def custom(name: str, **settings: Any) -> CustomSettings:
     [
         (custom("no_such_module:f"), 'no module is called "no_such_module"'),
         (
-            custom("scalerl.train.types:derive_sed"),
-            'scalerl.train.types has no "derive_sed"; did you mean "derive_seed"?',
+            custom("scalerl.training.types:derive_sed"),
+            'scalerl.training.types has no "derive_sed"; did you mean "derive_seed"?',
         ),
         (custom("scalerl:__version__"), "it is not a function but str"),
         (custom("scalerl.recipe.choose:import_function", cap=3), "cap is not a setting of"),
@@ -116,15 +116,15 @@ def test_console_script_finds_modules_in_current_folder(tmp_path):
 
 def _tables():
     pytest.importorskip("torch")
-    from scalerl.train.learner.references import REFERENCES
-    from scalerl.train.rl.advantages import BASELINES, NORMALISATIONS
-    from scalerl.train.rl.correction import CORRECTIONS
-    from scalerl.train.rl.credit import CREDITS
-    from scalerl.train.rl.entropy import CONTROLS
-    from scalerl.train.rl.imitation import IMITATIONS
-    from scalerl.train.rl.kl import ESTIMATORS
-    from scalerl.train.rl.losses import LOSSES
-    from scalerl.train.rl.weights import WEIGHTS
+    from scalerl.training.learner.references import REFERENCES
+    from scalerl.training.rl.advantages import BASELINES, NORMALISATIONS
+    from scalerl.training.rl.correction import CORRECTIONS
+    from scalerl.training.rl.credit import CREDITS
+    from scalerl.training.rl.entropy import CONTROLS
+    from scalerl.training.rl.imitation import IMITATIONS
+    from scalerl.training.rl.kl import ESTIMATORS
+    from scalerl.training.rl.losses import LOSSES
+    from scalerl.training.rl.weights import WEIGHTS
 
     return {
         "loss": LOSSES,
@@ -159,7 +159,7 @@ def test_choices_match_the_functions_keyword_arguments():
 def test_filter_settings_are_those_of_the_filters():
     pytest.importorskip("torch")
     from scalerl.recipe.parts import FilterSettings
-    from scalerl.train.rl.filters import effective_batch
+    from scalerl.training.rl.filters import effective_batch
 
-    # Refilling comes before a batch is there (train/loop/refill.py).
+    # Refilling comes before a batch is there (training/loop/refill.py).
     assert keyword_settings(effective_batch).keys() >= FilterSettings.model_fields.keys() - {"refill"}

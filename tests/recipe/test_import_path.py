@@ -16,9 +16,9 @@ from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import EnvironmentSettings
 from scalerl.recipe.secrets import from_environment
 from scalerl.study.die_with_parent import dying_with_parent
-from scalerl.train.environments.build import find
-from scalerl.train.graders.pool import GraderPool, GraderSpec
-from scalerl.train.remote.child import ChildLink
+from scalerl.training.environments.build import find
+from scalerl.training.graders.pool import GraderPool, GraderSpec
+from scalerl.training.remote.child import ChildLink
 
 NOTICE = "this command runs code that settings name: "
 
@@ -83,7 +83,7 @@ def test_program_of_a_harness_is_announced(capsys):
 
 
 def test_vllm_arguments_that_may_name_code_are_announced(capsys):
-    from scalerl.train.rollout.vllm.spec import EngineSpec, engine_arguments
+    from scalerl.training.rollout.vllm.spec import EngineSpec, engine_arguments
 
     words = [
         "rollout.engine=vllm",

@@ -12,7 +12,7 @@ from scalerl.recipe.parts import BudgetSettings, PipelineSettings
 from scalerl.recipe.recipe import Recipe, code_outside, mode_name
 from scalerl.recipe.task_settings import TASK_SETTINGS
 from scalerl.recipe.tree import AXES, differences, settings_of
-from scalerl.train.tasks.problems import TASKS
+from scalerl.training.tasks.problems import TASKS
 
 
 def write(folder, name: str, text: str):

@@ -10,7 +10,7 @@ from scalerl.recipe.tree import expand
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.plan import StudyPlan, changes_of, check_runnable, make_plan, show_changes
 from scalerl.study.spec import divided, load_study
-from scalerl.train.loop.slots import expected_lag
+from scalerl.training.loop.slots import expected_lag
 
 
 def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> StudyPlan:

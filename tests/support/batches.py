@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scalerl.train.types import Batch, Completion, Finish, Group, LengthPlan, Problem, Request
+from scalerl.training.types import Batch, Completion, Finish, Group, LengthPlan, Problem, Request
 
 VERSION = 3
 

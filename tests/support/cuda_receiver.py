@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from scalerl.train.rollout.vllm.worker import WeightReceiver
+from scalerl.training.rollout.vllm.worker import WeightReceiver
 
 
 def logits_of(worker: Any, hidden: torch.Tensor) -> torch.Tensor:

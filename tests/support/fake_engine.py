@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.errors import EngineError
-from scalerl.train.rollout.noise import uniforms
-from scalerl.train.rollout.progress import SlotProgress
-from scalerl.train.rollout.requests import check_requests
-from scalerl.train.types import Completion, Finish, Request, Work, derive_seed
+from scalerl.training.rollout.noise import uniforms
+from scalerl.training.rollout.progress import SlotProgress
+from scalerl.training.rollout.requests import check_requests
+from scalerl.training.types import Completion, Finish, Request, Work, derive_seed
 
 
 def random_polls(request: Request) -> int:

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from scalerl.train.remote.peer import Limits
-from scalerl.train.remote.serve import ObjectServer
-from scalerl.train.rollout.fleet.fleet import Fleet
-from scalerl.train.rollout.fleet.generator import Generator
+from scalerl.training.remote.peer import Limits
+from scalerl.training.remote.serve import ObjectServer
+from scalerl.training.rollout.fleet.fleet import Fleet
+from scalerl.training.rollout.fleet.generator import Generator
 
 
 def make_fleet(make_engine: Callable[[int], Any], num_generators: int, *, slots: int = 4, **settings: Any) -> Fleet:

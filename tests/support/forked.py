@@ -15,7 +15,7 @@ from typing import Any
 # Imported only: the server has one thread and has computed nothing when it forks.
 _IMPORTED = (
     "scalerl.cli.train",
-    "scalerl.train.run.run",
+    "scalerl.training.run.run",
     "transformers.models.llama.modeling_llama",
     "torch.distributed.fsdp",
 )
@@ -52,9 +52,9 @@ def _run(words: list[str], output: Path, prepare: Callable[[], object] | None) -
 
 
 def children(monkeypatch: Any, *more: str) -> None:
-    """Let objects in child processes (train/remote/child.py) start in such processes, which have imported `more`."""
+    """Let objects in child processes (training/remote/child.py) start in such processes, which have imported `more`."""
     context(*more)
-    monkeypatch.setattr("scalerl.train.remote.child.start_process", Child)
+    monkeypatch.setattr("scalerl.training.remote.child.start_process", Child)
 
 
 class Child:
@@ -81,7 +81,7 @@ class Child:
 
 
 def _serve(connection: Connection, variables: dict[str, str]) -> None:
-    from scalerl.train.remote.child import serve
+    from scalerl.training.remote.child import serve
 
     os.setsid()
     os.environ.update(variables)

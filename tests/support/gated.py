@@ -6,7 +6,7 @@ from typing import Any
 from fake_engine import FakeEngine
 
 from scalerl.errors import EngineError
-from scalerl.train.types import Completion
+from scalerl.training.types import Completion
 
 _PATIENCE_S = 20.0
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Hashable, Sequence
 
-from scalerl.train.graders.pool import Graded, GraderPool, GraderSpec
+from scalerl.training.graders.pool import Graded, GraderPool, GraderSpec
 
 
 def grade_all(pool: GraderPool, spec: GraderSpec, pairs: Sequence[tuple[str, str]]) -> list[Graded]:

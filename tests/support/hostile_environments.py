@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from scalerl.train.environments.protocol import Step
-from scalerl.train.types import Problem
+from scalerl.training.environments.protocol import Step
+from scalerl.training.types import Problem
 
 MARK = "SCALERL_TEST_HARM"
 """A variable by which a test finds what is left behind of its own environments, and not of others."""

@@ -8,8 +8,8 @@ from tiny_models import SIZES, random_model, tiny_model
 from transformers import LlamaConfig
 
 from scalerl.recipe.load import load_recipe
-from scalerl.train.learner.state import whole
-from scalerl.train.run.learners import build_learner
+from scalerl.training.learner.state import whole
+from scalerl.training.run.learners import build_learner
 
 SETTINGS = ("optimizer.lr=1e-3", "optimizer.warmup_steps=0", "optimizer.grad_clip=0", "budget.steps=1")
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from scalerl.train.rl.losses import LossInputs
+from scalerl.training.rl.losses import LossInputs
 
 
 def some_tokens(seed: int, num_completions: int = 7, spread: float = 0.4):

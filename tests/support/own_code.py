@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from scalerl.train.graders.rules import exact
-from scalerl.train.graders.values import Score
+from scalerl.training.graders.rules import exact
+from scalerl.training.graders.values import Score
 
 
 def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
@@ -58,7 +58,7 @@ def five_vector_loss(log_probs, generator_log_probs, advantages, completion_of_t
 
 def infinite_loss(inputs):
     """A loss that is never finite."""
-    from scalerl.train.rl.losses import cispo
+    from scalerl.training.rl.losses import cispo
 
     loss = cispo(inputs)
     return type(loss)(loss=loss.loss * float("nan"), ratio=loss.ratio, clipped=loss.clipped)
@@ -71,7 +71,7 @@ def bare_loss(inputs):
 
 def summed_loss(inputs):
     """A loss that returns its sum instead of a value per token."""
-    from scalerl.train.rl.losses import cispo
+    from scalerl.training.rl.losses import cispo
 
     loss = cispo(inputs)
     return type(loss)(loss=loss.loss.sum(), ratio=loss.ratio, clipped=loss.clipped)

@@ -1,7 +1,7 @@
 """Environments that runs of tests name by import path; tiny-base can read what they say."""
 
-from scalerl.train.environments.protocol import Step
-from scalerl.train.types import Problem, derive_seed
+from scalerl.training.environments.protocol import Step
+from scalerl.training.types import Problem, derive_seed
 
 
 class Nudge:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from scalerl.train.types import Problem
+from scalerl.training.types import Problem
 
 Message = dict[str, Any]
 

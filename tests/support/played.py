@@ -9,10 +9,10 @@ from contracts.requests import make_request
 from fake_engine import FakeEngine
 
 from scalerl.recipe.parts import EnvironmentSettings
-from scalerl.train.environments.protocol import Step
-from scalerl.train.environments.steps import InProcess, Session
-from scalerl.train.environments.turns import Playing, TurnsEngine
-from scalerl.train.types import LengthPlan, Problem, Request, derive_seed
+from scalerl.training.environments.protocol import Step
+from scalerl.training.environments.steps import InProcess, Session
+from scalerl.training.environments.turns import Playing, TurnsEngine
+from scalerl.training.types import LengthPlan, Problem, Request, derive_seed
 
 STOPS = tuple(range(0, 64, 7))
 """One token in seven ends a turn."""

@@ -1,4 +1,4 @@
-"""What two and four ranks must give, checked inside them: run by tests/train/learner/test_ranks.py for each.
+"""What two and four ranks must give, checked inside them: run by tests/training/learner/test_ranks.py for each.
 
 Each check runs on every rank, against a learner that has the whole model and batch in its own process.
 """
@@ -18,15 +18,15 @@ from batches import VERSION, make_completion, make_group, random_batch
 from learners import foreseeing, gradients_of, recipe_of
 from tiny_models import tiny_model
 
-from scalerl.train.learner import torch_learner
-from scalerl.train.learner.ranks.context import ContextGroup
-from scalerl.train.learner.ranks.sharded import ShardedPolicy, device_mesh
-from scalerl.train.learner.state import local
-from scalerl.train.learner.step import TorchLearner
-from scalerl.train.learner.team import Team
-from scalerl.train.models.lora import wrap
-from scalerl.train.run.learners import learner_settings
-from scalerl.train.types import Batch
+from scalerl.training.learner import torch_learner
+from scalerl.training.learner.ranks.context import ContextGroup
+from scalerl.training.learner.ranks.sharded import ShardedPolicy, device_mesh
+from scalerl.training.learner.state import local
+from scalerl.training.learner.step import TorchLearner
+from scalerl.training.learner.team import Team
+from scalerl.training.models.lora import wrap
+from scalerl.training.run.learners import learner_settings
+from scalerl.training.types import Batch
 
 
 def exact_norms(model):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from fake_engine import FakeEngine, random_polls
 
-from scalerl.train.tasks.curriculum import Issued
-from scalerl.train.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+from scalerl.training.tasks.curriculum import Issued
+from scalerl.training.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 
 NUM_COMPLETIONS = 2
 

@@ -9,8 +9,8 @@ import pytest
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.recipe import Recipe
 from scalerl.runfolder import store
-from scalerl.train.loop.grading import GraderRunner
-from scalerl.train.run import checkpoint as checkpoints
+from scalerl.training.loop.grading import GraderRunner
+from scalerl.training.run import checkpoint as checkpoints
 
 SHORT = ("length.thinking_min=6", "length.thinking_max=8")
 """Limits of thinking for runs that need not solve anything: most of a small run is sampling."""

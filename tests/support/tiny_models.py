@@ -15,7 +15,7 @@ from transformers import (
     SmolLM3Config,
 )
 
-from scalerl.train.models.routers import routers_of
+from scalerl.training.models.routers import routers_of
 
 VOCAB = 23
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from scalerl.train.run.sft.demonstrations import imitated
-from scalerl.train.types import Completion
+from scalerl.training.run.sft.demonstrations import imitated
+from scalerl.training.types import Completion
 
 
 def examples(num: int, vocabulary: int, seed: int = 0) -> list[Completion]:

@@ -9,12 +9,12 @@ from tiny_models import sampled_model
 from transformers import LlamaConfig
 
 from scalerl.recipe.parts import VllmSettings
-from scalerl.train.remote.peer import Limits
-from scalerl.train.rollout.fleet.fleet import Fleet
-from scalerl.train.rollout.vllm import engine as engine_module
-from scalerl.train.rollout.vllm.build import fleet_of
-from scalerl.train.rollout.vllm.engine import VllmEngine
-from scalerl.train.rollout.vllm.spec import EngineSpec
+from scalerl.training.remote.peer import Limits
+from scalerl.training.rollout.fleet.fleet import Fleet
+from scalerl.training.rollout.vllm import engine as engine_module
+from scalerl.training.rollout.vllm.build import fleet_of
+from scalerl.training.rollout.vllm.engine import VllmEngine
+from scalerl.training.rollout.vllm.spec import EngineSpec
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,

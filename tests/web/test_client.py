@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from scalerl.errors import RecipeError
-from scalerl.train.environments.protocol import Step
-from scalerl.train.environments.served import ServedTool, ToolServer, ToolServerError, served_tools
-from scalerl.train.environments.tools import Plain, Tools
-from scalerl.train.types import Problem
+from scalerl.training.environments.protocol import Step
+from scalerl.training.environments.served import ServedTool, ToolServer, ToolServerError, served_tools
+from scalerl.training.environments.tools import Plain, Tools
+from scalerl.training.types import Problem
 from scalerl.web.client import ask
 
 Serve = Callable[..., str]

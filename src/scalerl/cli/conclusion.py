@@ -65,7 +65,7 @@ def _print_gains(out: Path) -> bool:
 def resumes_from(folder: Path) -> str:
     """Return a clause that says where --resume would continue; "" if there is no run to continue."""
     from scalerl.runfolder.store import is_run_folder
-    from scalerl.train.run.resume import latest_step
+    from scalerl.training.run.resume import latest_step
 
     if not is_run_folder(folder):
         return ""

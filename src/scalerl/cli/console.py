@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 import typer
 
 from scalerl.errors import printable
-from scalerl.train.run.observer import RunObserver
+from scalerl.training.run.observer import RunObserver
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ from scalerl.errors import ClusterError
 
 if TYPE_CHECKING:
     from scalerl.recipe.recipe import Recipe
-    from scalerl.train.run.memory import Gpus, Memory, ModelSizes
+    from scalerl.training.run.memory import Gpus, Memory, ModelSizes
 
 
 def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
@@ -19,9 +19,9 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
     By default the GPUs are those of this machine. Without GPUs nothing is printed; nor for a cluster of several
     machines, whose GPUs are known only once the run has connected to it.
     """
-    from scalerl.train.models.load import load_config
-    from scalerl.train.rollout.torch.build import engine_advice
-    from scalerl.train.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, settings_that_fit, why_not
+    from scalerl.training.models.load import load_config
+    from scalerl.training.rollout.torch.build import engine_advice
+    from scalerl.training.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, settings_that_fit, why_not
 
     load = functools.partial(load_config, recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
     if recipe.learner.context_ranks > 1:
@@ -51,7 +51,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
 def _saving(recipe: "Recipe", sizes: "ModelSizes", devices: "Gpus") -> "dict[str, Any] | None":
     """Return settings that save enough memory for a recipe to fit on one GPU; None if there are none."""
     from scalerl.recipe.recipe import value_at
-    from scalerl.train.run.savings import choose_savings
+    from scalerl.training.run.savings import choose_savings
 
     choice = choose_savings(recipe, sizes, devices)
     return choice and {key: value for key, value in choice.changes.items() if value != value_at(recipe, key)}

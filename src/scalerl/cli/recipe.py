@@ -172,7 +172,7 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
     from scalerl.recipe.recipe import body_dtype
     from scalerl.recipe.secrets import hidden
     from scalerl.recipe.tree import settings_of
-    from scalerl.train.loop.slots import expected_lag, full_slots, lag_words
+    from scalerl.training.loop.slots import expected_lag, full_slots, lag_words
 
     recipe = load_recipe(name, overrides or ())
     gpu = gpu_visible()

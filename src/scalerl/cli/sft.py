@@ -14,8 +14,8 @@ from scalerl.cli.train import load, setting_up
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalerl.train.run.sft.cleaning import Removed
-    from scalerl.train.run.sft.make import SftPlan, SftProgress, SftResult
+    from scalerl.training.run.sft.cleaning import Removed
+    from scalerl.training.run.sft.make import SftPlan, SftProgress, SftResult
 
 _READ = (
     *("sft", "task", "tasks", "learner", "model.path", "model.dtype", "seed", "description"),
@@ -50,7 +50,7 @@ def sft(
     terminal = SftTerminal()
     resumes = "the same command with --resume continues"
     with terminal.running(lambda: f"Stopped at once: {resumes} from the last checkpoint"), setting_up():
-        from scalerl.train.run.sft.make import sft as make
+        from scalerl.training.run.sft.make import sft as make
 
         record = {"recipe": recipe, "set": overrides or []}
         result = make(settings, out, record=record, resume=resume, observer=terminal)

@@ -13,7 +13,7 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.forecast.curves import Value
-    from scalerl.train.run.simulate import Split
+    from scalerl.training.run.simulate import Split
 
 _COLUMNS = {
     "scheme": "{0.scheme}",
@@ -51,7 +51,7 @@ def simulate(
             "--curve RUN and --reach R go together: they estimate the days until the curve of RUN reaches the reward R"
         )
     settings = load(recipe, overrides)
-    from scalerl.train.run.simulate import best, read_rates, splits
+    from scalerl.training.run.simulate import best, read_rates, splits
 
     steps, rated = None if curve is None or reach is None else _steps_to(curve, reach), read_rates(rates)
     by_scheme = splits(settings, rated, gpus, generators)

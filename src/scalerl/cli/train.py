@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from scalerl.forecast.report.alarms import Alarm
     from scalerl.forecast.report.results import CurveResult
     from scalerl.recipe.recipe import Recipe
-    from scalerl.train.run.derive import Derived
-    from scalerl.train.run.health import Outlooks
-    from scalerl.train.run.memory import Gpus
-    from scalerl.train.run.run import TrainingRun
+    from scalerl.training.run.derive import Derived
+    from scalerl.training.run.health import Outlooks
+    from scalerl.training.run.memory import Gpus
+    from scalerl.training.run.run import TrainingRun
 
 
 def train(
@@ -64,14 +64,14 @@ def train(
     terminal = Terminal(notify, out.resolve().name, settings.model_dump(mode="json"))
     (store.check_resumable if resume else store.check_new)(out)
     if settings.cluster.address and gpus is None:
-        from scalerl.train.run.cluster.connect import check_address
+        from scalerl.training.run.cluster.connect import check_address
 
         check_address(settings.cluster.address)
     with setting_up():
-        from scalerl.train.run.derive import derive
-        from scalerl.train.run.memory import Gpus
-        from scalerl.train.run.resume import as_started
-        from scalerl.train.run.run import TrainingRun
+        from scalerl.training.run.derive import derive
+        from scalerl.training.run.memory import Gpus
+        from scalerl.training.run.resume import as_started
+        from scalerl.training.run.run import TrainingRun
 
         devices = None if gpus is None else Gpus.parse(gpus)
         settings, derived = (as_started(settings, out), ()) if resume else derive(settings, devices)
@@ -95,7 +95,7 @@ def _check(
     """Print the derived settings and the memory; without `gpus`, also try the graders, the environments and a step."""
     from scalerl.cli.layout import check_layout
     from scalerl.recipe.recipe import mode_name
-    from scalerl.train.run.trial import try_parts
+    from scalerl.training.run.trial import try_parts
 
     if derived:
         rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
@@ -155,7 +155,7 @@ def evaluate(
     changed = [text for text in overrides or () if "=" in text]
     settings = load(recipe, [*changed, f"model.path={json.dumps(model)}"], trust_remote_code=trust_remote_code)
     with setting_up():
-        from scalerl.train.run.evaluate import evaluate_model
+        from scalerl.training.run.evaluate import evaluate_model
 
         rows = evaluate_model(settings, sets)
     show("eval", as_json, {"sets": rows}, lambda: [line for row in rows for line in _measured(row)])
@@ -200,7 +200,7 @@ def export(
     [dim]scalerl export runs/first --step best --out models/first[/dim]
     """
     with setting_up():
-        from scalerl.train.run.export import export
+        from scalerl.training.run.export import export
 
         exported = export(run, out, step, trust_remote_code=trust_remote_code)
     typer.echo(f"The model after step {exported.step} is in {exported.folder}")
@@ -243,7 +243,7 @@ def summary(run: "TrainingRun") -> str:
 
 def slots_line(run: "TrainingRun") -> str:
     """Say the number of slots and the lag to expect from it."""
-    from scalerl.train.loop.slots import full_slots, lag_words
+    from scalerl.training.loop.slots import full_slots, lag_words
 
     lag, rollout, full = run.parts.lag, run.recipe.rollout, full_slots(run.recipe.pipeline)
     if rollout.generators:

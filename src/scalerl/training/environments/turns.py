@@ -1,0 +1,334 @@
+"""An engine around another engine, whose completions are whole conversations. For the loop, it is like any engine.
+
+    submit -> waiting -> start -> turn -> step -> turn -> step -> ... -> one Completion with its Episode
+                         steps    engine  steps   engine  steps
+
+The inner engine gets at most as many requests as it has slots, and turns of running conversations come before new
+conversations. It is first come, first served: with more requests than slots, a second turn would wait for the first
+turns of all other conversations, and its tokens would become old. Steps run while other turns are sampled.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scalerl.recipe.import_path import one_line
+from scalerl.recipe.parts import EnvironmentSettings
+from scalerl.recipe.secrets import redact
+from scalerl.training.environments.conversation import Conversation
+from scalerl.training.environments.protocol import Step, Turn
+from scalerl.training.environments.steps import Steps, read_reply
+from scalerl.training.graders.supervisor import Reply
+from scalerl.training.loop.seams import Engine
+from scalerl.training.types import Completion, Episode, Request, Work, derive_seed
+
+_WAIT_S = 0.02  # longest wait for a step while nothing is sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playing:
+    """An environment, and the settings of conversations with it."""
+
+    settings: EnvironmentSettings
+    steps: Steps
+    observe: Callable[[Step], Sequence[int]]
+    """Returns the tokens of a step's observation after a turn of the model."""
+    opened: Callable[[Request, Step], Sequence[int]]
+    """Returns the prompt of a conversation, including the opening observation."""
+    num_tokens: float = math.inf
+    """Size of the vocabulary; token ids from an environment must be below it."""
+    first_errors: dict[str, str] = field(default_factory=dict)
+    """The first error of the environment, by name."""
+
+    def scale(self, rewards: Sequence[float]) -> tuple[float, float]:
+        """Return (base, weight): the value of a conversation with a last reward x is base + weight * x.
+
+        `rewards` are the rewards of earlier turns.
+        """
+        low, high = self.settings.reward_range
+        base = 0.0 if self.settings.rewards == "last" else sum(rewards)
+        num = len(rewards) + 1 if self.settings.rewards == "mean" else 1
+        return (base / num - low) / (high - low), 1 / num / (high - low)
+
+
+_Replied = tuple[Any, Reply, float]
+"""The key of a conversation, a reply of its environment, and the time of the reply."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A running conversation."""
+
+    conversation: Conversation
+    playing: Playing
+    texts: list[Turn] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    submitted: float = 0.0
+    """Time at which the last turn was sent to the environment."""
+    episode: Episode = field(default_factory=Episode)
+    """Counts so far."""
+
+    @property
+    def key(self) -> str:
+        """The key that all turns of the conversation share."""
+        return self.conversation.request.key
+
+    def count(self, step: Step) -> None:
+        self.episode = replace(
+            self.episode,
+            num_calls=self.episode.num_calls + step.num_calls,
+            num_errors=self.episode.num_errors + step.num_errors,
+            num_branches=self.episode.num_branches + step.restart,
+        )
+
+
+@dataclass(slots=True)
+class _Underway:
+    """Everything that a pause puts aside."""
+
+    backlog: deque[Request] = field(default_factory=deque)
+    open: dict[str, _Open] = field(default_factory=dict)
+    """Conversations by key."""
+    ready: deque[Request] = field(default_factory=deque)
+    """Turns to be sampled."""
+    arrived: list[_Replied] = field(default_factory=list)
+    """Replies that arrived during a pause."""
+    num_single: int = 0
+    """Number of pending requests without an environment, which have a single turn."""
+    num_starting: int = 0
+    num_sampling: int = 0
+    """Number of requests in the inner engine."""
+
+
+class TurnsEngine:
+    """Holds conversations over an engine that samples single turns."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        environments: Mapping[str, Playing],
+        *,
+        decode: Callable[[Sequence[int]], str],
+        context: int,
+        slots: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`environments` are by the name in requests; at most `slots` requests are in the inner engine at a time."""
+        self._engine, self._environments, self._decode = engine, environments, decode
+        self._context, self._slots, self._clock = context, slots, clock
+        self._now, self._held = _Underway(), _Underway()
+        self.tool_s = 0.0
+        """Seconds of all steps of environments outside pauses, whether or not something was sampled meanwhile."""
+        self.slowest_s = 0.0
+        """Seconds of the slowest step so far."""
+
+        self.waited_s = 0.0
+        """Seconds outside pauses in which nothing was sampled because all conversations waited for environments."""
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._now.backlog) + len(self._now.open) + self._now.num_single
+
+    @property
+    def work(self) -> Work:
+        return self._engine.work
+
+    @property
+    def eval_work(self) -> Work:
+        return self._engine.eval_work
+
+    @property
+    def first_errors(self) -> dict[str, str]:
+        """The first exception of each environment that raised one."""
+        errors = [each.first_errors for each in self._environments.values()]
+        return {name: redact(error) for each in errors for name, error in each.items()}
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if unknown := {request.environment for request in requests} - {"", *self._environments}:
+            raise ValueError(f'there is no environment "{min(unknown)}"')
+        self._now.backlog.extend(requests)
+        self._feed()
+
+    def poll(self) -> list[Completion]:
+        """Advance the engine and the environments; return the conversations that ended."""
+        self._feed()
+        turns = self._engine.poll() if self._now.num_sampling else []
+        ended = [*map(self._sampled, turns), *(self._advanced(*replied) for replied in self._replies())]
+        self._feed()
+        return [completion for completion in ended if completion is not None]
+
+    def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        self._engine.push_weights(weights, version)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put all conversations aside. Replies to their steps that arrive meanwhile are handled afterwards."""
+        self._held, self._now = self._now, _Underway()
+        seconds = self.tool_s, self.waited_s
+        try:
+            with self._engine.paused():
+                yield
+        finally:
+            self.tool_s, self.waited_s = seconds
+            for each in self._now.open.values():
+                each.playing.steps.end(each.key)
+            self._now, self._held = self._held, _Underway()
+
+    def close(self) -> None:
+        for playing in self._environments.values():
+            playing.steps.close()
+        self._engine.close()
+
+    def _feed(self) -> None:
+        """Submit as many turns as the engine has slots: first ready turns, then first turns of new conversations."""
+        now = self._now
+        while (
+            now.backlog
+            and now.num_sampling + len(now.ready) + now.num_starting < self._slots
+            # Each conversation may have a process, so at most as many may wait for steps as are being sampled.
+            and len(now.open) < 2 * self._slots
+        ):
+            self._begin(now.backlog.popleft())
+        num = min(self._slots - now.num_sampling, len(now.ready))
+        if num > 0:
+            self._engine.submit([now.ready.popleft() for _ in range(num)])
+            now.num_sampling += num
+
+    def _begin(self, request: Request) -> None:
+        if not request.environment:
+            self._now.ready.append(request)
+            self._now.num_single += 1
+            return
+        each = _Open(Conversation(request), self._environments[request.environment])
+        self._now.open[each.key] = each
+        self._now.num_starting += 1
+        self._submit_step(each)
+
+    def _submit_step(self, each: _Open) -> None:
+        """Send the last turn to the environment, or, at the beginning, the problem and the seed of its group."""
+        request, each.submitted = each.conversation.request, self._clock()
+        opening = (request.problem, derive_seed("environment", request.group))
+        each.playing.steps.tell(each.key, each.texts[-1] if each.texts else opening)
+        # Read replies now: a step in this process is done, and its time must not include other steps.
+        self._hear(each.playing.steps)
+        self.waited_s += self._clock() - each.submitted
+
+    def _hear(self, steps: Steps, wait_s: float = 0.0) -> None:
+        """Store the replies of environments with their times."""
+        for key, reply in steps.poll(wait_s):
+            # The conversation may be put aside.
+            for underway in (self._now, self._held):
+                if key in underway.open:
+                    underway.arrived.append((key, reply, self._clock()))
+
+    def _replies(self) -> list[_Replied]:
+        """Return the replies of environments; if there is nothing else to do, wait a moment for one."""
+        idle = not (self._now.arrived or self._now.num_sampling or self._now.ready)
+        started = self._clock()
+        for playing in self._environments.values():
+            if playing.steps.num_pending:
+                self._hear(playing.steps, _WAIT_S if idle else 0.0)
+        if idle:
+            self.waited_s += self._clock() - started
+        arrived, self._now.arrived = self._now.arrived, []
+        return arrived
+
+    def _sampled(self, turn: Completion) -> Completion | None:
+        """Handle a sampled turn; return the conversation if the turn ends it."""
+        self._now.num_sampling -= 1
+        each = self._now.open.get(turn.request.key)
+        if each is None:
+            self._now.num_single -= 1
+            return turn
+        each.conversation.take(turn)
+        if turn.truncated:
+            # A truncated turn may contain half a call, so it is not executed.
+            return self._end(each, 0.0, truncated=True)
+        text = Turn(self._decode(turn.tokens.tolist()))
+        text.tokens, text.log_probs = turn.tokens.tolist(), turn.log_probs.tolist()
+        each.texts.append(text)
+        self._submit_step(each)
+        return None
+
+    def _advanced(self, key: str, reply: Reply, at: float) -> Completion | None:
+        """Continue after a step; return the conversation if the step ends it."""
+        each = self._now.open[key]
+        self.tool_s += at - each.submitted
+        self.slowest_s = max(self.slowest_s, at - each.submitted)
+        (step, reason, error), begins = read_reply(reply), not each.texts
+        each.count(step)
+        self._now.num_starting -= begins
+        # Without a turn of the model, there is nothing to learn from.
+        if reason := reason or ("no_answer" if step.done and begins else None):
+            return self._fail(each, reason, error)
+        if step.done:
+            unrewarded = step.truncated and step.reward is None and step.answer is None
+            return self._end(each, 0.0 if unrewarded else step.reward, answer=step.answer, truncated=step.truncated)
+        if len(each.texts) >= each.playing.settings.max_turns:
+            return self._end(each, step.reward or 0.0, truncated=True)
+        if step.reward is not None and not begins:
+            each.rewards.append(step.reward)
+        return self._go_on(each, step, begins=begins or step.restart)
+
+    def _go_on(self, each: _Open, step: Step, *, begins: bool) -> Completion | None:
+        """Submit the turn after an observation; end the conversation if there is no room for both."""
+        playing, conversation = each.playing, each.conversation
+        try:
+            if max(step.tokens, default=0) >= playing.num_tokens:
+                raise ValueError(f"token {max(step.tokens)} is not among the model's {playing.num_tokens:,}")
+            tokens: Sequence[int] = step.tokens
+            if not tokens:
+                tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
+            if begins and conversation.request.hint_tokens and tuple(tokens) != conversation.request.prompt_tokens:
+                raise ValueError("it begins with a prompt of its own, and kl.reference.hint is for that of the problem")
+        # A chat template may reject the observation.
+        except Exception as error:
+            return self._fail(each, "error", one_line(error))
+        if begins:
+            conversation.open(tokens)
+            tokens = ()
+        room = conversation.room(len(tokens), context=self._context, max_tokens=playing.settings.max_tokens)
+        if room >= 1:
+            conversation.observe(tokens)
+            self._now.ready.append(conversation.next_request(room))
+            return None
+        if begins:
+            return self._fail(
+                each, "error", f"its opening leaves no room in rollout.context = {self._context:,} tokens"
+            )
+        return self._end(each, 0.0, truncated=True)
+
+    def _fail(self, each: _Open, reason: str, error: str = "") -> Completion:
+        """End a conversation whose environment failed. If it has no tokens, add one, which is never trained."""
+        if error:
+            each.playing.first_errors.setdefault(each.playing.settings.name, error)
+        if not each.conversation.tokens:
+            each.conversation.observe([each.conversation.request.prompt_tokens[-1]], version=self.version)
+        return self._end(each, None, reason=reason)
+
+    def _end(
+        self,
+        each: _Open,
+        reward: float | None,
+        *,
+        answer: str | None = None,
+        reason: str | None = None,
+        truncated: bool = False,
+    ) -> Completion:
+        """End a conversation: with a last reward, with an answer for graders, or without a verdict."""
+        base, weight = each.playing.scale(each.rewards)
+        value = None if reward is None else min(max(base + weight * reward, 0.0), 1.0)
+        if value is None and answer is None:
+            reason = reason or "no_answer"
+        each.playing.steps.end(each.key)
+        del self._now.open[each.key]
+        episode = replace(each.episode, value=value, answer=answer, base=base, weight=weight, reason=reason)
+        return each.conversation.completion(finish="length" if truncated else "stop", episode=episode)

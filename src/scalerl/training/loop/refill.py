@@ -1,0 +1,60 @@
+"""DAPO's refill: a group that the filters would drop is replaced before the step, as long as a limit allows.
+
+A replaced group is graded and counts for the curriculum, but no step waits for it or takes it. Its cost stays on the
+compute axis, because the engine counts everything that it samples. Plain Python, no torch.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scalerl.recipe.parts import FilterSettings
+from scalerl.training.types import Group
+
+
+def teaches_nothing(group: Group, filters: FilterSettings) -> bool:
+    """Return whether rl.filters.effective_batch would drop all of a group by its zero-variance filter."""
+    if not filters.zero_variance:
+        return False
+    values = {
+        value
+        for completion, value in zip(group.completions, group.values, strict=True)
+        if value is not None and not (filters.drop_truncated and completion.truncated) and completion.num_trained_tokens
+    }
+    return len(values) < 2
+
+
+def no_counts() -> Counter[str]:
+    return Counter(replaced=0, correct=0, graded=0)
+
+
+@dataclass(kw_only=True)
+class Refill:
+    """Decides which groups are replaced, and counts what was graded since the last step."""
+
+    most: int = 0
+    """Replace at most this many groups per step; after that, groups that teach nothing are kept."""
+    filters: FilterSettings = field(default_factory=FilterSettings)
+    own: Mapping[str, FilterSettings] = field(default_factory=dict)
+    """The filters of tasks that differ from `filters`."""
+    counts: Counter[str] = field(default_factory=no_counts)
+    """Replaced groups, and correct and graded completions, since the last step."""
+
+    def replaces(self, group: Group) -> bool:
+        """Return whether a group that was graded is replaced by another one."""
+        self.counts.update(correct=group.num_correct, graded=group.num_graded)
+        filters = self.own.get(group.problem.task, self.filters)
+        is_replaced = self.counts["replaced"] < self.most and teaches_nothing(group, filters)
+        self.counts["replaced"] += is_replaced
+        return is_replaced
+
+    def take_metrics(self) -> dict[str, float]:
+        """Return columns of a step's row, and reset the counts.
+
+        They cover all groups graded since the last step, replaced ones too; `reward/` columns cover only the batch.
+        """
+        if not self.most:
+            return {}
+        counts, self.counts = self.counts, no_counts()
+        share = {"rollout/correct_frac": counts["correct"] / counts["graded"]} if counts["graded"] else {}
+        return {"batch/replaced_groups": float(counts["replaced"]), **share}

@@ -1,0 +1,223 @@
+"""Measure a model on evaluation sets, for evals.jsonl and for `scalerl eval`."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from scalerl.errors import GraderError
+from scalerl.recipe.recipe import Recipe
+from scalerl.runfolder.store import Row
+from scalerl.training.graders.sandbox.job import KINDS, STOPPED
+from scalerl.training.loop.evaluate import EvalResult, Evaluation
+from scalerl.training.loop.pipeline import StepDone
+from scalerl.training.loop.requests import Text
+from scalerl.training.loop.seams import Engine
+from scalerl.training.loop.watchdog import Watchdog
+from scalerl.training.models.shape import work_flops
+from scalerl.training.run.clock import Clock
+from scalerl.training.run.derive import derive
+from scalerl.training.run.hooks import Hook, RunEnd
+from scalerl.training.run.inputs import Inputs, load_inputs
+from scalerl.training.run.observer import RunObserver
+from scalerl.training.run.parts import Parts, build_engine
+from scalerl.training.run.rows import Rows
+from scalerl.training.types import Completion, Group
+
+SAMPLES_KEPT = 4
+"""Completions written to samples.jsonl at each evaluation."""
+
+
+@dataclass(kw_only=True)
+class Evaluations(Hook):
+    """Evaluates a run before its first step, every `every` steps and at its end, while training is paused."""
+
+    parts: Parts
+    rows: Rows
+    clock: Clock
+    every: int
+    observer: RunObserver
+    watchdog: Watchdog
+
+    def __post_init__(self) -> None:
+        self.last = max((row["step"] for row in self.rows.evals), default=-1)
+        """The last step that was evaluated on every set."""
+
+    def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
+        step = self.parts.pipeline.version
+        is_due = step % self.every == 0 or (end is not None and end.kind in ("budget", "data"))
+        # If asked to stop, end without an evaluation, which may take long; a resumed run catches up on it.
+        if is_due and self.last < step and not self.observer.stopping():
+            self.rows.flush()
+            self._evaluate(step, () if done is None else done.batch.groups)
+
+    def _evaluate(self, step: int, groups: Sequence[Group]) -> None:
+        """Evaluate and write the rows, with samples of `groups`, the last training groups."""
+        parts, engine, before = self.parts, self.parts.engine, self.parts.engine.eval_work
+        with self.clock.aside("evaluation"), engine.paused():
+            engine.push_weights(parts.learner.weights(), step)
+            spent = self.clock.row()
+            evaluation = begin_evaluation(engine, parts.inputs, step=step, on_progress=self._on_progress)
+            with self.watchdog.watching("the grader"):
+                if not evaluation.finish(lambda: bool(self.observer.stopping())):
+                    # A resumed run evaluates this step again.
+                    return
+            results = evaluation.results()
+            if step == 0:
+                # Training may teach the model a readable format, but will not mend a grader that always fails.
+                check_verdicts(results, parts.inputs, allowed=["grader/no_answer", "environment/no_answer"])
+            samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
+            self.rows.add_evaluation(step, eval_rows(results, spent), samples)
+            self.last = step
+        self.clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
+
+    def _on_progress(self, finished: int, total: int) -> None:
+        # Not watched: if the terminal blocks, the grader does not hang.
+        with self.watchdog.watching(None):
+            self.observer.evaluating(finished, total)
+
+
+def complete(evals: Sequence[Row], num_sets: int) -> list[Row]:
+    """Return the rows of the evaluations that covered every set."""
+    num_rows = Counter(row["step"] for row in evals)
+    return [row for row in evals if num_rows[row["step"]] == num_sets]
+
+
+def evaluate_all(engine: Engine, inputs: Inputs, *, step: int) -> dict[str, EvalResult]:
+    """Sample and grade every prompt of all sets on an otherwise idle engine."""
+    evaluation = begin_evaluation(engine, inputs, step=step)
+    evaluation.finish()
+    return evaluation.results()
+
+
+def begin_evaluation(
+    engine: Engine,
+    inputs: Inputs,
+    *,
+    step: int,
+    on_progress: Callable[[int, int], None] = lambda finished, total: None,
+) -> Evaluation:
+    """Submit the requests of all sets."""
+    sets = {each.name: each.requests(step) for each in inputs.eval_sets}
+    return Evaluation(engine, sets, graders=inputs.graders, on_progress=on_progress)
+
+
+def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float]) -> list[Row]:
+    """Return the rows of an evaluation, without step and attempt."""
+    columns = {key: spent[key] for key in ("gpu_hours", "flops", "tokens")}
+    return [{"set": name, **columns, **result_row(result)} for name, result in results.items()]
+
+
+def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
+    """Return the first completion of each group, for people to read."""
+    return [
+        {
+            "problem": group.problem.id,
+            "prompt": group.problem.prompt,
+            "completion": text.decode(group.completions[0].tokens.tolist()),
+            "answer": group.problem.answer,
+            "correct": group.correct[0],
+            "reward": group.rewards[0],
+            **conversation_row(group.completions[0], text),
+        }
+        for group in groups
+    ]
+
+
+def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
+    """Return the turns of a conversation as a column of a sample; empty for a single completion."""
+    if completion.episode is None:
+        return {}
+    parts: list[tuple[str, Any]] = []
+    for branch in completion.sequences:
+        # The first branch begins with the problem, later ones with text of the environment.
+        parts += [("environment", list(branch.request.prompt_tokens))] if parts else []
+        tokens, place = branch.tokens.tolist(), 0
+        for start, end in branch.turns:
+            parts += [("environment", tokens[place:start])] if start > place else []
+            parts.append(("model", tokens[start:end]))
+            place = end
+        parts += [("environment", tokens[place:])] if place < len(tokens) else []
+    return {"conversation": [{"by": speaker, "text": text.decode(part)} for speaker, part in parts]}
+
+
+def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Measure the recipe's untrained model on `sets`, by default all evaluation sets; return one row per set."""
+    recipe, _ = derive(recipe)
+    inputs = load_inputs(recipe, sets=sets)
+    with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
+        results = evaluate_all(engine, inputs, step=0)
+        check_verdicts(results, inputs)
+    return [
+        {
+            "set": name,
+            **result_row(result),
+            "interval": list(wilson(sum(result.num_correct), result.num_samples)),
+            "num_prompts": len(result.num_correct),
+            "samples_per_prompt": result.samples_per_prompt,
+            "pass_at": _keyed(result.pass_at),
+            **({"pass_at_turns": _keyed(by_turns)} if (by_turns := result.pass_at_turns) else {}),
+            "without_verdict": dict(result.num_without_verdict),
+        }
+        for name, result in results.items()
+    ]
+
+
+def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
+    """Return a mapping with its numeric keys as strings, for JSON; pass@(k, T) is nested, by T and k."""
+    return {str(key): _keyed(value) if isinstance(value, Mapping) else value for key, value in by_number.items()}
+
+
+def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed: Collection[str] = ()) -> None:
+    """Raise GraderError if a set has no verdict at all, unless all reasons are `allowed`."""
+    for eval_set in inputs.eval_sets:
+        result, playing = results[eval_set.name], inputs.environments.get(eval_set.name)
+        if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
+            continue
+        name = eval_set.judge.name if playing is None else eval_set.task.environment.name
+        reasons = ", ".join(f"{num} x {name.partition('/')[2]}" for name, num in result.num_without_verdict.items())
+        errors = {**({} if playing is None else playing.first_errors), **inputs.graders.first_errors}
+        error = next(iter(errors.values()), None)
+        raise GraderError(
+            f'"{name}" has no verdict on any of {result.num_samples} answers of {eval_set.name} '
+            f"({reasons}{f': {error}' if error else ''})"
+        )
+
+
+def result_row(result: EvalResult) -> dict[str, Any]:
+    """Return the columns of every row of an evaluation."""
+    return {
+        "reward": result.reward,
+        "num_correct": list(result.num_correct),
+        "num_samples": result.num_samples,
+        "prompts_hash": result.prompts_hash,
+        "truncated_frac": result.num_truncated / max(result.num_samples, 1),
+        "length_mean": result.mean_length,
+        **({} if result.score is None else {"score": result.score}),
+        **{f"score/{name}": value for name, value in result.scores.items()},
+        **result.num_without_verdict,
+        **outcome_columns(result.num_outcomes),
+        **result.conversations,
+        **({"correct_turns": [list(turns) for turns in result.correct_turns]} if result.correct_turns else {}),
+    }
+
+
+def outcome_columns(num_outcomes: Mapping[str, int]) -> dict[str, float]:
+    """Return columns that count outcomes named by graders; for programs, also the share that the sandbox stopped."""
+    columns: dict[str, float] = {f"outcome/{name}": num for name, num in sorted(num_outcomes.items())}
+    if num_outcomes.keys() & set(KINDS):
+        stopped = sum(num_outcomes.get(name, 0) for name in STOPPED)
+        columns["outcome/stopped_frac"] = stopped / sum(num_outcomes.get(name, 0) for name in KINDS)
+    return columns
+
+
+def wilson(num_correct: int, num: int, z: float = 1.645) -> tuple[float, float]:
+    """Return Wilson's 90 % interval of a rate; it stays within [0, 1]."""
+    if num == 0:
+        return 0.0, 1.0
+    rate, shrink = num_correct / num, 1 + z * z / num
+    middle = (rate + z * z / (2 * num)) / shrink
+    half = z * math.sqrt(rate * (1 - rate) / num + z * z / (4 * num * num)) / shrink
+    return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -1,0 +1,148 @@
+"""Load and check what a recipe names: tasks, the model, graders and evaluation sets.
+
+Training and a single evaluation (`scalerl eval`) both begin here.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from scalerl.errors import RecipeError, RecipeProblem
+from scalerl.recipe.choose import choose
+from scalerl.recipe.parts import KlReference, Length, RolloutSettings, TeacherReferenceSettings
+from scalerl.recipe.recipe import Recipe
+from scalerl.recipe.suggest import did_you_mean, quoted
+from scalerl.training.environments.build import build_playing, offer_tools
+from scalerl.training.environments.turns import Playing
+from scalerl.training.loop.grading import GraderRunner
+from scalerl.training.loop.requests import Text
+from scalerl.training.models.load import LoadedModel, load_model, load_tokenizer
+from scalerl.training.models.lora import master_dtype
+from scalerl.training.run.host import keep_compiled_code, limit_host_threads
+from scalerl.training.run.prompts import EvalSet, Prompts, encode_prompts, eval_set
+from scalerl.training.tasks.build import build_task, build_tasks
+from scalerl.training.tasks.length import LENGTHS, LengthControl, recognising
+from scalerl.training.tasks.rows import hide_hub_warnings
+from scalerl.training.tasks.task import Task, shared_answer, without
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The tasks, model, graders and evaluation sets of a recipe."""
+
+    tasks: Mapping[str, Task]
+    """By name; a run's only task is called main."""
+    model: LoadedModel
+    text: Text
+    length: LengthControl
+    graders: GraderRunner
+    eval_sets: tuple[EvalSet, ...]
+    environments: Mapping[str, Playing]
+    """The environments, by evaluation set; the set of a run's only task is called main."""
+
+
+def load_inputs(
+    recipe: Recipe,
+    *,
+    sets: Collection[str] = (),
+    device: torch.device | None = None,
+    tasks: Mapping[str, Task] | None = None,
+) -> Inputs:
+    """Load the tasks and the model of a recipe and check that they fit together. The caller must close `graders`.
+
+    `sets` are the names of the evaluation sets to load; empty for all. `tasks` replace those of the recipe.
+    """
+    path = recipe.model.required_path
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    limit_host_threads(device)
+    keep_compiled_code()
+    # Tasks first: an error in a file then shows at once, before the model is loaded.
+    tasks = tasks or build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
+    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+    if unknown := set(sets) - {*tasks, *others}:
+        raise RecipeError(
+            RecipeProblem(
+                statement=f'there is no evaluation set "{min(unknown)}"; choices: {quoted([*tasks, *others])}',
+                suggestion=did_you_mean(min(unknown), [*tasks, *others]),
+            )
+        )
+    with hide_hub_warnings():
+        model = load_model(
+            path,
+            dtype=master_dtype(recipe.model.lora),
+            device=device,
+            context=recipe.rollout.context,
+            trust_remote_code=recipe.model.trust_remote_code,
+            bits=recipe.model.lora.bits,
+        )
+    text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
+    length = _length_control(recipe.length, tasks, text)
+    _check_context(recipe.rollout, length)
+    tasks, others = ({name: offer_tools(task, text) for name, task in some.items()} for some in (tasks, others))
+    wanted = {name: task for name, task in {**tasks, **others}.items() if not sets or name in sets}
+    with ExitStack() as opened:
+        graders = GraderRunner(recipe.grading)
+        opened.callback(graders.close)
+        num_tokens = model.model.config.vocab_size
+        played = {name: task for name, task in wanted.items() if task.environment.name}
+        environments = {name: build_playing(task, text, num_tokens) for name, task in played.items()}
+        eval_sets = tuple(
+            eval_set(name, task, recipe, text=text, graders=graders, plan=length.plan) for name, task in wanted.items()
+        )
+        opened.pop_all()
+    return Inputs(
+        tasks=tasks,
+        model=model,
+        text=text,
+        length=length,
+        graders=graders,
+        eval_sets=eval_sets,
+        environments=environments,
+    )
+
+
+def _length_control(settings: Length, tasks: Mapping[str, Task], text: Text) -> LengthControl:
+    is_interrupted, ends = settings.name == "interruption", {task.answer.thinking_end for task in tasks.values()}
+    # Interruptions need one end of thinking for all tasks.
+    thinking_end = shared_answer(tasks).thinking_end if is_interrupted or len(ends) == 1 else ""
+    length = choose(LENGTHS, settings)(text.encode, thinking_end)
+    return recognising(length, text.ending(thinking_end)) if is_interrupted else length
+
+
+def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
+    """Check that a length control fits the context. The recipe checks built-in ones; this may be a user's function."""
+    needed = rollout.max_prompt_tokens + length.max_tokens
+    if needed > rollout.context:
+        raise RecipeError(
+            f"rollout.context is {rollout.context}, but prompts of up to {rollout.max_prompt_tokens} tokens "
+            f"(rollout.max_prompt_tokens) and completions of up to {length.max_tokens} need {needed}"
+        )
+
+
+def check_teacher(reference: KlReference | None, text: Text) -> None:
+    """Check that a teacher has the model's vocabulary, because log-probs are compared token by token."""
+    if not isinstance(reference, TeacherReferenceSettings):
+        return
+    with hide_hub_warnings():
+        teacher_vocabulary = load_tokenizer(reference.path).get_vocab()
+    if differing := text.tokenizer.get_vocab().items() ^ teacher_vocabulary.items():
+        raise RecipeError(
+            f"kl.reference.path is {reference.path}, but a teacher needs the model's tokenizer, and "
+            f"{len({token for token, _ in differing}):,} tokens differ, such as {min(differing)[0]!r}"
+        )
+
+
+def training_prompts(inputs: Inputs, rollout: RolloutSettings) -> dict[str, Prompts]:
+    """Encode the training problems of each task, except those that are in an evaluation set."""
+    withheld = [problem for each in inputs.eval_sets for problem in each.problems]
+    prompts = {}
+    for name, task in inputs.tasks.items():
+        problems = without(task.training, withheld)
+        if not problems:
+            raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
+        prompts[name] = encode_prompts(
+            name, task, problems, text=inputs.text, max_tokens=rollout.max_prompt_tokens, purpose="training"
+        )
+    return prompts

@@ -1,0 +1,420 @@
+"""Estimate the memory of a run on each GPU from the model's configuration, and find settings that fit.
+
+In bytes, with N parameters, T trained parameters, s devices that share one copy of the weights, b bytes per number of
+the body, f bytes per number in the model's files, and t tokens per pass: those of a micro-batch, or of the context if
+that is longer, divided by learner.context_ranks:
+
+    learner     weights       4 N / s (masters) + b N (rounded body; if sharded, only the layers gathered at a time; an
+                              untied head is not copied). With optimizer.on_host, only the head has its master here.
+                              With adapters f N, plus b N if the dtypes differ; weights in 4 bits take 9/16 of a byte
+                              each, plus one decoded layer
+                critic        weights and optimiser once more, for advantage.credit = "gae"
+                optimiser     4 T / s (gradient) + 8 T / s (two moments; 2 1/16 in 8 bits). On the host: two portions
+                              of moments instead
+                activations   t x layers x (numbers that a layer keeps per token) x b
+                logits        2 chunks of FP32 logits, and the head's gradient or its two parts
+                update        a portion in FP32 with its rounding (8 bits), or b x the layers with merged adapters for
+                              a push; counted only beyond the activations and logits, which are free by then
+    generator   weights       b N, and the head in FP32; under adapters, only what the learner does not share
+                cache         slots x context x (keys and values of all layers) x b
+                prompts       what a layer computes in a pass: for the torch engine the longest prompt, for vLLM the
+                              whole context. The torch engine also has a buffer for the keys and values of one context,
+                              from which prompts are copied to their slots
+                logits        2 rows of FP32 logits per slot
+
+For its backward pass a layer keeps this many numbers per token: 4 hidden + 2 heads x size + 2 key-value heads x size +
+4 x intermediate, of the experts that the token is routed to. With gradient checkpointing, layers keep only their inputs
+and one layer is recomputed at a time. Ranks that divide a pass also keep the output of attention before the exchange
+(heads x size), and copies of key-value heads that several ranks need.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from scalerl.errors import RecipeError, UsageError
+from scalerl.recipe.parts import (
+    KlReference,
+    LearnerSettings,
+    OptimizerSettings,
+    RolloutSettings,
+    StartReferenceSettings,
+    TeacherReferenceSettings,
+)
+from scalerl.recipe.recipe import Recipe, body_dtype, pushes_adapters, replaced, value_at
+from scalerl.training.learner.optimizer import BLOCK as MOMENT_BLOCK
+from scalerl.training.learner.optimizer import PORTION
+from scalerl.training.loop.slots import full_slots
+from scalerl.training.models.load import load_config
+from scalerl.training.models.nf4 import BLOCK as NF4_BLOCK
+from scalerl.training.models.shape import ModelShape, head_sizes
+from scalerl.training.rl.logprobs import GPU_CHUNK, GPU_CHUNK_LOGITS
+
+RESERVE_BYTES = 1.5e9
+"""Memory for the device's context, libraries and fragmentation."""
+COMFORTABLE = 0.9
+"""Share of a GPU's memory up to which gradient_checkpointing = "auto" keeps all activations: estimates are not exact,
+and free memory is fragmented."""
+CACHE_SHARE = {"apart": 0.9, "shared": 0.25}
+"""Share of the free memory that a generator's cache takes if rollout.slots is not set: on its own devices ("apart"), or
+on the learner's ("shared"). A vLLM on its own GPUs takes rollout.vllm.memory_share of their memory in total."""
+_ROUNDING_BYTES = 36
+"""Bytes per number of a portion that an update of 8-bit moments needs in addition to the moments."""
+_ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
+"""Kinds of rotary embedding whose frequencies depend on the largest position in a pass."""
+
+
+class Gpus(NamedTuple):
+    """A number of GPUs with equal memory."""
+
+    num: int
+    bytes_each: float
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "8x80": eight devices of 80 GB (10^9 bytes)."""
+        match = re.fullmatch(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*(?:GB)?", text, re.IGNORECASE)
+        if match is None or int(match[1]) < 1 or float(match[2]) <= 0:
+            raise UsageError(f"--gpus {text} must be a number of GPUs and the memory of each, such as 8x80 (GB)")
+        return cls(num=int(match[1]), bytes_each=1e9 * float(match[2]))
+
+    @classmethod
+    def here(cls, num: int | None = None, *, device: Any = 0) -> Self | None:
+        """Return the GPUs of this machine, all or `num`, with the usable memory of `device`; None without GPUs."""
+        import torch
+
+        if not torch.cuda.is_available():
+            return None
+        usable = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+        return cls(num=num or torch.cuda.device_count(), bytes_each=float(usable))
+
+
+class ModelSizes(NamedTuple):
+    """The sizes of a model that its memory depends on."""
+
+    config: Any
+    shape: ModelShape
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        return cls(config, ModelShape.from_config(config))
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes per weight as it is loaded from the model's files: bf16, or else FP32."""
+        return 2 if str(self.config.dtype).endswith("bfloat16") else 4
+
+    def trained(self, recipe: Recipe) -> int:
+        """Return the number of trained weights: all, or those of the adapters on every linear layer."""
+        rank = recipe.model.lora.rank
+        return rank * self.shape.linear_rows if rank else self.shape.params
+
+    @property
+    def cache_per_token(self) -> int:
+        """Numbers in the keys and values of all layers, per token."""
+        return 2 * self.config.num_hidden_layers * math.prod(head_sizes(self.config))
+
+    def kept_per_token(self, context_ranks: int = 1) -> int:
+        """Return how many numbers a layer keeps per token for its backward pass, if this many ranks divide a pass."""
+        hidden, heads = self.config.hidden_size, self.config.num_attention_heads
+        kv_heads, head_size = head_sizes(self.config)
+        intermediate = getattr(self.config, "intermediate_size", 4 * hidden)
+        if num_experts := getattr(self.config, "num_experts_per_tok", None):
+            intermediate = num_experts * (getattr(self.config, "moe_intermediate_size", None) or intermediate)
+        repeats = context_ranks // math.gcd(kv_heads, context_ranks)
+        exchanged = heads + 2 * (repeats - 1) * kv_heads if context_ranks > 1 else 0
+        return 4 * hidden + (2 * (heads + kv_heads) + exchanged) * head_size + 4 * intermediate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory that a recipe needs on each device, by role and part."""
+
+    recipe: Recipe
+    parts: Mapping[str, Mapping[str, float]]
+    """Bytes by part, of "learner" and, if it has its own devices, "generator"."""
+    slots: int
+    """Completions that each generator samples at a time."""
+    num: Mapping[str, int]
+    """GPUs of each role."""
+    gpus: Gpus
+    host: float
+    """Bytes of the optimiser in host memory."""
+
+    def total(self, role: str) -> float:
+        return sum(self.parts[role].values())
+
+    @property
+    def overfull(self) -> tuple[str, ...]:
+        """Roles that need more memory than a device has."""
+        return tuple(role for role in self.parts if self.total(role) > self.gpus.bytes_each)
+
+    @property
+    def fits(self) -> bool:
+        return not self.overfull and sum(self.num.values()) <= self.gpus.num
+
+
+def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
+    """Return the bytes on one device of the learner, by part."""
+    learner, each, rank, shape = recipe.learner, _number_bytes(recipe), recipe.model.lora.rank, sizes.shape
+    shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
+    layers, merges = shape.layers, rank and shards == 1 and not pushes_adapters(recipe.model, recipe.rollout)
+    trained = sizes.trained(recipe)
+    # A sequence longer than a micro-batch gets its own pass.
+    tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
+    kept, vocabulary = sizes.kept_per_token(learner.context_ranks), sizes.config.vocab_size
+    recomputes = learner.gradient_checkpointing is True
+    per_token = layers * sizes.config.hidden_size + kept if recomputes else layers * kept
+    chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), tokens)
+    has_narrow_head = rank and sizes.file_bytes == 2
+    head = 0 if has_narrow_head else 4 * shape.head_params
+    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + head
+    update = max(
+        layers * shape.layer_params * each if merges else 0.0,
+        _ROUNDING_BYTES * min(PORTION, trained) if recipe.optimizer.bits == 8 else 0.0,
+    )
+    return {
+        "weights": _learner_weights(recipe, sizes, each, shards),
+        "optimiser": _optimiser_bytes(recipe.optimizer, trained) / shards,
+        **({"critic": _critic_bytes(recipe, sizes, each)} if recipe.has_critic else {}),
+        "activations": activations,
+        "logits": logits,
+        **({"update": max(update - activations - logits, 0.0)} if update else {}),
+        "reserve": RESERVE_BYTES,
+    }
+
+
+def _reference_bytes(reference: KlReference | None, shape: ModelShape, each: int) -> float:
+    """Return the bytes of a second model in the learner's process."""
+    if isinstance(reference, TeacherReferenceSettings):
+        return ModelShape.from_config(load_config(reference.path)).params * each
+    # A copy of the masters, and another one rounded for the body.
+    return shape.params * (4 + (each if each < 4 else 0)) if isinstance(reference, StartReferenceSettings) else 0
+
+
+def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) -> float:
+    """Return the bytes of master weights, body and reference on one device."""
+    shape, lora, on_host = sizes.shape, recipe.model.lora, recipe.optimizer.on_host
+    reference = _reference_bytes(recipe.reference, shape, each)
+    if shards > 1:
+        # Two layers are gathered at a time, and the embedding and the head in FP32.
+        return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params + reference
+    untied = 0 if sizes.config.tie_word_embeddings else shape.head_params
+    if not lora.rank:
+        masters = 4.0 * (shape.head_params if on_host else shape.params)
+        return masters + (each * (shape.params - untied) if each < 4 or on_host else 0) + reference
+    adapters = (4 + (each if each < 4 else 0)) * sizes.trained(recipe)
+    rounded = shape.linear_params if lora.bits == 4 else 0
+    plain = shape.params - rounded
+    body = each * (plain - untied) if each != sizes.file_bytes else 0
+    return adapters + sizes.file_bytes * plain + body + _nf4_bytes(rounded, shape, each) + reference
+
+
+def _critic_bytes(recipe: Recipe, sizes: ModelSizes, each: int) -> float:
+    """Return the bytes of a critic's weights and optimiser; its passes end before the policy's begin."""
+    trained = sizes.trained(recipe)
+    body = each if each < 4 or recipe.optimizer.on_host else 0
+    if recipe.model.lora.rank:
+        weights = (4 + (each if each < 4 else 0)) * trained  # the frozen weights are shared with the policy
+    else:
+        weights = (4 * (not recipe.optimizer.on_host) + body) * sizes.shape.params
+    return weights + _optimiser_bytes(recipe.optimizer, trained)
+
+
+def _nf4_bytes(rounded: int, shape: ModelShape, each: int) -> float:
+    """Return the bytes of weights in 4 bits with their scales, and of one decoded layer."""
+    return rounded * (0.5 + 4 / NF4_BLOCK) + (shape.layer_params * each if rounded else 0)
+
+
+def _optimiser_bytes(settings: OptimizerSettings, trained: int) -> float:
+    """Return the bytes of gradients and moments on the device; of hosted moments, only the portions in transit."""
+    moved = min(2 * PORTION, trained) * (4 + _moment_bytes(settings))
+    return 4.0 * trained + (moved if settings.on_host else _moment_bytes(settings) * trained)
+
+
+def _moment_bytes(settings: OptimizerSettings) -> float:
+    """Return the bytes of both moments of a weight."""
+    return 8.0 if settings.bits == 32 else 2 * (1 + 4 / MOMENT_BLOCK)
+
+
+def host_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
+    """Return the bytes that optimizer.on_host keeps in host memory."""
+    if not recipe.optimizer.on_host:
+        return 0.0
+    masters = 4 * (sizes.shape.params - sizes.shape.head_params)
+    return masters + _moment_bytes(recipe.optimizer) * sizes.shape.params
+
+
+def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
+    """Return the bytes on one device of a generator, by part, or those that the engine adds to the learner's device."""
+    each, parallel, shape = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape
+    head = 4 * shape.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
+    weights = shape.params * each + head
+    if pushes_adapters(recipe.model, recipe.rollout):
+        rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
+        plain, is_same = shape.params - rounded, sizes.file_bytes == each
+        # Weights with the dtype of the files are shared with the learner, or, in another process, the only copy.
+        weights = each * sizes.trained(recipe) + (0 if is_same else each * plain + head)
+        if num_generators(recipe):
+            weights += _nf4_bytes(rounded, shape, each) + sizes.file_bytes * plain
+        elif rounded:
+            weights += shape.layer_params * each
+    context, prompt, buffered = recipe.rollout.context, recipe.rollout.context, 0
+    if recipe.rollout.engine == "torch":
+        # If the slot of a conversation was reused, the whole conversation is computed again.
+        prompt = context if recipe.task.environment.name else recipe.rollout.max_prompt_tokens
+        buffered = (context + prompt) * sizes.cache_per_token
+    return {
+        "weights": weights / parallel,
+        "cache": slots * context * sizes.cache_per_token * each / parallel,
+        "prompts": (prompt * sizes.kept_per_token() + buffered) * each / parallel,
+        "logits": 2.0 * slots * sizes.config.vocab_size * 4,
+        "reserve": RESERVE_BYTES if num_generators(recipe) else 0.0,
+    }
+
+
+def _number_bytes(recipe: Recipe) -> int:
+    return 2 if body_dtype(recipe.model, gpu=True) == "bfloat16" else 4
+
+
+def num_generators(recipe: Recipe) -> int:
+    """Return the number of engines with their own GPUs: generators, or a vLLM that does not share the learner's."""
+    rollout = recipe.rollout
+    devices = set(rollout.vllm.devices if rollout.engine == "vllm" else ())
+    return rollout.generators or int(bool(devices) and devices.isdisjoint(range(recipe.learner.ranks)))
+
+
+def num_gpus(learner: LearnerSettings, rollout: RolloutSettings) -> int:
+    """Return the number of GPUs that a run on GPUs holds; a GPU that learner and vLLM share counts once."""
+    ranks = learner.ranks
+    if rollout.generators or rollout.engine != "vllm":
+        return ranks + rollout.generators * rollout.generator_gpus
+    return len({*range(ranks), *(rollout.vllm.devices or range(rollout.generator_gpus))})
+
+
+def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
+    """Return the memory of a recipe; `recipe` and `slots` of the result hold the open settings as decided here.
+
+    Activations are recomputed if they would not all fit. There are as many slots as the remaining memory has room for.
+    """
+    if recipe.learner.gradient_checkpointing == "auto":
+        keeps, recomputes = (
+            recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"gradient_checkpointing": value})})
+            for value in (False, True)
+        )
+        kept = memory_of(keeps, sizes, gpus)
+        comfortable = kept.total("learner") <= COMFORTABLE * gpus.bytes_each
+        return kept if comfortable else memory_of(recomputes, sizes, gpus)
+    learner, generators = learner_bytes(recipe, sizes), num_generators(recipe)
+    slots = -(-(recipe.rollout.slots or full_slots(recipe.pipeline)) // max(generators, 1))
+    if recipe.rollout.slots is None:
+        empty, one = (sum(generator_bytes(recipe, sizes, num).values()) for num in (0, 1))
+        used = empty + (0.0 if generators else sum(learner.values()))
+        if generators and recipe.rollout.engine == "vllm":
+            free = recipe.rollout.vllm.memory_share * gpus.bytes_each - used
+        else:
+            free = CACHE_SHARE["apart" if generators else "shared"] * (gpus.bytes_each - used)
+        slots = min(max(int(free / (one - empty)), 1), slots)
+    generator = generator_bytes(recipe, sizes, slots)
+    both = {f"generator's {part}": value for part, value in generator.items() if value}
+    return Memory(
+        recipe=recipe,
+        parts={"learner": learner, "generator": generator} if generators else {"learner": {**learner, **both}},
+        slots=slots,
+        num={"learner": recipe.learner.ranks, "generator": generators * recipe.rollout.generator_gpus},
+        gpus=gpus,
+        host=host_bytes(recipe, sizes),
+    )
+
+
+def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
+    """Return the recipe with gradient_checkpointing = "auto" decided: on if the GPUs need it, off on a CPU."""
+    if recipe.learner.gradient_checkpointing != "auto":
+        return recipe
+    if gpus is None:
+        return replaced(recipe, {"learner.gradient_checkpointing": False})
+    return memory_of(recipe, ModelSizes.from_config(config), gpus).recipe
+
+
+def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str, Any] | None:
+    """Return settings with which a recipe fits, as few and as cheap changes as possible; None if none are known.
+
+    Tried in order: recomputation, shorter passes, fewer slots, passes divided among ranks, larger generators, more
+    ranks.
+    """
+    learner, rollout, num = recipe.learner, recipe.rollout, gpus.num
+    doubled, can_divide = [2**power for power in range(num.bit_length())], not _indivisible_positions(sizes.config)
+    each, is_vllm = max(rollout.generator_gpus, 1), rollout.engine == "vllm"
+    recomputes = learner.gradient_checkpointing
+    choices = {
+        "learner.ranks": [learner.ranks * by for by in doubled] + [learner.ranks // by for by in doubled[1:]],
+        "rollout.vllm.tensor_parallel": [each * by for by in doubled] if is_vllm else [each],
+        "learner.context_ranks": [learner.context_ranks * by for by in doubled] + [1],
+        "rollout.slots": [(rollout.slots or 0) // by or None for by in doubled] if rollout.slots else [None],
+        "learner.micro_batch_tokens": [learner.micro_batch_tokens, min(learner.micro_batch_tokens, rollout.context)],
+        "learner.gradient_checkpointing": [False, True] if recomputes is False else [recomputes],
+    }
+    for values in itertools.product(*choices.values()):
+        change = dict(zip(choices, values, strict=True))
+        ranks, each, context = values[0], values[1], values[2]
+        generators = min(rollout.generators, (num - ranks) // each)
+        divides = context == 1 or (can_divide and sizes.config.num_attention_heads % context == 0 == ranks % context)
+        if not (0 < ranks <= num and divides and generators >= min(rollout.generators, 1)):
+            continue
+        sharding = learner.sharding if ranks == learner.ranks and context == learner.context_ranks else "full"
+        change |= {"learner.sharding": "full" if sharding == "hybrid" else sharding, "rollout.generators": generators}
+        if is_vllm and rollout.gpus_per_generator is not None:
+            change["rollout.gpus_per_generator"] = each
+        if memory_of(replaced(recipe, change | {"learner.shard_size": None}), sizes, gpus).fits:
+            before = {key: value_at(recipe, key) for key in change}
+            return {key: value for key, value in change.items() if value != before[key]}
+    return None
+
+
+def why_not(memory: Memory, changes: Mapping[str, Any] | None) -> str:
+    """Return a sentence that says why a recipe does not fit, and what to change."""
+    gpus, num, rollout = memory.gpus, sum(memory.num.values()), memory.recipe.rollout
+    if num > gpus.num:
+        fault = (
+            f"{num_generators(memory.recipe)} generators of {rollout.generator_gpus} and {memory.num['learner']} for "
+            f"the learner are {num} GPUs, but there are {gpus.num}"
+        )
+    else:
+        role = memory.overfull[0]
+        parts = sorted(memory.parts[role].items(), key=lambda item: -item[1])[:3]
+        largest = ", ".join(f"{part} {value / 1e9:.1f}" for part, value in parts)
+        fault = f"a GPU of the {role} needs {memory.total(role) / 1e9:.0f} GB ({largest}), but it has "
+        fault += f"{gpus.bytes_each / 1e9:g}"
+    if changes is None:
+        return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
+    # --set cannot remove learner.shard_size, which only hybrid sharding accepts.
+    without = ", without learner.shard_size" if memory.recipe.learner.sharding == "hybrid" else ""
+    texts = [f"--set {key}={str(value).lower()}" for key, value in sorted(changes.items())]
+    return f"{fault}: it fits with {' '.join(texts)}{without}"
+
+
+def check_context_ranks(learner: LearnerSettings, config: Any) -> None:
+    """Raise RecipeError if passes of a model cannot be divided among learner.context_ranks ranks."""
+    size, ranks, heads = learner.context_ranks, learner.ranks, config.num_attention_heads
+    if size > 1 and heads % size:
+        possible = [str(number) for number in range(1, ranks + 1) if heads % number == 0 == ranks % number]
+        raise RecipeError(
+            f"learner.context_ranks is {size}, which does not divide the model's {heads} attention heads: with "
+            f"learner.ranks = {ranks} it can be {' or '.join(possible)}"
+        )
+    if size > 1 and (unsuited := _indivisible_positions(config)):
+        raise RecipeError(
+            f"learner.context_ranks is {size}, but this model's rotary positions ({unsuited[0]} in its config.json) "
+            f"depend on the longest sequence in a pass, which a slice does not show: set learner.context_ranks = 1"
+        )
+
+
+def _indivisible_positions(config: Any) -> list[str]:
+    """Return the kinds of the model's rotary embeddings that depend on a whole pass."""
+    given = getattr(config, "rope_parameters", None) or {}
+    # One table, or one per kind of layer.
+    tables = given.values() if all(isinstance(value, Mapping) for value in given.values()) else [given]
+    return sorted({str(table.get("rope_type")) for table in tables} & _ROPES_OF_WHOLE_PASSES)

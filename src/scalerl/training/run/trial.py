@@ -1,0 +1,228 @@
+"""Try the parts of a run that may fail before it starts: graders, environments, and one step.
+
+    try_graders   a reference answer and nonsense -> each grader -> values          (a user's grader may raise an error)
+    try_answers   the untrained model -> answers, or a conversation -> graders      (graders may misread the answers)
+    try_step      made-up completions -> filters, advantages, loss, AdamW           (a user's loss may raise an error)
+
+A trial changes the weights, so the run must not be trained afterwards. It writes nothing.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from scalerl.errors import GraderError, RecipeError
+from scalerl.recipe.import_path import one_line, own_place
+from scalerl.recipe.parts import RewardSettings
+from scalerl.recipe.recipe import Recipe
+from scalerl.training.environments.build import is_limited
+from scalerl.training.loop.grading import GraderRunner, Verdict, reward_of
+from scalerl.training.run.evaluate import conversation_row
+from scalerl.training.run.parts import Parts
+from scalerl.training.run.prompts import EvalSet
+from scalerl.training.tasks.curriculum import Issued
+from scalerl.training.types import Batch, Completion, Group, Request
+
+NUM_GROUPS = 2
+NUM_TOKENS = 8
+"""Tokens in a made-up completion: enough for every average, and little work for any model."""
+NUM_ANSWERS, NUM_SHOWN = 8, 3
+"""Answers sampled on each evaluation set, and how many of them are shown."""
+ANSWERS_S = 60.0
+"""Time limit for sampling all answers."""
+LONGEST_SHOWN = 60
+"""Number of last characters shown of a text."""
+
+_NONSENSE = "qzx"
+
+
+def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
+    """Try the graders, the environments and a step; raise an error of one sentence if something fails.
+
+    Return lines for people: values that graders gave to answers, and a conversation with each environment.
+    """
+    lines = [*try_graders(parts), *try_answers(parts)]
+    try_step(parts, recipe)
+    return lines
+
+
+def try_answers(parts: Parts, limit_s: float = ANSWERS_S) -> list[str]:
+    """Let the model answer a few problems of each set and grade the answers; GraderError if an environment fails.
+
+    With an environment, hold one conversation. Answers that take longer than `limit_s` are left out.
+    """
+    sets, engine, deadline = parts.inputs.eval_sets, parts.engine, time.monotonic() + limit_s
+    requests_of = {each.name: _first_requests(each, parts) for each in sets}
+    completions: dict[str, list[Completion]] = {name: [] for name in requests_of}
+    set_of = {request.key: name for name, requests in requests_of.items() for request in requests}
+    # Requests that are unfinished at the end of a pause are dropped.
+    with engine.paused():
+        engine.push_weights(parts.learner.weights(), parts.learner.version)
+        engine.submit([request for requests in requests_of.values() for request in requests])
+        while engine.num_pending and time.monotonic() < deadline:
+            for completion in engine.poll():
+                completions[set_of[completion.request.key]].append(completion)
+    return [line for each in sets for line in _shown(each, completions[each.name], parts)]
+
+
+def _first_requests(eval_set: EvalSet, parts: Parts) -> list[Request]:
+    """Return one request for each of the set's first problems."""
+    first = {request.group: request for request in reversed(eval_set.requests(0).requests)}
+    num = 1 if eval_set.name in parts.inputs.environments else NUM_ANSWERS
+    return list(first.values())[::-1][:num]
+
+
+def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -> Iterator[str]:
+    """Yield lines on the values that the graders of a set give to the model's completions."""
+    name, runner = eval_set.name, parts.inputs.graders
+    if not completions:
+        yield f"{name}: the model did not finish an answer within {ANSWERS_S:g} s, so none was graded"
+        return
+    runner.submit(completions, eval_set.judge, "evaluation")
+    verdicts = _verdicts(runner, len(completions))
+    if name in parts.inputs.environments:
+        yield from _conversation(eval_set, verdicts[0], parts)
+        return
+    values = [verdict.value or 0.0 for verdict in verdicts]
+    yield (
+        f"{name}: {eval_set.judge.name} gives {sum(values) / len(values):.2g} on average to {len(values)} answers of "
+        f"the untrained model{'' if any(values) else '; check that it can read answers like these'}:"
+    )
+    for verdict in sorted(verdicts, key=lambda verdict: -(verdict.value or 0.0))[:NUM_SHOWN]:
+        text = parts.inputs.text.decode(verdict.subject.tokens.tolist())
+        reference = verdict.subject.request.problem.answer
+        yield f"  {_value(verdict.value):>10} | {_short(text)} | reference {_short(reference)}"
+    failed = [verdict for verdict in verdicts if verdict.reason not in (None, "no_answer")]
+    for grader, error in runner.first_errors.items() if failed else ():
+        yield f"  {grader} failed on {len(failed)} of {len(verdicts)}, the first time by {error}"
+
+
+def _verdicts(runner: GraderRunner, num: int) -> list[Verdict]:
+    """Wait for this many verdicts; the limits of the grader pool bound the wait."""
+    verdicts: list[Verdict] = []
+    while len(verdicts) < num:
+        verdicts += runner.poll("evaluation", wait=True)
+    return verdicts
+
+
+def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator[str]:
+    """Yield a conversation with an environment, its reward and the time of its slowest step."""
+    settings, completion, text = eval_set.task.environment, verdict.subject, parts.inputs.text
+    if verdict.source == "environment" and verdict.reason not in (None, "no_answer"):
+        errors = parts.inputs.environments[eval_set.name].first_errors
+        error = next(iter(errors.values()), f"it ended by {verdict.reason}")
+        raise GraderError(f'the environment "{settings.name}" fails in a conversation of {eval_set.name}: {error}')
+    end = "it was cut by a limit" if completion.truncated else f"worth {_value(verdict.value)}"
+    yield f"A conversation of {eval_set.name} with {settings.name}, by the untrained model; {end}:"
+    turns = conversation_row(completion, text)["conversation"]
+    prompt = {"by": "problem", "text": text.decode(completion.request.prompt_tokens)}
+    for part in (prompt, *turns):
+        for line in part["text"].strip().splitlines() or [""]:
+            yield f"  {part['by']:>11} | {line}"
+    assert parts.turns is not None
+    limit = f"; task.environment.step_s = {settings.step_s:g} is the limit" if is_limited(settings) else ""
+    yield f"Its slowest step took {parts.turns.slowest_s:.2g} s{limit}"
+
+
+def try_graders(parts: Parts) -> list[str]:
+    """Give a reference answer and nonsense to each grader of each set; GraderError if a grader fails.
+
+    Return a line for each grader from outside the package.
+    """
+    lines, runner = [], parts.inputs.graders
+    for eval_set, grader in ((each, grader) for each in parts.inputs.eval_sets for grader in each.judge.graders):
+        judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
+        name, problem = grader.spec.name, eval_set.problems[0]
+        # If the prompt opens a thinking block, close it: an answer comes after thinking.
+        opening = judge.opening + (eval_set.task.answer.thinking_end if judge.opening else "")
+        values = []
+        for text in (problem.answer, _NONSENSE):
+            runner.submit_text(_NONSENSE, opening + text, problem.answer, judge, "evaluation")
+            (judged,) = _verdicts(runner, 1)
+            if judged.reason not in (None, "no_answer"):
+                error = runner.first_errors.get(name, f"it ended by {judged.reason}")
+                raise GraderError(f'the grader "{name}" fails on an answer of {eval_set.name}: {error}')
+            values.append(judged.value)
+        if ":" not in name:
+            continue
+        reference, nonsense = map(_value, values)
+        line = f"{name} gives {reference} to a reference answer of {eval_set.name}"
+        is_blind = reference == nonsense
+        line += ", and the same to nonsense, so it teaches nothing" if is_blind else f", {nonsense} to nonsense"
+        if not is_blind and values[0] is not None and values[0] < judge.threshold:
+            line += f"; only values from reward.threshold = {judge.threshold:g} on count as correct"
+        lines.append(line)
+    return lines
+
+
+def try_step(parts: Parts, recipe: Recipe) -> None:
+    """Train once on made-up completions; RecipeError if a user's function fails or the result is not finite."""
+    groups = made_up_groups(parts, recipe.reward)
+    parts_of_step = (recipe.loss, recipe.weights, recipe.advantage.baseline, recipe.advantage.normalisation)
+    imported = [part.name for part in parts_of_step if ":" in part.name]
+    try:
+        metrics = parts.learner.step(Batch(version=parts.learner.version, groups=groups))
+    except Exception as error:
+        if not imported:
+            raise
+        place = own_place(error)
+        raise RecipeError(
+            f"a step on made-up completions fails with {' or '.join(imported)}: {one_line(error)}"
+            f"{f' ({place})' if place else ''}"
+        ) from error
+    if metrics.get("optim/skipped"):
+        raise RecipeError(
+            f'a step on made-up completions changes no weight, because the loss "{recipe.loss.name}" or its gradient '
+            f"is not finite"
+        )
+
+
+def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
+    """Return groups of random tokens after the shortest prompts, each with one right and one wrong completion.
+
+    Groups of one completion, which a critic allows, are right and wrong in turn. No completion is truncated, so that no
+    filter drops it.
+    """
+    inputs, version = parts.inputs, parts.learner.version
+    tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
+    shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
+    vocabulary, rng = inputs.model.model.config.vocab_size, np.random.default_rng(0)
+    groups = []
+    for number, problem in enumerate(shortest):
+        completions = [
+            Completion(
+                request=request,
+                tokens=rng.integers(vocabulary, size=NUM_TOKENS).astype(np.int32),
+                log_probs=np.full(NUM_TOKENS, -math.log(vocabulary), np.float32),
+                versions=np.full(NUM_TOKENS, version, np.int32),
+                forced=np.zeros(NUM_TOKENS, np.bool_),
+                finish="stop",
+            )
+            for request in parts.make_requests.requests(Issued(problem_id=problem.id, epoch=0))[:2]
+        ]
+        values = (1.0, 0.0) if len(completions) > 1 else (float(number % 2 == 0),)
+        rewards = [
+            reward_of(value, reward) + inputs.length.adjust(len(completion), value == 1.0)
+            for completion, value in zip(completions, values, strict=True)
+        ]
+        groups.append(
+            Group(
+                key=completions[0].request.group,
+                problem=problem,
+                completions=tuple(completions),
+                correct=tuple(value == 1.0 for value in values),
+                rewards=tuple(rewards),
+            )
+        )
+    return tuple(groups)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= LONGEST_SHOWN else f"...{text[-LONGEST_SHOWN:]}")
+
+
+def _value(value: float | None) -> str:
+    return "no verdict" if value is None else f"{value:g}"

@@ -1,0 +1,278 @@
+"""Code problems from a file or a data set, graded by running programs. The fields of a row determine its format.
+
+| format | fields |
+|---|---|
+| HumanEval | prompt, test, entry_point; canonical_solution |
+| MBPP | text or prompt, test_list; code, test_setup_code or test_imports, challenge_test_list |
+| stdin and stdout (DeepCoder, TACO, APPS) | question, problem or prompt, input_output or tests; solutions |
+| LiveCodeBench | question_content, public_test_cases, private_test_cases; metadata, starter_code |
+"""
+
+import ast
+import base64
+import binascii
+import dataclasses
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalerl.errors import TaskError
+from scalerl.runfolder.json_text import parse_json
+from scalerl.training.graders.code import close_sandboxes, run_program
+from scalerl.training.graders.sandbox.job import Reference, RunLimits
+from scalerl.training.graders.sandbox.names import defined_names, free_names
+from scalerl.training.graders.sandbox.program_side import parses
+from scalerl.training.tasks.files import Entry, entries_task
+from scalerl.training.tasks.rows import Row, read_all, read_rows
+from scalerl.training.tasks.task import Task
+from scalerl.training.types import Problem
+
+_QUESTIONS = ("question_content", "question", "problem", "prompt", "text")
+_IDS = ("task_id", "question_id", "problem_id", "id")
+
+_WRITE_FUNCTION = "Write a Python function that passes the tests. Give the program between ```python and ```."
+_WRITE_SCRIPT = (
+    "Write a Python program that reads from standard input and writes to standard output. Give it between ```python "
+    "and ```."
+)
+
+_MOST_LISTED = 5
+"""Largest number of faults that an error lists."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_MOST_BYTES, _MOST_OUTSIDE = 2**28, 2**22
+"""Largest size of unpacked test cases, and of their text outside strings, far above those of any problem.
+
+A small field can unpack to terabytes, and what is outside strings takes much more memory than its text.
+"""
+
+# Reference solutions are assumed to end, but a busy machine may be slow.
+_PATIENT = RunLimits(timeout_s=60.0, cpu_limit_s=30.0)
+
+
+def code(
+    num_evaluation: int | None,
+    evaluation_seed: int,
+    /,
+    *,
+    path: str = "",
+    evaluation_path: str = "",
+    dataset: str = "",
+    subset: str = "",
+    split: str = "train",
+    evaluation_split: str = "",
+    check_references: bool = False,
+) -> Task:
+    """Return programming problems with unit tests; `num_evaluation` of them are withheld for evaluation.
+
+    With `check_references`, every reference solution must pass its own tests.
+    """
+    sets = read_rows("code", path, evaluation_path, dataset, subset, split, evaluation_split)
+    problems = [read_all(lambda row: (row, *read_problem(row)), rows or ()) for rows in sets]
+    if check_references:
+        check_solutions([(problem, reference) for read in problems for _, problem, reference in read])
+    entries, held = (sorted((_entry(*each) for each in read), key=lambda entry: entry[1].id) for read in problems)
+    return entries_task("code", num_evaluation, evaluation_seed, entries, held, grader="code")
+
+
+def check_solutions(problems: Sequence[tuple[Problem, Reference]]) -> None:
+    """Raise TaskError if reference solutions are missing or fail their own tests; the error names the first few."""
+    faults: list[str] = []
+    for problem, reference in problems:
+        if not reference.solution.strip():
+            faults.append(f"{problem.id} (no solution)")
+            continue
+        outcome = run_program(reference.solution, problem.answer, _PATIENT)
+        if not outcome.correct:
+            faults.append(f"{problem.id} ({outcome.kind}, {outcome.num_passed} of {outcome.num_checks} checks passed)")
+    close_sandboxes()
+    if faults:
+        listed = ", ".join(faults[:_MOST_LISTED]) + (", ..." if len(faults) > _MOST_LISTED else "")
+        raise TaskError(f"{len(faults)} of {len(problems)} reference solutions do not pass their own tests: {listed}")
+
+
+def _entry(row: Row, problem: Problem, reference: Reference) -> Entry:
+    """Return a problem with its solution: the rest of the prompt, or a program between fences."""
+    solution = reference.solution
+    given = solution if reference.prefix else f"```python\n{solution.strip()}\n```"
+    return row, problem, given if solution.strip() else ""
+
+
+def read_problem(row: Row) -> tuple[Problem, Reference]:
+    """Return the problem in a row of any known format, and its tests; TaskError if there are no usable tests."""
+    values = row.values
+    if "test_list" in values:
+        prompt, reference = _mbpp(row)
+    elif "entry_point" in values and "test" in values:
+        prompt, reference = _human_eval(row)
+    elif any(name in values for name in ("input_output", "tests", "public_test_cases")):
+        prompt, reference = _cases(row)
+    else:
+        raise row.fault(
+            f"not a code problem in a known format: it has {', '.join(map(str, values)) or 'no fields'}; known formats "
+            f"are HumanEval (prompt, test, entry_point), MBPP (text, test_list), and stdin with stdout (input_output, "
+            f"tests, or public_test_cases)"
+        )
+    if not reference.num_tests:
+        raise row.fault("the problem has no tests")
+    if not all(map(parses, (reference.setup, *reference.asserts))):
+        raise row.fault("its tests are not valid Python")
+    number = next((str(values[name]) for name in _IDS if values.get(name) is not None), row.place.replace(" ", "-"))
+    return Problem(id=number, prompt=prompt, answer=reference.to_text(), task="code"), reference
+
+
+def _human_eval(row: Row) -> tuple[str, Reference]:
+    prompt, test, entry_point = map(row.text, ("prompt", "test", "entry_point"))
+    if not re.search(r"\bcheck\b", test):
+        raise row.fault('the field "test" must define check(candidate), as HumanEval\'s do')
+    # A prompt that ends inside a function becomes valid Python with a body; a prompt in words does not.
+    bodies = [f"{prompt.rstrip()}\n{indent}pass" for indent in (" ", "  ", "    ", "\t", "        ")]
+    setup = next((source for source in (prompt, *bodies) if parses(source)), "")
+    reference = Reference(
+        asserts=(f"{test}\n\ncheck({entry_point})\n",),
+        # Tests use the prompt's version of other functions; the program's version could do anything.
+        setup=setup,
+        # A program does not continue a prompt in words.
+        prefix=prompt if setup else "",
+        entry_point=entry_point,
+        names=_required_names((test,), setup, prompt + (solution := str(row.values.get("canonical_solution") or ""))),
+        solution=solution,
+    )
+    return prompt, reference
+
+
+def _mbpp(row: Row) -> tuple[str, Reference]:
+    tests, challenges, imports = (_list(row, name) for name in ("test_list", "challenge_test_list", "test_imports"))
+    asserts = tuple(test for test in (*tests, *challenges) if test.strip())
+    solution = str(row.values.get("code") or "")
+    setup = "\n".join([_imports(solution), str(row.values.get("test_setup_code") or ""), *imports])
+    prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{asserts[0] if asserts else ''}"
+    names = _required_names(asserts, setup, solution)
+    return prompt, Reference(asserts=asserts, setup=setup, names=names, solution=solution)
+
+
+def _imports(solution: str) -> str:
+    """Return the imports of a solution as code for the tests, which may use them."""
+    statements = ast.parse(solution).body if parses(solution) else []
+    imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
+    usable = [ast.unparse(node) for node in imports if getattr(node, "module", "") != "__future__"]
+    return "\n".join(f"try: {line}\nexcept ImportError: pass" for line in usable)
+
+
+def _required_names(tests: Sequence[str], setup: str, solution: str) -> tuple[str, ...]:
+    """Return the names that tests use, that they neither define nor import, and that the solution defines."""
+    if not all(map(parses, (setup, solution, *tests))):
+        return ()
+    return tuple(sorted(free_names(setup, *tests) & defined_names(solution)))
+
+
+def _cases(row: Row) -> tuple[str, Reference]:
+    cases, function = _read_cases(row)
+    if function:
+        calls = [(_arguments(row, case["input"]), _value(case["output"])) for case in cases]
+        reference = Reference.of_calls(function, calls)
+    else:
+        reference = Reference(streams=tuple((_lines(case["input"]), _lines(case["output"])) for case in cases))
+    starter = str(row.values.get("starter_code") or "")
+    ask = _WRITE_FUNCTION if function else _WRITE_SCRIPT
+    prompt = "\n\n".join(part for part in (_question(row), ask, starter) if part.strip())
+    return prompt, dataclasses.replace(reference, solution=_first_solution(row))
+
+
+def _read_cases(row: Row) -> tuple[list[Mapping[str, Any]], str]:
+    """Return cases with input and output, and the name of the function; it is empty for stdin and stdout."""
+    if "public_test_cases" in row.values:
+        cases = [*_listed(row, "public_test_cases"), *_listed(row, "private_test_cases")]
+        metadata = _parsed(row, "metadata")
+        return cases, metadata.get("func_name") or "" if isinstance(metadata, Mapping) else ""
+    cases = _listed(row, "input_output" if "input_output" in row.values else "tests")
+    return cases, next((str(case["fn_name"]) for case in cases if case.get("fn_name")), "")
+
+
+def _listed(row: Row, name: str) -> list[Mapping[str, Any]]:
+    """Return the cases in a field: a list of them, or lists of all inputs and of all outputs."""
+    cases = _parsed(row, name)
+    if isinstance(cases, Mapping):
+        inputs, outputs = cases.get("inputs"), cases.get("outputs")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+            raise row.fault(
+                f'the field "{name}" must have "inputs" and "outputs", two lists of the same length, or be a list of '
+                f"cases"
+            )
+        shared = {"fn_name": cases.get("fn_name")}
+        return [{"input": given, "output": out, **shared} for given, out in zip(inputs, outputs, strict=True)]
+    if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
+        raise row.fault("its test cases must be objects with input and output")
+    for number, case in enumerate(cases, start=1):
+        # The output of a function may be None.
+        if case.get("input") is None or "output" not in case:
+            raise row.fault(f"test case {number} must have an input and an output")
+    return cases
+
+
+def _parsed(row: Row, name: str) -> Any:
+    """Return a field with JSON, or with compressed JSON in base64, as in LiveCodeBench's private cases."""
+    value = row.values.get(name)
+    if not isinstance(value, str):
+        return value if value is not None else []
+    try:
+        return parse_json(value)
+    except ValueError:
+        pass
+    try:
+        # Never unpickle it, as LiveCodeBench does: the bytes after the pickle's head are the JSON text.
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(value, validate=True), _MOST_BYTES)
+        listed = unpacked[unpacked.find(b"[") : unpacked.rfind(b"]") + 1] or b"[]"
+        if len(_STRING.sub(b"", listed)) > _MOST_OUTSIDE:
+            raise ValueError("too many values")
+        return parse_json(listed)
+    except (binascii.Error, ValueError, zlib.error):
+        raise row.fault(f'the field "{name}" is not valid JSON') from None
+
+
+def _arguments(row: Row, given: Any) -> list[Any]:
+    """Return the arguments of a call: a list, or one JSON value per line."""
+    if isinstance(given, list):
+        return given
+    try:
+        return [parse_json(line) for line in str(given).split("\n") if line.strip()]
+    except ValueError:
+        raise row.fault("an input of a function must be JSON, one value on each line") from None
+
+
+def _value(out: Any) -> Any:
+    if isinstance(out, list) and len(out) == 1:
+        # APPS and DeepCoder put the return value into a list.
+        return out[0]
+    try:
+        return parse_json(out) if isinstance(out, str) else out
+    except ValueError:
+        return out
+
+
+def _lines(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _first_solution(row: Row) -> str:
+    solutions = row.values.get("solutions")
+    if isinstance(solutions, str):
+        try:
+            solutions = parse_json(solutions)
+        except ValueError:
+            return solutions
+    return str(solutions[0]) if isinstance(solutions, list) and solutions else str(row.values.get("solution") or "")
+
+
+def _question(row: Row) -> str:
+    for name in _QUESTIONS:
+        if isinstance(row.values.get(name), str) and row.values[name].strip():
+            return row.values[name]
+    raise row.fault(f"it has no question: none of the fields {', '.join(_QUESTIONS)} contains text")
+
+
+def _list(row: Row, name: str) -> list[str]:
+    value = row.values.get(name)
+    if not isinstance(value, list | None):
+        raise row.fault(f'the field "{name}" must be a list')
+    return list(map(str, value or ()))
