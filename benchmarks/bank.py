@@ -3,7 +3,6 @@
     python benchmarks/bank.py build RAW      rebuild docs/results/bank from the folder of raw logs and our own results
     python benchmarks/bank.py sheet PICTURE  draw every curve with its fit
     python benchmarks/bank.py table          what there is, by source and task
-    python benchmarks/bank.py reference      write src/scalerl/assets/bank.json: where a run lies among others
     python benchmarks/bank.py example        write src/scalerl/assets/example_runs.csv: what `scalerl example` shows
 
 `curves.csv` has a row per curve, SOURCE.csv.gz its points as `curve, compute, reward, num_samples`. Two sets of curves
@@ -15,7 +14,6 @@ import csv
 import gzip
 import hashlib
 import io
-import json
 import re
 import sys
 from collections import Counter, defaultdict
@@ -28,15 +26,15 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.forecast.curves import MODEL, Fit, State, decide, fit
+from scalerl.forecast.curves import Fit, State, decide, fit
 from scalerl.forecast.curves.data import block_means
+from scalerl.forecast.curves.decide import LIKELIER
 from scalerl.forecast.logs import Selection, Series, read
-from scalerl.forecast.several.bank import FORMAT, MEASURES, measured
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 BANK = RESULTS / "bank"
-ASSET = ROOT / "src" / "scalerl" / "assets" / "bank.json"
+EXAMPLE_RUNS = ROOT / "src" / "scalerl" / "assets" / "example_runs.csv"
 SEED = "scalerl-bank-1"
 NUM_RESERVED = {"agentgym": 3, "scalerl": 16}
 """Curves kept apart: of other people's runs and of our own."""
@@ -348,21 +346,8 @@ def load(reserved: bool = False) -> tuple[Curve, ...]:
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
-def reference() -> dict[str, object]:
-    """Return the sorted values of each measure by kind: medians of curves in which a rise is seen and no fall.
-
-    `public` are all runs of other people.
-    """
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for curve in load():
-        fitted = curve.fitted()
-        if (decision := decide(fitted)) is None or decision.state is State.PAST_PEAK:
-            continue
-        for measure, draws in measured(fitted).items():
-            for kind in {curve.kind, "small" if curve.kind == "small" else "public"} - {"other"}:
-                values[kind][measure].append(float(f"{np.median(draws):.3g}"))
-    kinds = {kind: {measure: sorted(values[kind][measure]) for measure in MEASURES} for kind in sorted(values)}
-    return {"format": FORMAT, "model": MODEL, "kinds": kinds}
+def has_risen(curve: Fit) -> bool:
+    return curve.posterior is not None and float(np.mean(curve.posterior.draws.seen)) >= LIKELIER
 
 
 COLUMNS = 10
@@ -442,7 +427,7 @@ def table() -> Iterator[str]:
     for (kind, source, licence, task, axis), held in groups.items():
         fits = [curve.fitted() for curve in held]
         states = Counter(str(decision.state) for each in fits if (decision := decide(each)) is not None)
-        rising = [each for each in fits if measured(each)]
+        rising = [each for each in fits if has_risen(each)]
         middle = lambda values: f"{np.median(values):.2f}" if values else ""  # noqa: E731
         gains = middle([each.gain for each in rising if each.bounds is not None])
         exponents = middle([each.params["exponent"] for each in rising])
@@ -475,11 +460,8 @@ def run(*words: str) -> None:
             sheet(Path(path))
         case ("table",):
             print(*table(), sep="\n")
-        case ("reference",):
-            text = json.dumps(reference(), indent=1)
-            ASSET.write_text(re.sub(r"\[[^\[\]]*\]", lambda match: re.sub(r"\s+", " ", match[0]), text) + "\n")
         case ("example",):
-            (ASSET.parent / "example_runs.csv").write_text("\n".join(example()) + "\n")
+            EXAMPLE_RUNS.write_text("\n".join(example()) + "\n")
         case _:
             raise SystemExit(__doc__)
 

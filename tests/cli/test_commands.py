@@ -209,7 +209,7 @@ def test_help_shows_few_options_and_help_all_the_rest():
     few, every = (scalerl("fit", option).stdout for option in ("--help", "--help-all"))
     for option in ("--x", "--y", "--by", "--start", "--gpus", "--at", "--plot", "--json", "--explain"):
         assert option in few
-    for option in ("--skip-before", "--run-spread", "--prior", "--method"):
+    for option in ("--skip-before", "--run-spread", "--method"):
         assert option not in few
         assert option in every
     assert "<" not in few + every  # no types of Python, such as <list[str]>
@@ -291,7 +291,6 @@ FAULTS = {
     "fit good.csv --skip-before 9": ("no usable curve", "outside the range", "8"),
     "fit percent.csv --form log-linear --y-scale none": ("log-linear needs rewards with limits",),
     "fit good.csv --method paper --form power": ("--method paper fits the sigmoid",),
-    "fit good.csv --method paper --prior published": ("no intervals to pool",),
     "fit good.csv --ceiling 0.7,0.6 --method paper": ("--ceiling takes one number", "the lower one first"),
     "fit good.csv --ceiling 0.6,0.7": ("--ceiling takes one number",),
     "fit good.csv --plot out.pdf": ("out.pdf", ".png", ".svg"),

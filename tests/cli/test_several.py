@@ -1,4 +1,4 @@
-"""plan, transfer, prior and score as a user types them: documented objects, one sentence for a mistake."""
+"""plan, transfer and score as a user types them: documented objects, one sentence for a mistake."""
 
 import csv
 from pathlib import Path
@@ -65,7 +65,6 @@ REFUSED = {
     f"{TRANSFER} --to 3B --start 0.2": "too few siblings: 2 sizes below 3e+09",
     f"{TRANSFER.replace(' --x', ' x.csv --x', 1)} --to 3B --start 0.2": "x.csv has no column 'flops'",
     f"{TRANSFER.replace('sizes', 'percent')} --to 14B --start 138": "--start 138 is not between 0 and 100",
-    "fit early.csv --by arm --prior late.csv": "is not a prior",
 }
 
 
@@ -159,17 +158,6 @@ def test_each_sealed_file_is_scored_against_its_own_log(folder: Path):
     done = answer("score", seals, *sorted(moved.iterdir()))
     scores = [curve for file in done["files"] for curve in file["curves"]]
     assert [(curve["num_new"], curve["data_changed"]) for curve in scores] == [(24, False), (24, False)]
-
-
-def test_prior_of_earlier_runs_informs_a_new_one(folder: Path):
-    columns = (*COLUMNS, "--by", "arm")
-    written = answer("prior", folder / "late.csv", *columns, "--out", folder / "ours.json")
-    assert len(written["prior"]["members"]) == len(ARMS)
-    words = ("fit", folder / "early.csv", *columns, "--where", "arm=a", "--prior", folder / "ours.json")
-    (curve,) = answer(*words)["curves"]
-    pooled, alone = (side["ceiling"]["high"] - side["ceiling"]["low"] for side in (curve, curve["alone"]))
-    assert pooled < 0.8 * alone
-    assert curve["pooled_with"] == list(ARMS)
 
 
 def test_backtest_pools_only_what_was_measured_before(folder: Path):

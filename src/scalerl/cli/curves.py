@@ -86,9 +86,6 @@ class Common:
         check=opt.one_of("posterior", "paper"),
     )
     alone: bool = flag("--alone", "Fit each curve alone, also where others have the same start and task.", hidden=True)
-    prior: str | None = rare(
-        "FILE", "Let earlier runs inform each curve: a file of 'scalerl more prior', or 'published'."
-    )
     help_all: bool = opt.HELP_ALL
 
 
@@ -282,7 +279,6 @@ def _check(common: Common) -> None:
     is_paper, ends = common.method == "paper", common.ceiling or []
     for sentence, is_broken in {
         f"--method paper fits the sigmoid, not --form {common.form}": is_paper and common.form != "sigmoid",
-        "--method paper has no intervals to pool: leave out --prior": is_paper and common.prior is not None,
         "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first": (
             common.ceiling is not None and (not 0 < len(ends) <= 1 + is_paper or ends != sorted(set(ends)))
         ),

@@ -1,4 +1,4 @@
-"""The commands `prior`, `plan`, `transfer` and `score`: inference from several runs, and scores of past forecasts."""
+"""The commands `plan`, `transfer` and `score`: inference from several runs, and scores of past forecasts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import show, show_document
+from scalerl.cli.console import show_document
 from scalerl.cli.curves import Common, read, shares_options
 from scalerl.cli.options import ParsedList, option
 from scalerl.errors import InputError, UsageError
@@ -30,26 +30,6 @@ def readable(series: "Sequence[Series]") -> "Sequence[Series]":
         if data.problem:
             raise InputError(f"{data.name} cannot be used here: {data.problem}")
     return series
-
-
-@shares_options("plot", "explain", "method")
-def prior(
-    common: Common,
-    out: Path = option("FILE", "File for what was learnt.", default=...),
-) -> None:
-    """Learn typical gains, exponents and midpoints from earlier runs, for --prior FILE of other commands.
-
-    [dim]scalerl more prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
-    """
-    from scalerl.forecast.report.analyse import prior_of
-    from scalerl.runfolder.store import write_json
-
-    content = prior_of(_curves(common))
-    if not out.parent.is_dir():
-        raise InputError(f"cannot write {out}: there is no folder {out.parent}")
-    write_json(out, content)
-    text = f"{len(content['members'])} runs are in {out}: use it with --prior {out}"
-    show("prior", common.as_json, {"file": str(out), "prior": content}, lambda: [text])
 
 
 @shares_options("plot", "explain", "method")

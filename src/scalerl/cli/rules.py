@@ -9,7 +9,7 @@ from scalerl.cli.options import option
 from scalerl.errors import InputError
 
 
-@shares_options("plot", "explain", "method", "alone", "prior", "run_sd")
+@shares_options("plot", "explain", "method", "alone", "run_sd")
 def replay_rule(
     common: Common,
     rule: str = option(

@@ -76,12 +76,3 @@ def test_sentences_name_options_as_arguments(runs: Runs):
     assert "--" not in details
     assert ".explain() says more." in repr(runs.compare())
     assert "name others with x= and y=" in repr(scalerl.read(EXAMPLE, by="recipe").fit())
-
-
-def test_details_place_a_run_among_public_ones(runs: Runs):
-    blocks = [block for section in runs.fit().sections for block in section.blocks]
-    placed = [block for block in blocks if str(block.get("kind")).startswith("among_public")]
-    assert [(block.kind, block["values"].name) for block in placed][:2] == [
-        ("among_public_exponent", "joint"), ("among_public_gain", "joint")
-    ]  # fmt: skip
-    assert all(0 <= block["values"].below.value <= 1 for block in placed)

@@ -1,15 +1,11 @@
 """Pooling: arms share what they know, a different one stays different, and nothing counts twice."""
 
-import json
-
 import numpy as np
 import pytest
 
-from scalerl.errors import InputError
-from scalerl.forecast.curves import MODEL, Fit, Prior, State, decide, fit, refit
-from scalerl.forecast.several import learn_prior, member, pool, read_prior
-from scalerl.forecast.several.population import POOLED, Member, law
-from scalerl.forecast.several.prior_file import prior_content
+from scalerl.forecast.curves import Fit, Prior, State, decide, fit, refit
+from scalerl.forecast.several import pool
+from scalerl.forecast.several.population import POOLED, Member, law, learn_prior, member
 
 START = 0.4
 
@@ -137,64 +133,3 @@ def test_unbounded_gains_are_pooled_in_their_own_unit():
     assert pooled["0"].prior is not None
     low, high = pooled["0"].interval("ceiling")
     assert low < -240 < high
-
-
-# Files ----------------------------------------------------------------------------------------------------------------
-
-
-def test_a_prior_file_is_read_as_it_was_written(close, tmp_path):
-    file = tmp_path / "prior.json"
-    content = prior_content(close, "gpu_hours")
-    assert content["model"] == MODEL
-    file.write_text(json.dumps(content))
-    read = read_prior(str(file))
-    assert [own.name for own in read.members] == list(close)
-    assert "midpoint" in read.on_axis("gpu_hours")[0].values
-    assert "midpoint" not in read.on_axis("flops")[0].values
-    own, again = (learn_prior(members) for members in ([member(n, c) for n, c in close.items()], read.members))
-    for param, place in told(own).items():
-        assert told(again)[param] == pytest.approx(place, abs=1e-4)
-
-
-def test_the_shipped_prior_has_plausible_values():
-    prior = learn_prior(read_prior("published").members)
-    assert prior.scale is None  # nothing on midpoints
-    location, scale = prior.log_exponent
-    assert 1.7 < np.exp(location) < 2.6
-    assert 0.1 < scale < 0.5
-    assert prior.log_share is not None
-    assert 0.28 < np.exp(prior.log_share[0]) < 0.36
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        '{"format": "other"}',
-        '{"format": "scalerl-prior-2", "members": [{}]}',
-        '{"format": "scalerl-prior-2", "members": [{"name": "a", "log_share": [0.1, -1]}]}',
-    ],
-)
-def test_what_is_not_a_prior_is_refused(tmp_path, text):
-    file = tmp_path / "prior.json"
-    file.write_text(text)
-    with pytest.raises(InputError, match="is not a prior"):
-        read_prior(str(file))
-
-
-def test_a_prior_of_an_earlier_model_is_to_be_made_again(tmp_path):
-    file = tmp_path / "prior.json"
-    file.write_text('{"format": "scalerl-prior-1", "x": null, "members": [{"name": "a", "draws": {}}]}')
-    with pytest.raises(InputError, match=r"earlier model.*scalerl prior"):
-        read_prior(str(file))
-
-
-def test_a_missing_prior_names_the_command():
-    with pytest.raises(InputError, match=r"cannot be read.*scalerl prior"):
-        read_prior("nowhere.json")
-
-
-def test_a_prior_of_too_few_runs_is_refused(close):
-    with pytest.raises(InputError, match="3 or more are needed"):
-        prior_content({"arm0": close["arm0"]}, "step")

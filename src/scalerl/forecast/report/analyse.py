@@ -24,7 +24,6 @@ from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, unit_of
 from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
 from scalerl.forecast.several.pool import pool, siblings
-from scalerl.forecast.several.prior_file import prior_content, read_prior
 
 HALF = 0.5
 """Share of the compute from which a run's own back-test forecasts the rest."""
@@ -168,7 +167,7 @@ def analysed(
 ) -> Result:
     """Fit every series that has no problem."""
     curves = tuple(fitted_curves([data for data in series if not data.problem], options, share, call))
-    left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves, options.prior)
+    left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves)
     return Result(command=command, curves=curves, options=options, left_out=left_out, notes=tuple(notes))
 
 
@@ -192,9 +191,6 @@ def fitted_curves(
     Each is scored on its held-out rows, or else the forecast from a `share` of its compute on the rest. `call` applies
     a function to every series, here or in workers.
     """
-    if options.prior is not None:
-        # A file that cannot be read is reported before the fits, which take long.
-        read_prior(options.prior)
     curves = pooled([*call(partial(_tested, options=options, share=share), series)], options, call)
     return [scored(curve) if len(curve.series.holdout_compute) else curve for curve in curves]
 
@@ -236,16 +232,14 @@ def price_of_compute(data: Series, price: float | None) -> float | None:
 def pooled(
     curves: Sequence[CurveResult], options: FitOptions, call: Callable[..., Iterable[Any]] = map
 ) -> list[CurveResult]:
-    """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide."""
-    earlier = None if options.prior is None else read_prior(options.prior)
+    """Let curves of one task with a similar start inform each other; then decide."""
     # By place: curves of several evaluation sets may share a name.
     of = {str(place): curve for place, curve in enumerate(curves)}
     fits = {place: curve.fit for place, curve in of.items()}
     for places in grouped(of if options.method == "posterior" else (), lambda place: _task(of[place])):
         own = {place: fits[place] for place in places}
-        known = () if earlier is None else earlier.on_axis(of[places[0]].axis)
         for alike in [(place,) for place in own] if options.alone else siblings(own):
-            fits |= pool({place: own[place] for place in alike}, known, call)
+            fits |= pool({place: own[place] for place in alike}, call)
     decisions: dict[str, Decision] = {}
     # Curves of one scale of rewards share a worth.
     for places in grouped(of, lambda place: of[place].series.y_scale):
@@ -262,20 +256,10 @@ def _task(curve: CurveResult) -> tuple[Any, ...]:
     return data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale
 
 
-def pool_notes(curves: Sequence[CurveResult], prior: str | None) -> Iterator[Say]:
-    """Yield how many curves or earlier runs inform each other, and which curves a prior does not inform."""
+def pool_notes(curves: Sequence[CurveResult]) -> Iterator[Say]:
+    """Yield how many curves inform each other."""
     if num_informed := sum(curve.fit.alone is not None for curve in curves):
-        num_earlier = None if prior is None else len(read_prior(prior).on_axis(None))
-        yield say("pooled", num=num_informed) if num_earlier is None else say("pooled_prior", num=num_earlier)
-    rest = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
-    if rest and prior is not None:
-        yield say("not_pooled", names=rest)
-
-
-def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
-    """Return the content of a prior file for these curves."""
-    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
-    return prior_content(fits_of(curves), curves[0].series.x_label)
+        yield say("pooled", num=num_informed)
 
 
 # Back-tests -----------------------------------------------------------------------------------------------------------

@@ -65,8 +65,6 @@ class FitOptions:
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
     alone: bool = False
     """Whether each curve is fitted by itself, even if others have the same model and task."""
-    prior: str | None = None
-    """File of earlier runs that inform each curve, or `published`."""
     price: float | None = None
     """Price of a GPU-hour."""
     at: float | None = None

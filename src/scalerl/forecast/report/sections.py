@@ -33,7 +33,6 @@ from scalerl.forecast.report.numbers import compute_text, interval_text, join_na
 from scalerl.forecast.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.results import CurveResult, Result, param_value
 from scalerl.forecast.report.words import level_of
-from scalerl.forecast.several.bank import place
 
 WHY, DETAIL = Level.WHY, Level.DETAIL
 MOST_PAIRS = 15
@@ -378,10 +377,6 @@ def details(result: Result, name: str) -> Blocks:
         change = math.nan if curve.decision is None else curve.decision.smallest_change
         if math.isfinite(change):
             yield say("smallest_change", curve, change=change, decimals=curve.decimals + 1)
-        # Where a run lies among public ones: how steep it is, and how much it gains.
-        for each in place(curve.fit, "public") if result.command == "fit" else ():
-            if each.measure in ("exponent", "gain"):
-                yield say(f"among_public_{each.measure}", each, name=curve.name)
     if result.options.method != "paper":
         yield say("worth", worth=result.worth)
     hidden = () if any(curve.fit.alone is not None for curve in members) else ("A alone",)

@@ -442,8 +442,6 @@ WORDS: dict[str, Words] = {
         "Ignore changes of {name} below {change:r}: noise makes a larger difference between two points once in "
         "twenty times."
     ),
-    "among_public_exponent": "{name} rises more steeply than {below:%} of {num} public runs (docs/results/bank.md).",
-    "among_public_gain": "Its whole gain is larger than that of {below:%} of {num} public runs.",
     "worth": "Differences below {worth:w} do not matter here; {option:worth} names another value.",
     "price_needs_hours": (
         "{option:price} needs compute in GPU-hours, and here it is {unit}: no cost is given. {option:gpus N} builds "
@@ -503,8 +501,6 @@ WORDS: dict[str, Words] = {
         "{num} curves with one reward and nearly one start inform each other, as runs of one task; {option:alone} "
         "keeps them apart."
     ),
-    "pooled_prior": "Earlier runs ({num}) inform each curve.",
-    "not_pooled": "Fitted without the others: {names}.",
     "equal_curves": "{names} have the same reward at every point: what differs between them has had no effect.",
     # The paper's procedure
     "paper": "By the paper's procedure {name} has A = {ceiling:r}, B = {exponent:.2f} and C_mid = {midpoint:c} {unit}.",
@@ -631,7 +627,7 @@ LEVELS: dict[Level, tuple[str, ...]] = {
         "weak_backtest_half", "weak_backtest_held_out",
     ),
     Level.DETAIL: (
-        "among_public_exponent", "among_public_gain", "assumed_spread", "shared_exponents", "smallest_change", "worth",
+        "assumed_spread", "shared_exponents", "smallest_change", "worth",
         # What was decided about a log and hardly changes the answer.
         "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
         "one_column_per_step", "files_joined", "runs_apart", "held_values",

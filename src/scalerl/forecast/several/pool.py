@@ -1,6 +1,6 @@
 """Pool the arms of a study: refit each with a prior learned from the others."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from scalerl.forecast.curves.decide import smallest_change
@@ -10,26 +10,24 @@ from scalerl.forecast.several.population import Member, can_be_pooled, learn_pri
 LEAST_MEMBERS = 3  # fewer runs do not show how much runs differ
 
 
-def pool(
-    fits: Mapping[str, Fit], earlier: Sequence[Member] = (), call: Callable[..., Iterable[Fit]] = map
-) -> dict[str, Fit]:
-    """Refit each curve with a prior learned from the other fits and the `earlier` runs; return all fits.
+def pool(fits: Mapping[str, Fit], call: Callable[..., Iterable[Fit]] = map) -> dict[str, Fit]:
+    """Refit each curve with a prior learned from the other fits; return all fits.
 
     A run does not inform its own prior, so nothing counts twice. Fits that cannot be pooled are returned unchanged, and
     so are all fits if there are fewer than LEAST_MEMBERS runs. The fits must have the same axis of compute, base model
     and task. `call` applies a function to every curve, here or in workers.
     """
     own = {name: member(name, curve) for name, curve in fits.items() if can_be_pooled(curve)}
-    if not own or len(own) + len(earlier) < LEAST_MEMBERS:
+    if len(own) < LEAST_MEMBERS:
         return dict(fits)
-    return {**fits, **dict(zip(own, call(partial(_informed, fits, own, earlier), own), strict=True))}
+    return {**fits, **dict(zip(own, call(partial(_informed, fits, own), own), strict=True))}
 
 
-def _informed(fits: Mapping[str, Fit], own: Mapping[str, Member], earlier: Sequence[Member], name: str) -> Fit:
+def _informed(fits: Mapping[str, Fit], own: Mapping[str, Member], name: str) -> Fit:
     """Fit one curve again under the prior that all others make."""
     alone = fits[name].alone or fits[name]
     others = [each for other, each in own.items() if other != name]
-    return refit(alone, pool=learn_prior([*others, *earlier], alone))
+    return refit(alone, pool=learn_prior(others, alone))
 
 
 def siblings(fits: Mapping[str, Fit]) -> list[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -66,7 +66,6 @@ def write_seal(
     if not rows:
         raise InputError("no curve could be fitted, so there is no forecast to seal")
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    options = options if options.prior is None else replace(options, prior=Path(options.prior).name)
     names = [Path(log).resolve().name for log in logs]
     given = {"selection": plain(selection), "options": plain(options)}
     write_json(file, seal(rows, version=__version__, date=date, logs=names, **given))
