@@ -1,20 +1,13 @@
 """A server that answers anything but a reply: each ends in an error about it, in time and without its words."""
 
-import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
-from scalerl.errors import RecipeError
-from scalerl.training.environments.protocol import Step
-from scalerl.training.environments.served import ServedTool, ToolServer, ToolServerError, served_tools
-from scalerl.training.environments.tools import Plain, Tools
-from scalerl.training.types import Problem
 from scalerl.web.client import ask
 
 Serve = Callable[..., str]
@@ -87,34 +80,3 @@ def test_whole_reply_has_a_deadline(serve: Serve):
         ask(url, {}, server="it", error=NoReply, most_tries=1, timeout_s=0.5)
     assert time.monotonic() - began < 20
     assert ask(serve(with_length(b"1")), {}, server="it", error=NoReply, timeout_s=20) == 1
-
-
-@pytest.mark.parametrize("kind", ["status line", "chunks", "nesting", "digits"])
-def test_odd_tool_server_is_not_the_models_fault(serve: Serve, kind: str):
-    schema: Any = {"function": {"name": "look", "parameters": {"properties": {"at": {}}}}}
-    tools = {"look": ServedTool(ToolServer(serve(ODD_REPLIES[kind])), schema)}
-    made = Tools(Problem(id="", prompt="", answer="", task=""), 0, tools=tools, call_format=Plain())
-    with pytest.raises(ToolServerError):
-        made.step("?here")
-
-
-def test_long_results_are_cut(serve: Serve):
-    """A model could otherwise avoid a verdict by asking for too much."""
-    reply = with_length(json.dumps({"result": "x" * 150_000}).encode())
-    schema: Any = {"function": {"name": "look", "parameters": {"properties": {"at": {}}}}}
-    tools = {"look": ServedTool(ToolServer(serve(reply)), schema)}
-    made = Tools(Problem(id="", prompt="", answer="", task=""), 0, tools=tools, call_format=Plain())
-    step = made.step("?here")
-    assert isinstance(step, Step)
-    assert 50_000 < len(step.observation) <= 100_000
-
-
-TOOL_NAMES = ["", "a b", "\x1b[2J", "a" * 65, "\ud800", "<|im_end|>", 1, ["a"]]
-
-
-@pytest.mark.parametrize("name", TOOL_NAMES)
-def test_names_of_served_tools_are_plain(serve: Serve, name: Any):
-    reply = json.dumps({"tools": [{"type": "function", "function": {"name": name}}]})
-    with pytest.raises(RecipeError) as caught:
-        served_tools(serve(with_length(reply.encode())))
-    assert str(caught.value).isprintable()

@@ -17,7 +17,6 @@ from scalerl.training.answer_format import AnswerFormat
 from scalerl.training.environments.build import build_playing, observer, offer_tools
 from scalerl.training.environments.chat import ChatCalls, chat_observer
 from scalerl.training.environments.protocol import Step
-from scalerl.training.environments.search import index_folder, search_tool
 from scalerl.training.environments.tools import Plain, Tools, calculator, schema_of
 from scalerl.training.loop.requests import Text
 from scalerl.training.tasks.prompts import PromptFormat
@@ -160,16 +159,14 @@ def test_a_class_is_a_tool_with_state_and_bounded_calls():
     assert (step.num_calls, step.num_errors) == (12, 4)
 
 
-def test_search_finds_paragraphs(tmp_path):
-    (tmp_path / "a.md").write_text("Otters sleep in rafts.\n\nA heron waits by the water.")
-    (tmp_path / "b.txt").write_text("The water of the river is cold. Water, water.")
-    search = search_tool(str(tmp_path), num_results=1)
-    assert search("where do otters sleep?") == "[a.md] Otters sleep in rafts."
-    assert search("water").startswith("[b.txt]")
-    assert search("zebra") == "nothing was found"
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RecipeError, match="contains no texts"):
-        index_folder(str(tmp_path / "empty"))
+def test_long_results_are_cut():
+    """A model could otherwise avoid a verdict by asking for too much."""
+
+    def look(at: str) -> str:
+        return at * 150_000
+
+    step = tools(Plain(), look=look).step("?x")
+    assert 50_000 < len(step.observation) <= 100_000
 
 
 CHATML = (
@@ -263,7 +260,6 @@ def test_harness_tools_go_into_the_system_prompt(before):
     [
         ({"name": "tools"}, "must list tools or import paths"),
         ({"name": "tools", "tools": ["calculater"]}, "calculator"),
-        ({"name": "search"}, "folder is not set"),
         ({"name": "calculator", "folder": "x"}, "folder is not a setting"),
     ],
 )

@@ -21,8 +21,6 @@ from scalerl.training.environments.chat import ChatCalls, chat_observer, describ
 from scalerl.training.environments.harness import Harness
 from scalerl.training.environments.protocol import LONGEST_OBSERVATION, Step
 from scalerl.training.environments.python import python_tool
-from scalerl.training.environments.search import search_tool
-from scalerl.training.environments.served import served_tools
 from scalerl.training.environments.steps import InProcess, Session, Steps
 from scalerl.training.environments.tools import Plain, Tool, Tools, calculator, schema_of
 from scalerl.training.environments.turns import Playing
@@ -35,14 +33,13 @@ from scalerl.training.types import Request
 
 TOOLS: Mapping[str, Callable[..., Tool]] = {
     "calculator": lambda: calculator,
-    "search": search_tool,
     "python": python_tool,
 }
 """Functions that return a tool; their arguments are settings of the environment."""
 
 
 _SEVERAL, _HARNESS = "tools", "harness"
-_OF_TOOLS = ("tools", "max_calls", "servers", "api_key")
+_OF_TOOLS = ("tools", "max_calls")
 _LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
 """Bytes: a character outside the basic plane takes 12 in JSON."""
 
@@ -52,16 +49,13 @@ def is_limited(settings: EnvironmentSettings) -> bool:
 
     False if the recipe trusts it (in_process), or if it is an object that exists only in this process.
     """
-    paths, servers = _parts(settings)
-    own = [*servers, *(path for path in paths if ":" in path or path in ("python", _HARNESS))]
+    own = [path for path in _parts(settings) if ":" in path or path in ("python", _HARNESS)]
     return bool(own) and not settings.in_process and not any(map(is_local, own))
 
 
-def _parts(settings: EnvironmentSettings) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the names or import paths of an environment's tools, or its own, and the URLs of its tool servers."""
-    if settings.name != _SEVERAL:
-        return (settings.name,), ()
-    return settings.own.get("tools", ()), settings.own.get("servers", ())
+def _parts(settings: EnvironmentSettings) -> Sequence[str]:
+    """Return the names or import paths of an environment's tools, or its own."""
+    return settings.own.get("tools", ()) if settings.name == _SEVERAL else (settings.name,)
 
 
 def has_tools(settings: EnvironmentSettings) -> bool:
@@ -112,16 +106,13 @@ def _check_call(
 def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
     """Return the tools of an environment by name."""
     own = {key: value for key, value in settings.own.items() if key not in _OF_TOOLS}
-    paths, servers = _parts(settings)
-    if not (paths or servers) or not all(isinstance(path, str) for path in (*paths, *servers)):
+    paths = _parts(settings)
+    if not paths or not all(isinstance(path, str) for path in paths):
         raise RecipeError(
             f'environment.tools must list tools or import paths, such as ["calculator", "mine:look_up"]; built-in '
-            f"tools are {quoted(TOOLS)}; environment.servers lists URLs of tool servers"
+            f"tools are {quoted(TOOLS)}"
         )
     tools: dict[str, Tool] = {}
-    for url in servers:
-        # Otherwise, one server could take the calls of another one's tool.
-        _add(tools, served_tools(url, settings.own.get("api_key", "")))
     used: set[str] = set()
     for path in paths:
         if ":" in path:
@@ -194,7 +185,6 @@ def offer_tools(task: Task, text: Text) -> Task:
     """Return the task with its tools offered in chat prompts: by the template, or else in a system prompt."""
     if not (task.prompt.chat and has_tools(task.environment)):
         return task
-    # A server wrote its schemas.
     schemas = text.plain_values([schema_of(name, tool) for name, tool in find_tools(task.environment).items()])
     if offers_tools(text, schemas):
         prompt = dataclasses.replace(task.prompt, tools=json.dumps(schemas))

@@ -3,7 +3,7 @@
     turn -> calls in the model's own format -> functions -> results or errors -> observation -> turn -> answer
 
 A tool is a function with type hints, or a class whose instances are such functions. Each conversation then has its own
-instance, which may remember earlier calls and have a method `close`. For tools at a server see served.py. A CallFormat
+instance, which may remember earlier calls and have a method `close`. A CallFormat
 defines how calls and results are written; `Plain` is for models without a chat template.
 """
 
@@ -21,11 +21,10 @@ from typing_extensions import TypedDict
 from scalerl.errors import RecipeError
 from scalerl.recipe.import_path import one_line
 from scalerl.training.environments.protocol import Step
-from scalerl.training.environments.served import ServedTool, ToolServerError, ToolSession
 from scalerl.training.graders.expressions import evaluate
 from scalerl.training.types import Problem
 
-Tool = Callable[..., Any] | ServedTool
+Tool = Callable[..., Any]
 
 _MOST_SHOWN = 90_000
 """Number of characters shown of all results of a turn, below protocol.LONGEST_OBSERVATION."""
@@ -110,12 +109,7 @@ def arguments_of(name: str, tool: Callable[..., Any]) -> TypeAdapter[dict[str, A
 
 
 def schema_of(name: str, tool: Tool) -> dict[str, Any]:
-    """Return a tool's JSON schema, made from its type hints and the "Args:" of its docstring.
-
-    A tool at a server has its own schema.
-    """
-    if isinstance(tool, ServedTool):
-        return tool.schema
+    """Return a tool's JSON schema, made from its type hints and the "Args:" of its docstring."""
     parameters = {"required": [], **arguments_of(name, tool).json_schema()}
     for each in (parameters, *parameters["properties"].values()):
         each.pop("title", None)
@@ -127,7 +121,7 @@ def schema_of(name: str, tool: Tool) -> dict[str, Any]:
 
 def first_parameter(tool: Tool) -> str:
     """Return the name of a tool's first argument."""
-    return tool.first_parameter if isinstance(tool, ServedTool) else next(iter(inspect.signature(tool).parameters))
+    return next(iter(inspect.signature(tool).parameters))
 
 
 class Tools:
@@ -138,8 +132,6 @@ class Tools:
     ) -> None:
         """At most `max_calls` calls of a turn are executed."""
         self._kinds = tools
-        servers = {each.server for each in tools.values() if isinstance(each, ServedTool)}
-        self._sessions = {server: ToolSession(server) for server in servers}
         self._tools = {name: tool() if isinstance(tool, type) else tool for name, tool in tools.items()}
         self._format, self._max_calls = call_format, max_calls
 
@@ -160,7 +152,7 @@ class Tools:
         return Step(observation=observation, num_calls=len(calls), num_errors=num_errors)
 
     def close(self) -> None:
-        for tool in (*self._tools.values(), *self._sessions.values()):
+        for tool in self._tools.values():
             if callable(close := getattr(tool, "close", None)):
                 close()
 
@@ -169,12 +161,8 @@ class Tools:
             return ToolResult(text=call.error, failed=True)
         tool = self._tools[call.name]
         try:
-            if isinstance(tool, ServedTool):
-                return ToolResult(text=self._sessions[tool.server].call(call.name, call.arguments))
             given = arguments_of(call.name, self._kinds[call.name]).validate_python(call.arguments)
             return ToolResult(text=str(tool(**given)))
-        except ToolServerError:
-            raise
         except ValidationError as error:
             faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
             return ToolResult(text="; ".join(faults), failed=True)
