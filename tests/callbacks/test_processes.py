@@ -14,7 +14,7 @@ from scalerl.callbacks import ForecastCallback
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-callback = ForecastCallback(stop_when="evaluations >= 12", give_up_after=12, quiet=True)
+callback = ForecastCallback(stop=lambda forecast: True, give_up_after=12, quiet=True)
 args = SimpleNamespace(world_size=2)
 state = SimpleNamespace(is_world_process_zero=rank == 0, global_step=0, log_history=[], max_steps=100)
 control = SimpleNamespace(should_training_stop=False)

@@ -67,9 +67,10 @@ def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: p
 
 
 def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
-    callback = live.ForecastCallback(
-        stop_when="evaluations >= 12", patience=1, give_up_after=12, quiet=True, final_wait_s=60
-    )
+    def is_long(forecast: live.Forecast) -> bool:
+        return forecast.num_points >= 12
+
+    callback = live.ForecastCallback(stop=is_long, patience=1, give_up_after=12, quiet=True, final_wait_s=60)
     trainer = make_trainer(tmp_path, [callback], max_steps=4000)
     callback.bind(trainer)
     trainer.train()
@@ -78,7 +79,7 @@ def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
     saved = json.loads((tmp_path / "state.json").read_text())
     reason = saved["stateful_callbacks"]["ForecastCallback"]["attributes"]["stop_reason"]
     assert reason == callback.stop_reason
-    assert "evaluations >= 12" in reason
+    assert "is_long" in reason
     assert logged(trainer, "forecast/stop_reason") == [reason]
 
 

@@ -180,21 +180,6 @@ def test_curves_of_one_task_inform_each_other_unless_alone(tmp_path: Path):
     assert "pooled" in kinds(together) - kinds(alone)
 
 
-def test_replayed_rule_shows_when_it_would_have_fired(tmp_path: Path):
-    path = tmp_path / "log.csv"
-    noise = np.random.default_rng(3).normal(0, 0.004, 30)
-    rows = [f"{step},{0.2 + 0.4 / (1 + (4 / step) ** 3) + noise[step - 1]:.5f}" for step in range(1, 31)]
-    path.write_text("\n".join(["step,pass_rate", *rows]))
-    words = ("replay-rule", path, "--start", "0.2", "--rule")
-    (done,) = answer(*words, "p_worth < 0.1")["curves"]
-    assert 6 < done["stopped_at"] < 30
-    assert done["saved"] == 30 - done["stopped_at"]
-    assert 0 <= done["lost"] < 0.05
-    refused = scalerl(*words, "gain_per_doubling < 0.005")
-    assert refused.returncode == 2
-    assert "p_worth" in refused.stderr
-
-
 @pytest.mark.parametrize("command", ["fit", "forecast", "compare", "backtest --fraction 0.25"])
 def test_explain_adds_to_the_answer(table: Path, command: str):
     name, *own = command.split()
@@ -438,7 +423,7 @@ def test_different_rewards_and_axes_are_not_added_up_silently(tmp_path: Path):
     compared = answer("compare", tmp_path / "a.csv", tmp_path / "b.csv")
     kinds = [block.get("kind") for section in compared["sections"] for block in section["blocks"]]
     assert "unlike_rewards" in kinds
-    refused = scalerl("more", "replay-rule", tmp_path / "a.csv", tmp_path / "c.csv")
+    refused = scalerl("compare", tmp_path / "a.csv", tmp_path / "c.csv")
     assert (refused.returncode, "gpu_hours and step" in refused.stderr) == (2, True)
 
 

@@ -3,7 +3,6 @@
     from scalerl.callbacks import ForecastCallback          transformers and TRL
     from scalerl.callbacks import LiveForecast              any loop: add(compute, reward), then outlook()
     from scalerl.callbacks import follow                    a log or tracker's run while it is written
-    from scalerl.callbacks import StopRule, replay          when a rule would have ended a finished run
 
 Importing this loads neither transformers nor torch; ForecastCallback loads transformers.
 """
@@ -12,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from scalerl.callbacks.follow import follow
 from scalerl.callbacks.forecast import Forecast
-from scalerl.callbacks.replay import Replayed, replay
-from scalerl.callbacks.rules import StopRule
 from scalerl.forecast.report.outlook import LiveForecast
 
 if TYPE_CHECKING:
     from scalerl.callbacks.trainer import ForecastCallback
 
-__all__ = ["Forecast", "ForecastCallback", "LiveForecast", "Replayed", "StopRule", "follow", "replay"]
+__all__ = ["Forecast", "ForecastCallback", "LiveForecast", "follow"]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,7 +36,7 @@ def follow(
         if series is not None and len(series.compute) != known:
             known, quiet_since = len(series.compute), time.monotonic()
             if known >= FIRST_FIT:
-                yield describe(with_end(fitted_curve(series, FitOptions()), end_compute), end_compute)
+                yield describe(with_end(fitted_curve(series, FitOptions()), end_compute))
         elif until_quiet_s is not None and time.monotonic() - quiet_since > until_quiet_s:
             return
         time.sleep(every_s)

@@ -1,13 +1,11 @@
 """Forecast a run from its rewards so far: a decision and plain numbers that can be sent between processes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from scalerl.forecast.curves import Decision, Value
-from scalerl.forecast.curves.decide import value_draws
 from scalerl.forecast.logs import Series
 from scalerl.forecast.report.outlook import FIRST_FIT, LiveForecast
 from scalerl.forecast.report.results import CurveResult
@@ -17,8 +15,6 @@ FEWEST_REWARDS = 16
 """Fewest training rewards for a fit: they are noisier than evaluations."""
 GROWTH = 1.05
 """Training rewards come with every log. They are fitted again when their number has grown by this factor."""
-EVER = 1e4
-"""Multiple of the current compute that stands for "ever": a reward that is not reached there is never reached."""
 PROBABILITIES = ("p_worth", "p_nearly_all", "p_seen")
 VALUES = ("ceiling", "end", "doubling")
 
@@ -39,21 +35,19 @@ class Forecast:
     """Gain of doubling the compute once more; None if the reward has not risen."""
     end: Value | None
     """Reward at the end of the budget; None if the reward has not risen, or if the end is unknown or reached."""
-    p_reach: tuple[tuple[float, float], ...] = ()
-    """(reward, probability that it is reached by the end of the budget), or ever if the end is unknown."""
     is_training: bool = False
     """Whether the rewards are training rewards, not evaluations."""
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The known numbers by name, such as `p_worth`, `end`, `end_low`, `p_reach(0.7)` and `evaluations`."""
+        """The known numbers by name, such as `p_worth`, `end`, `end_low` and `evaluations`."""
         values = {name: getattr(self.decision, name) for name in PROBABILITIES}
         for name in VALUES:
             value = getattr(self, name)
             if value is not None:
                 values |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-        values |= {f"p_reach({reward:g})": p for reward, p in self.p_reach} | {"evaluations": float(self.num_points)}
-        return {name: float(value) for name, value in values.items() if np.isfinite(value)}
+        values["evaluations"] = self.num_points
+        return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
     def metrics(self) -> dict[str, Any]:
         """Return the known values to log, by name."""
@@ -71,13 +65,12 @@ def make_forecast(
     end_compute: float | None,
     *,
     bounds: tuple[float, float] | None = (0.0, 1.0),
-    rewards: Sequence[float] = (),
     unit: str = "compute",
     is_training: bool = False,
 ) -> Forecast | None:
     """Return a forecast from points (compute, reward); None if there are too few.
 
-    `rewards` are the rewards for which p_reach is computed; `unit` is the unit of compute.
+    `unit` is the unit of compute.
     """
     if bounds is not None and any(not bounds[0] <= reward <= bounds[1] for _, reward in points):
         bounds = None  # usually a sum of several reward functions
@@ -85,25 +78,14 @@ def make_forecast(
     for compute, reward in points:
         live.add(float(compute), float(reward))
     outlook = live.outlook()
-    return None if outlook is None else describe(outlook, end_compute, rewards, is_training=is_training)
+    return None if outlook is None else describe(outlook, is_training=is_training)
 
 
-def describe(
-    outlook: CurveResult,
-    end_compute: float | None = None,
-    rewards: Sequence[float] = (),
-    *,
-    is_training: bool = False,
-) -> Forecast:
+def describe(outlook: CurveResult, *, is_training: bool = False) -> Forecast:
     """Convert the result of a fit to a forecast."""
     curve, decision = outlook.fit, outlook.decision
     has_risen = outlook.doubling is not None
     assert decision is not None, "a posterior always has a decision"
-    reached: tuple[tuple[float, float], ...] = ()
-    if curve.has_intervals and rewards:
-        end = EVER * curve.scale if end_compute is None else max(end_compute, curve.scale)
-        draws, _ = value_draws(curve, end, decision.worth)
-        reached = tuple((reward, float(np.mean(draws >= reward))) for reward in rewards)
     return Forecast(
         num_points=curve.num_points,
         compute=curve.scale,
@@ -112,7 +94,6 @@ def describe(
         ceiling=outlook.ceiling,
         doubling=outlook.doubling,
         end=outlook.at_end.reward if has_risen and outlook.at_end is not None else None,
-        p_reach=reached,
         is_training=is_training or has_training_rewards(outlook.series),
     )
 

@@ -1,6 +1,6 @@
 """ForecastCallback: the forecast of a run inside a transformers or TRL trainer.
 
-    forecast = ForecastCallback(stop_when="p_worth < 0.1")
+    forecast = ForecastCallback(stop="little to gain")
     trainer = GRPOTrainer(..., callbacks=[forecast])
     forecast.bind(trainer)       # logs forecast/... to whatever the trainer reports to
     trainer.train()
@@ -18,8 +18,7 @@ from functools import partial
 from typing import Any
 
 from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, is_due, make_forecast
-from scalerl.callbacks.replay import PATIENCE
-from scalerl.callbacks.rules import StopRule, Test
+from scalerl.callbacks.rules import PATIENCE, Ready, StopRule, Test
 from scalerl.errors import UsageError, WorkerDied
 from scalerl.forecast.report.outlook import FIRST_FIT
 from scalerl.forecast.report.words import text
@@ -47,7 +46,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         *,
         compute: str | Callable[[Any, dict[str, Any]], float] = "step",
         metric: str | None = None,
-        stop_when: str | Test | None = None,
+        stop: Ready | Test | None = None,
         patience: int = PATIENCE,
         give_up_after: int | None = None,
         bounds: tuple[float, float] | None = (0.0, 1.0),
@@ -58,7 +57,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
 
         `compute` is step, tokens, flops or hours, or a function of the trainer's state and the logged values. `metric`
         is the logged reward to forecast; by default it is eval_reward, and the training reward until the first
-        evaluation. `stop_when` is a rule (callbacks/rules.py), or a function of the `Decision`. It ends training when
+        evaluation. `stop` is "little to gain", "past its peak" or a function of the `Forecast`. It ends training when
         it has held for `patience` consecutive forecasts, but never before the reward has risen, unless `give_up_after`
         evaluations have passed. If a reward is outside `bounds`, the fit has no bounds. At the end of training the
         callback waits for the last forecast, at most `final_wait_s`.
@@ -74,7 +73,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         """The latest forecast."""
         self.stop_reason: str | None = None
         """Why the rule ended training; None if it did not."""
-        self._rule = None if stop_when is None else StopRule(stop_when, give_up_after)
+        self._rule = None if stop is None else StopRule(stop, give_up_after)
         self._evaluations: list[tuple[float, float]] = []
         self._rewards: list[tuple[float, float]] = []
         self._num_fitted = 0
@@ -146,7 +145,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
                 "budget": self.budget,
                 "compute": self.compute if isinstance(self.compute, str) else "step",
                 "metric": self.metric,
-                "stop_when": None if self._rule is None else self._rule.name,
+                "stop": None if self._rule is None else self._rule.name,
                 "patience": self.patience,
                 "give_up_after": None if self._rule is None else self._rule.give_up_after,
             },
@@ -208,10 +207,9 @@ class ForecastCallback(TrainerCallback, ExportableState):
             self._workers = Workers(1, retry_here=False)
         points = self._evaluations or self._rewards
         self._num_fitted = len(points)
-        rewards = self._rule.rewards if self._rule is not None else ()
         unit = self.compute if isinstance(self.compute, str) else "compute"
         is_training = not self._evaluations
-        call = partial(make_forecast, bounds=self.bounds, rewards=rewards, unit=unit, is_training=is_training)
+        call = partial(make_forecast, bounds=self.bounds, unit=unit, is_training=is_training)
         self._pending = self._workers.submit(call, list(points), self._end_compute(state))
 
     def _collect(self, state: Any) -> None:
@@ -253,12 +251,10 @@ class ForecastCallback(TrainerCallback, ExportableState):
     def _judge(self, forecast: Forecast, state: Any) -> None:
         if self._rule is None:
             return
-        reason = self._rule.reason(forecast)
-        self._num_holding = 0 if reason is None else self._num_holding + 1
-        if reason is None or self._num_holding < self.patience or self.stop_reason is not None:
+        self._num_holding = self._num_holding + 1 if self._rule.holds(forecast) else 0
+        if self._num_holding < self.patience or self.stop_reason is not None:
             return
-        values = {"rule": self._rule.name, "step": state.global_step, "reason": reason}
-        self.stop_reason = text("rule_holds", values)
+        self.stop_reason = text("rule_holds", {"rule": self._rule.name, "step": state.global_step})
         self._log({"forecast/stop_reason": self.stop_reason}, state)
         # A run without checkpoints saves only this.
         state.stateful_callbacks[type(self).__name__] = self.state()

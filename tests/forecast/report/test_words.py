@@ -54,7 +54,6 @@ GIVEN: dict[str, Mapping[str, Any]] = {
     "picture_note": {"level": 0.9, "more": 3},
     "gain_no_update": GAIN,
     "forecast": {**FORECAST, "is_training": False},
-    "replayed": {"rule": "p_worth < 0.1", "num": 3, "num_stopped": 1, "saved": 0.2, "lost": 0.01},
     "repeated": {"run": "arm", "num_steps": 3, "gpu_hours": 0.5, "hours": "GPU-hours", "share": 0.015},
     "plan_continue": {"arms": ("one to 8,000",), "cost": 8000.0, "unit": "GPU-hours", "money": 20000.0},
     **{f"alarm_{kind}": ALARM for kind in ALARMS},
@@ -105,7 +104,6 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "alarm_solved/one task": {**ALARM, "subject": ""},
     "forecast/flat": {**FORECAST, "is_training": True, "state": State.FLAT, "noticed": 0.02, "ceiling": None},
     "forecast/too early": {**FORECAST, "is_training": False, "state": State.TOO_EARLY, "ceiling": None, "end": None},
-    "replayed/none": {"rule": "p_worth < 0.1", "num": 3, "num_stopped": 0},
 }
 
 

@@ -374,16 +374,6 @@ def _continue(values: Values) -> str:
     return filled("Continue {arms}: {cost:c} {unit}" + money + " in all.", values)
 
 
-def _replayed(values: Values) -> str:
-    if not values["num_stopped"]:
-        return filled("The rule {rule!r} would have ended none of {num} runs.", values)
-    return filled(
-        "The rule {rule!r} would have ended {num_stopped} of {num} runs, with {saved:%} of the compute of all saved "
-        "and up to {lost:r} of reward lost.",
-        values,
-    )
-
-
 GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
 DIFFERENCE = "; a difference of {low:+.3f} to {high:+.3f} (95% interval)."
 
@@ -606,9 +596,8 @@ WORDS: dict[str, Words] = {
     "score_missing": "{name} is not among the given logs.",
     # Stop rules and callbacks
     "forecast": _forecast,
-    "rule_holds": "stop_when {rule!r} holds at step {step}: {reason}",
+    "rule_holds": "Training ends at step {step}: the stop rule {rule!r} holds.",
     "switched": "Step {step}: forecasts use evaluations from here on, not training rewards.",
-    "replayed": _replayed,
 }
 LEVELS: dict[Level, tuple[str, ...]] = {
     Level.ANSWER: (
