@@ -100,7 +100,7 @@ def test_recipes_and_studies_exist():
         (page.name, name)
         for page in PAGES
         for text, _ in spans(page)
-        for name in re.findall(r"scalerl (?:train|study|sft|more simulate|recipe show) ([a-z][\w-]*)(?![\w./-])", text)
+        for name in re.findall(r"scalerl (?:train|study|sft|recipe show) ([a-z][\w-]*)(?![\w./-])", text)
     }
     assert len(named) > 10
     assert not {(page, name) for page, name in named if name not in shipped}

@@ -17,7 +17,6 @@ from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import Settings
 from scalerl.training.environments import protocol
 from scalerl.training.graders import judge
-from scalerl.training.run import simulate
 
 SOURCE = Path(protocol.__file__).parents[1]
 SMALL = (rules, outlook, figures)
@@ -69,10 +68,3 @@ def test_judge_of_the_example_is_a_grader():
     grader = load_recipe("tiny-cpu", settings).task.graders["style"]
     assert isinstance(grader, Settings)
     assert grader.name == "judge"
-
-
-def test_rates_of_the_example_are_rates(tmp_path: Path):
-    (tmp_path / "rates.toml").write_text(block(simulate.__doc__, "slots = 192"))
-    rates = simulate.read_rates(tmp_path / "rates.toml")
-    assert (rates.slots, rates.length_mean) == (192, 4500)
-    assert rates.decode_token_s(192) == pytest.approx(0.020)

@@ -249,7 +249,7 @@ def slots_line(run: "TrainingRun") -> str:
     if rollout.generators:
         return (
             f"{lag.slots:,} slots of all generators for batches of {lag.batch:,}: lag up to "
-            f"{lag.max_lag} steps if the learner sets the pace (scalerl more simulate)"
+            f"{lag.max_lag} steps if the learner sets the pace"
         )
     is_short = rollout.slots is None and lag.slots < full
     return lag_words(lag) + (f" (max_lag could use {full:,}, but memory is too small)" if is_short else "")

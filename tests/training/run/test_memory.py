@@ -1,7 +1,6 @@
 """Memory of layouts: against sums by hand and measurements, what does not fit, and the nearest layout that does."""
 
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +29,6 @@ from scalerl.training.run.memory import (
     why_not,
 )
 from scalerl.training.run.run import TrainingRun
-from scalerl.training.run.simulate import read_rates, splits
 
 
 def shape(*sizes: int, **more: Any) -> dict[str, Any]:
@@ -241,8 +239,8 @@ def test_layout_of_a_cluster_is_not_priced_on_this_machine(monkeypatch):
         layout.check_layout("tiny-cpu", load_recipe("tiny-cpu", ["cluster.address=local", *more]), None)
 
 
-@pytest.mark.parametrize("size, slots, hours_per_step", [("80", 23, 1.46), ("141", 48, 0.78)])
-def test_recipe_for_a_node_fits_at_its_stated_cost(size, slots, hours_per_step):
+@pytest.mark.parametrize("size, slots", [("80", 23), ("141", 48)])
+def test_recipe_for_a_node_fits(size, slots):
     node = load_recipe("scalerl-8b-node", ["model.path=x", "task=arithmetic"])
     for config in (EIGHT, DENSE):
         own = memory(node, f"8x{size}", config)
@@ -252,13 +250,6 @@ def test_recipe_for_a_node_fits_at_its_stated_cost(size, slots, hours_per_step):
     assert memory(node, f"8x{size}", EIGHT).slots == slots
     one = ["task=arithmetic", "rollout.generators=0", "rollout.slots=1", "rollout.vllm.devices=[0]"]
     assert num_generators(load_recipe("scalerl-8b-node", one)) == 0, "vLLM is on the learner's GPUs"
-    rates = read_rates(Path(__file__).parents[3] / "examples" / f"rates_8b_{size}gb.toml")
-    (split,) = splits(node, rates, 8, node.rollout.generators)["PipelineRL-8"]
-    pipeline = node.pipeline
-    evaluated = node.evaluation.num_prompts * node.evaluation.samples_per_prompt / node.evaluation.every
-    more = 1 + evaluated / (pipeline.groups_per_batch * pipeline.completions_per_group)
-    assert split.gpu_hours_per_step * more == pytest.approx(hours_per_step, rel=0.05)
-    assert split.lag_mean < 2
 
 
 @pytest.mark.parametrize(
