@@ -95,7 +95,11 @@ def test_commands_have_the_options():
 
 
 def test_recipes_and_studies_exist():
-    shipped = {path.stem for name in ("recipes", "studies") for path in (ROOT / "src/scalerl" / name).glob("*.toml")}
+    shipped = {
+        path.stem
+        for name in ("recipe/recipes", "study/studies")
+        for path in (ROOT / "src/scalerl" / name).glob("*.toml")
+    }
     named = {
         (page.name, name)
         for page in PAGES

@@ -99,7 +99,7 @@ def test_measured_effect_is_on_its_page(setting, cell):
 
 def test_every_recipe_is_on_the_page_of_choices():
     listed = (ROOT / "docs/recipes.md").read_text().partition("## Recipes")[2].partition("\n## ")[0]
-    shipped = {path.stem for path in (ROOT / "src/scalerl/recipes").glob("*.toml")}
+    shipped = {path.stem for path in (ROOT / "src/scalerl/recipe/recipes").glob("*.toml")}
     assert set(re.findall(r"^\| `([\w-]+)` ", listed, flags=re.MULTILINE)) == shipped
 
 
