@@ -2,7 +2,7 @@
 
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
-    python benchmarks/study_table.py cost TABLE.csv.gz BASE [step] 0.8   the same over the base's, with intervals
+    python benchmarks/study_table.py cost TABLE.csv.gz BASE 0.8          the same and GPU-hours, over the base's
     python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
     python benchmarks/study_table.py at TABLE.csv.gz 40 80 120           rewards around these steps
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and another setting
@@ -250,33 +250,50 @@ def arms(path: str, base: str, until: str = "inf") -> None:
 
 
 def cost(path: str, base: str, *targets: str) -> None:
-    """Print what every arm multiplies the base's FLOPs to a reward by, cheapest first, or its steps.
+    """Print what every arm multiplies the base's GPU-hours and FLOPs to a reward by, cheapest first.
 
     90 % intervals, from the spread of the seeds of all arms together; none where every arm has one seed. "-" where a
     run does not get there.
     """
     found = by_arm(path)
-    axis, targets = ("step", targets[1:]) if targets[0] == "step" else ("flops", targets)
-    columns: dict[str, dict[str, tuple[float, str]]] = {}
-    for target in targets:
-        logs = {arm: [math.log(crossing(rows, float(target), axis)) for rows in runs] for arm, runs in found.items()}
-        whole = {arm: each for arm, each in logs.items() if all(map(math.isfinite, each))}
-        spread, freedom = within_arms(whole)
-        quantile = float(scipy.stats.t.ppf(0.95, freedom))
-        columns[target] = {}
-        for arm, each in whole.items():
-            ratio = statistics.mean(each) - statistics.mean(whole[base])
-            error = quantile * spread * math.sqrt(1 / len(each) + 1 / len(whole[base]))
-            cell = interval(*map(math.exp, (ratio, ratio - error, ratio + error)))
-            alone = "1" if arm == base else f"{math.exp(ratio):.2f}"
-            columns[target][arm] = math.exp(ratio), cell if freedom and arm != base else alone
-    print("| arm | seeds |", " | ".join(f"to {target}" for target in targets), "| end |")
-    print("|---|---|" + "---|" * (len(targets) + 1))
-    nowhere = math.inf, "-"
-    for arm in sorted(found, key=lambda arm: columns[targets[0]].get(arm, nowhere)[0]):
-        cells = [columns[target].get(arm, nowhere)[1] for target in targets]
+    columns = [(axis, target) for target in targets for axis in AXES]
+    cells = {column: ratios(found, base, float(column[1]), column[0]) for column in columns}
+    print("| arm | seeds |", " | ".join(f"{AXES[axis]} to {target}" for axis, target in columns), "| end |")
+    print("|---|---|" + "---|" * (len(columns) + 1))
+    nowhere = math.inf, math.inf, math.inf
+    for arm in sorted(found, key=lambda arm: cells[columns[0]].get(arm, nowhere)[0]):
+        name = f"**{arm}**" if arm == base else arm
         ends = ", ".join(f"{thirds(rows)[-1]:.3f}" for rows in found[arm])
-        print(f"| {f'**{arm}**' if arm == base else arm} | {len(found[arm])} |", " | ".join([*cells, ends]), "|")
+        texts = [as_ratio(cells[column].get(arm), arm == base) for column in columns]
+        print(f"| {name} | {len(found[arm])} |", " | ".join([*texts, ends]), "|")
+
+
+AXES = {"gpu_hours": "GPU-hours", "flops": "FLOPs"}
+Ratio = tuple[float, float, float]
+"""What an arm multiplies the base's compute by, and its 90 % interval: NaN where no arm has two seeds."""
+
+
+def ratios(found: Mapping[str, list[list[dict[str, str]]]], base: str, target: float, axis: str) -> dict[str, Ratio]:
+    """Return the ratio of every arm whose runs all cross a reward."""
+    logs = {arm: [math.log(crossing(rows, target, axis)) for rows in runs] for arm, runs in found.items()}
+    whole = {arm: each for arm, each in logs.items() if all(map(math.isfinite, each))}
+    spread, freedom = within_arms(whole)
+    quantile = float(scipy.stats.t.ppf(0.95, freedom)) if freedom else math.nan
+    of_base = whole[base]
+    result: dict[str, Ratio] = {}
+    for arm, each in whole.items():
+        ratio = statistics.mean(each) - statistics.mean(of_base)
+        error = quantile * spread * math.sqrt(1 / len(each) + 1 / len(of_base))
+        result[arm] = (math.exp(ratio), math.exp(ratio - error), math.exp(ratio + error))
+    return result
+
+
+def as_ratio(ratio: Ratio | None, is_base: bool = False) -> str:
+    if ratio is None:
+        return "-"
+    if is_base:
+        return "1"
+    return f"{ratio[0]:.2f}" if math.isnan(ratio[1]) else interval(*ratio)
 
 
 def within_arms(logs: Mapping[Any, list[float]]) -> tuple[float, int]:

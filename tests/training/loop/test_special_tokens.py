@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from played import request
+from scalerl.training.environments.served import ServedTool, ToolServer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -19,7 +20,6 @@ from scalerl.recipe.parts import EnvironmentSettings
 from scalerl.training.answer_format import AnswerFormat
 from scalerl.training.environments.build import build_playing, offer_tools
 from scalerl.training.environments.protocol import Step
-from scalerl.training.environments.served import ServedTool, ToolServer
 from scalerl.training.loop.requests import Text, spells_special
 from scalerl.training.run.prompts import encode_prompts
 from scalerl.training.tasks.prompts import PromptFormat
