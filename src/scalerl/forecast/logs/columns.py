@@ -5,9 +5,10 @@ words as one underscore: `timing_s/step`, `Timing_s Step` and `timing_s_step` ar
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 _NAMES = {
     # wandb's own _step counts rows and never falls; the trainer's falls when a run is resumed, and comes first.
@@ -137,6 +138,17 @@ BARE = (0, 2)
 """The rank of an evaluation without a telling name begins so, as slime's eval/aime: it holds rates, or is no reward."""
 
 
+class Unit(NamedTuple):
+    """The unit in which a log writes an amount: tokens (B) are written in billions."""
+
+    name: str
+    """As it is written: k, M, B, T, min, s ..."""
+    size: float
+    """How many ones it is; of times, how many hours."""
+    on_axis: float
+    """How much the axis of the curve counts for one of it: as much, or 1 where --x names the column as it is."""
+
+
 @lru_cache(maxsize=8192)
 def plain(column: str) -> str:
     """Return a name as it is compared; a leading underscore stays, since wandb's `_step` is not `step`."""
@@ -160,6 +172,28 @@ def without_unit(column: str) -> tuple[str, float]:
         if has_role(f"{name}_hours", "hours", "gpu_hours"):
             return f"{name}_hours", seconds / 3600
     return column, 1.0
+
+
+def unit_of(column: str) -> Unit | None:
+    """Return the unit that a name has behind it; None where it has none."""
+    amount = _UNIT.search(column)
+    if amount and amount[1] in FACTORS:
+        return Unit(amount[1], FACTORS[amount[1]], FACTORS[amount[1]])
+    clock = _TIME.search(column)
+    if clock is None:
+        return None
+    written = (clock[1] or clock[2]).lower()
+    hours = _SECONDS["ms" if written.startswith(("ms", "milli")) else written[0]] / 3600
+    return Unit(written, hours, hours)
+
+
+def unit_in(words: Iterable[str]) -> Unit | None:
+    """Return the unit that most cells of a column have behind their number, as 1.5B has; None where there is none."""
+    ends = Counter(word.strip()[-1] for word in words if word.strip() and word.strip()[-1] in FACTORS)
+    if not ends:
+        return None
+    (name, _), *_ = ends.most_common(1)
+    return Unit(name, FACTORS[name], FACTORS[name])
 
 
 def with_role(columns: Iterable[str], *roles: str) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from scalerl.errors import InputError, option
 from scalerl.forecast.logs.axes import UNEVEN_TIME, disagreement_in
-from scalerl.forecast.logs.columns import AXES, has_role, is_lower_better
+from scalerl.forecast.logs.columns import AXES, Unit, has_role, is_lower_better
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.formats import Log
 from scalerl.forecast.logs.frame import Frame, concatenated, grouped, listed, number
@@ -175,7 +175,15 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
         facts=tuple({repr(each): each for each in facts}.values()),
         plan={**plan.roles, "x": plan.roles[axis]._replace(columns=(plan.axis(axis),))},
         axes={name: fitted.numbers(name) for name in AMOUNTS if name != "x" and fitted.known(name).any()},
+        units=_units(plan, axis),
     )
+
+
+def _units(plan: Plan, axis: str) -> dict[str, Unit]:
+    """Return the units in which the log writes the axes, and what is shown."""
+    written = {name: plan.units.get(plan[name]) for name in AMOUNTS if name != "x"}
+    written[plan.axis(axis)] = plan.units.get(plan[axis])
+    return {name: unit for name, unit in written.items() if unit is not None}
 
 
 def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fact]:

@@ -32,7 +32,7 @@ from scalerl.forecast.logs.projects import project_at, project_rows
 from scalerl.forecast.logs.rules import decided
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.source import Source
-from scalerl.forecast.logs.tidy import tidied
+from scalerl.forecast.logs.tidy import tidied, written_units
 from scalerl.forecast.logs.wrapped import printed_by_cells, printed_in_rows
 from scalerl.runfolder import store
 from scalerl.runfolder.json_text import parse_or_none
@@ -59,7 +59,12 @@ class Log:
         frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, options, self.kind == "console")
         file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
         plan = Plan(
-            path=self.path, kind=self.kind, frame=frame.having(file), options=options, facts=(*self.facts, *facts)
+            path=self.path,
+            kind=self.kind,
+            frame=frame.having(file),
+            options=options,
+            facts=(*self.facts, *facts),
+            units={} if self.kind == "run" else written_units(self.frame, options),
         )
         return decided(plan)
 

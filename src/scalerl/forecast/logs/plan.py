@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scalerl.forecast.logs.columns import AXES, CLOCKS, with_role
+from scalerl.forecast.logs.columns import AXES, CLOCKS, Unit, with_role
 from scalerl.forecast.logs.facts import Fact
 from scalerl.forecast.logs.frame import Floats, Frame, Names
 from scalerl.forecast.logs.selection import Selection
@@ -39,6 +39,8 @@ class Plan:
     options: Selection
     facts: tuple[Fact, ...] = ()
     """What the reader and the reshaping of the frame decided."""
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    """The unit in which the log writes a column, where it says one."""
     roles: Mapping[str, Choice] = field(default_factory=dict)
 
     def __getitem__(self, role: str) -> str:

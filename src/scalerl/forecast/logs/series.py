@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.forecast.logs.columns import Unit
 from scalerl.forecast.logs.facts import Fact, sentence
 from scalerl.forecast.logs.frame import Floats
 from scalerl.forecast.logs.names import CurveKey
@@ -49,6 +50,8 @@ class Series:
     """What was decided about the columns: role, column and rule."""
     axes: Mapping[str, Floats] = field(default_factory=dict)
     """The same points on every axis that the log has (gpu_hours, flops, tokens, hours, step, cost); NaN: not known."""
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    """The unit in which the log writes an axis, where it says one; `x_label` has that of the axis shown."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from scalerl.forecast.logs.amounts import amount, hours, seconds_since_1970
 from scalerl.forecast.logs.columns import (
     AXES,
+    Unit,
     are_splits,
     has_role,
     is_amount,
@@ -19,6 +20,8 @@ from scalerl.forecast.logs.columns import (
     is_measured,
     is_training_word,
     reward_rank,
+    unit_in,
+    unit_of,
     with_role,
     without_unit,
 )
@@ -51,6 +54,22 @@ def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[
 def first(frame: Frame, *roles: str) -> str:
     """Return the first column that has one of these roles by its name; "" if there is none."""
     return next(iter(with_role(frame.columns, *roles)), "")
+
+
+def written_units(frame: Frame, options: Selection) -> dict[str, Unit]:
+    """Return the units in which a log writes its amounts, by the names that the columns have without them."""
+    units: dict[str, Unit] = {}
+    for name in frame.columns:
+        unit = unit_of(name)
+        if unit is None and frame.is_words(name) and is_amount(name):
+            unit = unit_in(frame.words(name))
+        if unit is None or reward_rank(name) is not None:
+            continue
+        if name in options.columns:
+            units[name] = unit._replace(on_axis=1.0)
+        else:
+            units[without_unit(name)[0]] = unit
+    return units
 
 
 def without_units(frame: Frame, options: Selection) -> Reshaped:
