@@ -18,6 +18,7 @@ import pytest
 from own_code import sums
 
 import scalerl
+import scalerl.forecast.curves
 from scalerl.errors import ExtraError, GraderError, InputError, RecipeError
 from scalerl.recipe.import_path import import_function, is_local, path_of
 from scalerl.recipe.load import load_recipe
@@ -38,7 +39,7 @@ def test_import_is_light_and_modules_are_loaded_when_they_are_used():
     code = (
         "import sys, scalerl; heavy = {'torch', 'numpy', 'pydantic', 'scipy', 'transformers'} & set(sys.modules); "
         "assert not heavy, heavy; assert scalerl.errors.UserError; assert 'numpy' not in sys.modules; "
-        "assert scalerl.curves.fit and scalerl.recipe.Recipe and scalerl.forecast.several.plan; "
+        "assert scalerl.curves.fit and scalerl.config.Recipe and scalerl.joint.plan; "
         "assert scalerl.decide and scalerl.compare and scalerl.State.RISING; "
         "assert scalerl.callbacks.LiveForecast; assert 'torch' not in sys.modules"
     )
@@ -79,7 +80,7 @@ def test_every_function_is_typed_and_documented():
 
 @pytest.mark.parametrize(
     "documented",
-    [scalerl.curves, scalerl.load_recipe, scalerl.callbacks.LiveForecast],
+    [scalerl.forecast.curves, scalerl.load_recipe, scalerl.callbacks.LiveForecast],
 )
 def test_examples_of_docstrings_run(documented: object):
     (example, *_) = doctest.DocTestFinder(recurse=False).find(

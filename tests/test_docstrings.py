@@ -18,7 +18,7 @@ from scalerl.recipe.parts import Settings
 from scalerl.training.environments import protocol
 from scalerl.training.graders import judge
 
-SOURCE = Path(protocol.__file__).parents[1]
+SOURCE = Path(protocol.__file__).parents[2]
 SMALL = (rules, outlook, figures)
 
 

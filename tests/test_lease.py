@@ -10,7 +10,7 @@ lease = importlib.import_module("lease")
 TRAINER = """
 import sys, time
 from pathlib import Path
-from scalerl import store
+from scalerl.runfolder import store
 
 words = sys.argv[1:]
 if words[0] != "train":

@@ -14,7 +14,7 @@ from log_texts import rising, verl
 from run_folders import write_study
 
 SOURCE = Path(__file__).parents[1] / "src" / "scalerl"
-ROOMS = ("config", "curves", "logs", "report", "study", "cli")
+ROOMS = ("runfolder", "recipe", "web", "forecast", "study", "cli")
 HIDE_POSIX = """
 import builtins, os, signal, sys, types
 

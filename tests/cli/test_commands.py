@@ -381,7 +381,7 @@ def test_what_is_wrong_is_said_before_torch_is_loaded(tmp_path: Path):
         store.create_run(tmp_path / name)
         store.write_json(tmp_path / name / file, {})
     code = """import sys
-from scalerl import store
+from scalerl.runfolder import store
 from scalerl.cli import app, main
 assert not {'pydantic', 'torch', 'numpy'} & sys.modules.keys()
 for line in sys.argv[1:]:
