@@ -484,7 +484,7 @@ class CriticSettings(Settings):
     lr: Positive | None = None
     """Learning rate of the critic; by default ten times the policy's. Its other settings are those of [optimizer]."""
     warmup_steps: Whole = 0
-    """Number of first steps in which only the critic learns."""
+    """Number of first steps in which only the critic learns; the policy's warm-up begins after them."""
 
 
 class AdvantageSettings(Settings):
@@ -560,7 +560,7 @@ class OptimizerSettings(Settings):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls after the warm-up; the paper's is constant."""
     decay_steps: Count | None = None
-    """Number of steps until it has fallen, including the warm-up; by default budget.steps."""
+    """Number of the step at which it has fallen, counted from the start of the run; by default budget.steps."""
     final_lr_frac: Fraction = 0.0
     """The final learning rate as a fraction of lr."""
     warmup_steps: Whole = 100

@@ -86,6 +86,21 @@ def test_critic_learns_to_foresee():
     assert changed()
 
 
+def test_policy_begins_its_warmup_when_it_first_moves():
+    warmups = ("critic.warmup_steps=10", "optimizer.warmup_steps=10")
+    falls = ("optimizer.schedule=linear", "budget.steps=30")
+    learner = make_learner(*PPO, *warmups, *falls)
+    batch = random_batch(1, clean=True)
+    rates = {
+        version: learner.step(Batch(version=version, groups=batch.groups))["optim/lr"] for version in range(VERSION, 30)
+    }
+    assert [rates[version] for version in range(VERSION, 10)] == [0.0] * (10 - VERSION)
+    rising = [3e-3 * step / 10 for step in range(1, 11)]
+    assert [rates[version] for version in range(10, 20)] == pytest.approx(rising)
+    falling = [3e-3 * (1 - step / 10) for step in range(10)]
+    assert [rates[version] for version in range(20, 30)] == pytest.approx(falling)
+
+
 def test_resumed_critic_goes_on_as_before():
     learner = make_learner(*PPO)
     learner.step(random_batch(1))

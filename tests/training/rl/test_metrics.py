@@ -6,7 +6,7 @@ import torch
 
 from scalerl.training.rl.filters import effective_batch
 from scalerl.training.rl.losses import LOSSES, LossInputs, cispo, gspo
-from scalerl.training.rl.metrics import LARGEST_RATIO, step_metrics, token_sums
+from scalerl.training.rl.metrics import LARGEST_RATIO, SUMS, step_metrics, token_sums
 
 LAG = torch.tensor([0, 1, 1, 4])
 
@@ -68,7 +68,7 @@ def row_of(parts, batch=None, lag=LAG, num_nonfinite=0):
     return step_metrics(added, largest, batch or a_batch([1.0, 0.0]), lag=lag, num_nonfinite=num_nonfinite)
 
 
-NOTHING = [0.0] * 5, -math.inf
+NOTHING = [0.0] * len(SUMS), -math.inf
 
 
 def test_metrics_computed_by_hand():
@@ -122,8 +122,9 @@ def test_micro_batch_sums_add_up_to_the_batch(name):
 def test_kl_is_per_token_for_a_sequence_loss_too():
     tokens, entropy = some_tokens()
     (by_token, _), (by_sequence, _) = sums(cispo, tokens, entropy), sums(gspo, tokens, entropy)
-    assert by_token[3] == by_sequence[3]
-    assert by_token[1] != by_sequence[1]
+    kl, ratio = SUMS.index("kl"), SUMS.index("ratio")
+    assert by_token[kl] == by_sequence[kl]
+    assert by_token[ratio] != by_sequence[ratio]
 
 
 def test_kl_estimates_the_kl_of_generator_and_trainer():

@@ -69,8 +69,8 @@ def test_parts_add_up(estimator):
     torch.testing.assert_close(value.total, sum(parts))
     expected = sum(gradient(part, tokens.log_probs) for part in parts)
     torch.testing.assert_close(gradient(value.total, tokens.log_probs), expected)
-    assert objective.columns == ("loss/reference_kl",)
-    torch.testing.assert_close(value.columns[0], k3(terms).detach())
+    assert objective.columns == ("loss/corrected_frac", "loss/reference_kl")
+    torch.testing.assert_close(value.columns[1], k3(terms).detach())
 
 
 def test_imitation_alone_is_the_negative_log_likelihood():
@@ -80,4 +80,4 @@ def test_imitation_alone_is_the_negative_log_likelihood():
     weights = TokenWeights(policy=nothing, advantages=nothing, imitation=imitation)
     value = Objective(loss=LOSSES["none"])(tokens, weights)
     assert torch.equal(gradient(value.total, tokens.log_probs), -imitation)
-    assert value.columns == ()
+    assert [float(column.sum()) for column in value.columns] == [0.0]

@@ -21,16 +21,19 @@ def cosine(place: float) -> float:
 SCHEDULES: Mapping[str, Callable[[float], float]] = {"constant": constant, "linear": linear, "cosine": cosine}
 
 
-def rate(settings: OptimizerSettings, *, step: int, updates: int) -> float:
+def rate(settings: OptimizerSettings, *, step: int, updates: int, start: int = 0) -> float:
     """Return the learning rate of a step, after `step` earlier steps and `updates` earlier updates.
 
-    It rises linearly from lr / warmup_steps at the first update, then follows the schedule down to final_lr_frac of lr
-    at decay_steps.
+    It is 0 before the step `start`. Then it rises linearly from lr / warmup_steps at the first update, and follows the
+    schedule down to final_lr_frac of lr at decay_steps.
     """
-    warmup, total = settings.warmup_steps, settings.decay_steps
-    rising = min(1.0, (updates + 1) / warmup if warmup else 1.0)
-    if total is None:
+    if step < start:
+        return 0.0
+    rising = min(1.0, (updates + 1) / settings.warmup_steps) if settings.warmup_steps else 1.0
+    if settings.decay_steps is None:
         return settings.lr * rising
-    place = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
-    falling = settings.final_lr_frac + (1 - settings.final_lr_frac) * SCHEDULES[settings.schedule](place)
+    top = start + settings.warmup_steps
+    place = (step - top) / max(settings.decay_steps - top, 1)
+    share = SCHEDULES[settings.schedule](min(max(place, 0.0), 1.0))
+    falling = settings.final_lr_frac + (1 - settings.final_lr_frac) * share
     return settings.lr * rising * falling

@@ -35,7 +35,7 @@ from scalerl.training.models.lora import num_adapter_params
 from scalerl.training.models.shape import ModelShape, training_flops
 from scalerl.training.rl.algorithm import Algorithm
 from scalerl.training.rl.losses import LossInputs
-from scalerl.training.rl.metrics import step_metrics, token_sums
+from scalerl.training.rl.metrics import SUMS, step_metrics, token_sums
 from scalerl.training.rl.objective import Objective, ObjectiveValue
 from scalerl.training.types import Batch
 
@@ -84,6 +84,7 @@ class TorchLearner:
         )
         self.version = version
         self._updates = 0
+        """Number of updates at a rate above 0."""
         self._unread: LateMetrics | None = None
         """Metrics of the last step that have not been read yet."""
 
@@ -110,7 +111,7 @@ class TorchLearner:
         timer = StepTimer(self.policy.device)
         self.policy.clear_gradients()
         # The sums of token_sums, and the loss.
-        sums = torch.zeros(6 + len(self.objective.columns), dtype=torch.float64, device=self.policy.device)
+        sums = torch.zeros(len(SUMS) + len(self.objective.columns) + 1, dtype=torch.float64, device=self.policy.device)
         ratio_max = torch.full_like(sums[0], -torch.inf)
         for micro in prepared.micro_batches:
             part, largest = self._backward(micro)
@@ -152,7 +153,8 @@ class TorchLearner:
         metrics = {**known, **step_metrics(sums, ratio_max, prepared.effective, **others)}
         has_update = prepared.num_passes > 0
         skipped = has_update and not (math.isfinite(norm) and math.isfinite(loss))
-        self._updates += has_update and not skipped
+        # Steps in which only the critic learns use up nothing of the policy's warm-up.
+        self._updates += has_update and not skipped and known["optim/lr"] > 0
         metrics |= {"optim/grad_norm": norm, "loss/value": loss} if has_update else {}
         metrics["optim/skipped"] = float(skipped)
         if num_routed:
@@ -189,9 +191,8 @@ class TorchLearner:
     def lr(self) -> float:
         """Learning rate of the next update."""
         self._settle()
-        if self.critic is not None and self.version < self.critic.warmup_steps:
-            return 0.0
-        return rate(self._settings, step=self.version, updates=self._updates)
+        start = 0 if self.critic is None else self.critic.warmup_steps
+        return rate(self._settings, step=self.version, updates=self._updates, start=start)
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights with adapters merged in, tied ones once. They may be views: copy what you keep."""
@@ -238,7 +239,7 @@ class TorchLearner:
         log_probs, entropy = self.policy.run(micro.inputs)
         inputs, value = self._evaluate(micro, log_probs)
         value.total.backward()
-        sums, ratio_max = token_sums(value.policy, inputs, entropy, value.columns)
+        sums, ratio_max = token_sums(value.policy, inputs, entropy, value.columns, in_loss=value.in_loss)
         return torch.cat([sums, value.total.detach().double()[None]]), ratio_max
 
     def _evaluate(self, micro: MicroBatch, log_probs: Tensor) -> tuple[LossInputs, ObjectiveValue]:

@@ -25,7 +25,7 @@ def teaches_nothing(group: Group, filters: FilterSettings) -> bool:
 
 
 def no_counts() -> Counter[str]:
-    return Counter(replaced=0, correct=0, graded=0)
+    return Counter(replaced=0, correct=0, graded=0, replaced_in_round=0, steps_in_round=0)
 
 
 @dataclass(kw_only=True)
@@ -34,18 +34,23 @@ class Refill:
 
     most: int = 0
     """Replace at most this many groups per step; after that, groups that teach nothing are kept."""
+    round_steps: int = 1
+    """Number of steps whose groups are all graded before the first of them, as with pipeline.drain. They share their
+    limits, so that the last of them has as many groups replaced as the first."""
     filters: FilterSettings = field(default_factory=FilterSettings)
     own: Mapping[str, FilterSettings] = field(default_factory=dict)
     """The filters of tasks that differ from `filters`."""
     counts: Counter[str] = field(default_factory=no_counts)
-    """Replaced groups, and correct and graded completions, since the last step."""
+    """Replaced groups, and correct and graded completions, since the last step; replaced groups and steps in this
+    round."""
 
     def replaces(self, group: Group) -> bool:
         """Return whether a group that was graded is replaced by another one."""
         self.counts.update(correct=group.num_correct, graded=group.num_graded)
         filters = self.own.get(group.problem.task, self.filters)
-        is_replaced = self.counts["replaced"] < self.most and teaches_nothing(group, filters)
-        self.counts["replaced"] += is_replaced
+        has_room = self.counts["replaced_in_round"] < self.most * self.round_steps
+        is_replaced = has_room and teaches_nothing(group, filters)
+        self.counts.update(replaced=is_replaced, replaced_in_round=is_replaced)
         return is_replaced
 
     def take_metrics(self) -> dict[str, float]:
@@ -56,5 +61,8 @@ class Refill:
         if not self.most:
             return {}
         counts, self.counts = self.counts, no_counts()
+        steps = counts["steps_in_round"] + 1
+        if steps < self.round_steps:
+            self.counts.update(replaced_in_round=counts["replaced_in_round"], steps_in_round=steps)
         share = {"rollout/correct_frac": counts["correct"] / counts["graded"]} if counts["graded"] else {}
         return {"batch/replaced_groups": float(counts["replaced"]), **share}

@@ -12,7 +12,7 @@ their clip or cap never acts.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -48,6 +48,8 @@ class TokenLoss:
     """The ratio in the loss (GSPO: of the sequence), without gradient."""
     clipped: Bool[Tensor, " tokens"]
     """Whether the clip or cap acted on the token."""
+    importance: Float[Tensor, " tokens"] | None = None
+    """The importance weight in the gradient of a token, if it is not the ratio."""
 
 
 def cispo(inputs: LossInputs, *, cap: float = 5.0) -> TokenLoss:
@@ -59,8 +61,9 @@ def cispo(inputs: LossInputs, *, cap: float = 5.0) -> TokenLoss:
     """
     log_ratio, advantages = _log_ratio_and_advantages(inputs)
     ratio = log_ratio.detach().exp()
-    loss = -ratio.clamp(max=cap) * advantages * inputs.log_probs
-    return _token_loss(loss, ratio, ratio > cap, inputs.trained)
+    importance = ratio.clamp(max=cap)
+    loss = -importance * advantages * inputs.log_probs
+    return replace(_token_loss(loss, ratio, ratio > cap, inputs.trained), importance=importance)
 
 
 def tis(inputs: LossInputs, *, cap: float = 2.0) -> TokenLoss:
@@ -164,6 +167,8 @@ def check_result(function: Callable[..., TokenLoss], name: str) -> None:
         )
     for field in fields(TokenLoss):
         value = getattr(result, field.name)
+        if value is None and field.name == "importance":
+            continue
         if not isinstance(value, Tensor) or value.shape != log_probs.shape:
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise RecipeError(

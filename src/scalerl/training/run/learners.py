@@ -79,7 +79,6 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
         check_result(loss, recipe.loss.name)
     by_name = task_recipes(recipe)
     has_kl = recipe.reference is not None
-    corrects = recipe.correction.name != "none"
     algorithm = _algorithm(recipe)
     if by_name:
         algorithms = {name: _algorithm(each) for name, each in by_name.items()}
@@ -89,7 +88,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
         "algorithm": algorithm,
         "objective": Objective(
             loss=loss,
-            correction=choose(CORRECTIONS, recipe.correction) if corrects else None,
+            correction=choose(CORRECTIONS, recipe.correction),
             kl=choose(ESTIMATORS, recipe.kl.estimator) if has_kl else None,
         ),
         "reference": choose(REFERENCES, recipe.kl.reference) if has_kl else None,

@@ -179,6 +179,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             state=state,
             refill=Refill(
                 most=recipe.filter.refill * recipe.pipeline.groups_per_batch,
+                round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1,
                 filters=recipe.filter,
                 own={name: each.filter for name, each in task_recipes(recipe).items()},
             ),
