@@ -37,7 +37,7 @@ def test_list_names_every_recipe():
 
 def test_show_has_eight_components_and_every_setting():
     output = run("show", "scalerl").stdout
-    assert "PipelineRL-8 (max_lag 8, push_every 1, drain false)" in output
+    assert "PipelineRL-8 (bounds the mean lag): max_lag 8, push_every 1, drain false" in output
     assert "inert here: the body is float32" in output
     assert "learner.micro_batch_tokens" in output
     shown = printed_json("show", "scalerl")
@@ -45,7 +45,7 @@ def test_show_has_eight_components_and_every_setting():
     assert all(component["as_scalerl"] for component in shown["components"])
     assert shown["recipe"] == load_recipe("scalerl").model_dump(mode="json")
     assert (shown["expected_lag"]["slots"], shown["expected_lag"]["binds"]) == (9 * 768, True)
-    lag = "128 slots for batches of 128: expected mean lag 1.5 steps; max_lag = 8 cannot bind"
+    lag = "128 slots for batches of 128: expected lag 1.5 steps on average, 4 for the oldest group; max_lag = 8 cannot bind"
     assert lag in run("show", "tiny-cpu").stdout
 
 
@@ -58,7 +58,7 @@ def test_tables_fit_a_screen_and_are_wide_in_a_pipe(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     output = run("show", "scalerl").stdout
     assert "pipeline.completions_per_group" in output
-    assert "PipelineRL-8 (max_lag 8, push_every 1, drain false)" not in output
+    assert "PipelineRL-8 (bounds the mean lag): max_lag 8, push_every 1, drain false" not in output
 
 
 HEAD, NORM, LOO = "model.fp32_head", "advantage.normalisation", "advantage.baseline=leave_one_out"

@@ -98,8 +98,10 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert checked.returncode == 0
     lines = checked.stdout.splitlines(keepends=True)
     assert "".join(lines[:3]) == (
-        "tiny-cpu can be trained: 0.855M parameters on cpu, 2 x 2 answers per step, PipelineRL-1, cispo\n"
-        "8 slots for batches of 4: expected mean lag 1 steps, at most 1\n"
+        "tiny-cpu can be trained: 0.855M parameters on cpu, 2 x 2 answers per step, PipelineRL-1 (bounds the mean "
+        "lag), cispo\n"
+        "8 slots for batches of 4: expected lag 1 steps on average, 2 for the oldest group; max_lag = 1 bounds the "
+        "mean\n"
         "optimizer.warmup_steps = 10 is not below budget.steps = 3: the learning rate is still rising when the run "
         "ends\n"
     )
@@ -119,6 +121,8 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert [line.split("  ")[0] for line in evaluations] == [f"step {step}" for step in range(0, 11, 2)]
     assert all(len(line) <= 80 for line in evaluations)
     assert evaluations[0].startswith("step 0  0 CPU-h  ")
+    (lag,) = [line for line in lines if line.startswith("Lag: ")]
+    assert lag.endswith("; expected 1 steps on average, 2 for the oldest group")
     assert (out / "curve.png").is_file()
     # A few steps and four samples prove nothing, and so it says.
     assert {"Nothing learned beyond noise", "Next"} <= {line.split(":")[0] for line in lines}

@@ -47,6 +47,7 @@ optimizer.lr=5e-7 optimizer.warmup_steps=100 optimizer.eps=1e-15 optimizer.weigh
 UNCLIPPED = "curriculum.name=uniform advantage.normalisation.name=prompt"
 CLIPPED = f"{UNCLIPPED} model.fp32_head=none loss.name=dapo loss.clip_low=0.2"
 BY_SAMPLE = "weights.name=sample filter.zero_variance=false"
+PIPELINE = "PipelineRL-8 (bounds the mean lag)"
 PPO = "pipeline.max_lag=7 pipeline.push_every=8 pipeline.drain=true"
 LARGE = "pipeline.groups_per_batch=80"
 PUBLISHED = {
@@ -69,7 +70,7 @@ def test_published_recipes(name):
     changed = {key: value for key, (_, value) in differences(scalerl, recipe).items() if value is not None}
     expected = dict(map(read_override, PUBLISHED[name].split()))
     assert {key: value for key, value in changed.items() if key not in ("description", "budget.gpu_hours")} == expected
-    assert mode_name(recipe.pipeline) == ("PPO-off-policy-8" if PPO in PUBLISHED[name] else "PipelineRL-8")
+    assert mode_name(recipe.pipeline) == ("PPO-off-policy-8" if PPO in PUBLISHED[name] else PIPELINE)
 
 
 def test_defaults_are_scalerls():
@@ -248,11 +249,16 @@ def test_every_setting_says_what_or_whose_it_is(text, key, doc):
     assert settings_of(load_recipe("scalerl", [text]))[key].doc == doc
 
 
+def test_name_of_the_regime_says_what_is_bounded():
+    assert mode_name(PipelineSettings(waits_for="batch")) == PIPELINE
+    assert mode_name(PipelineSettings(waits_for="groups")) == "PipelineRL-8 (bounds every lag)"
+
+
 @given(st.integers(0, 20), st.integers(1, 20), st.booleans())
 def test_three_numbers_name_the_regime(max_lag, push_every, drain):
     """A name for each regime, and none for settings that make no regime."""
     name = mode_name(PipelineSettings(max_lag=max_lag, push_every=push_every, drain=drain))
-    regime = f"PPO-off-policy-{push_every}" if drain else f"PipelineRL-{max_lag}"
+    regime = f"PPO-off-policy-{push_every}" if drain else f"PipelineRL-{max_lag} (bounds the mean lag)"
     fits = max_lag == push_every - 1 if drain else push_every == 1
     assert name == ("" if not fits else regime if max_lag else "synchronous")
 

@@ -107,7 +107,7 @@ def _setting(recipe: "Recipe", key: str) -> str:
     match key:
         case "pipeline":
             lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {show_value(pipeline.drain)}"
-            return f"{mode_name(pipeline)} ({lag})"
+            return f"{mode_name(pipeline)}: {lag}"
         case "filter.zero_variance":
             refill = f", refilled by at most {filters.refill} batches" if filters.refill else ""
             return show_value(filters.zero_variance) + refill

@@ -110,6 +110,8 @@ def _check(
 
 def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool) -> None:
     """Train, and print what the run has learned or how to resume it."""
+    from scalerl.training.loop.slots import seen_words
+
     out = run.folder
     try:
         with (
@@ -118,6 +120,8 @@ def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool
             terminal.notifier,
         ):
             end = run.train()
+            if lag := seen_words(run.parts.lag, run.rows.metrics):
+                terminal.print(lag)
             word = end.kind.capitalize() if end.kind in ("stopped", "paused") else "Done"
             ended = f"{word} at step {run.pipeline.version}"
             # The study that pauses its runs posts its decisions itself.
@@ -247,9 +251,9 @@ def slots_line(run: "TrainingRun") -> str:
 
     lag, rollout, full = run.parts.lag, run.recipe.rollout, full_slots(run.recipe.pipeline)
     if rollout.generators:
+        bounded = "the mean lag is" if lag.of_mean else "the lag of every group is"
         return (
-            f"{lag.slots:,} slots of all generators for batches of {lag.batch:,}: lag up to "
-            f"{lag.max_lag} steps if the learner sets the pace"
+            f"{lag.slots:,} slots of all generators for batches of {lag.batch:,}: {bounded} at most {lag.max_lag} steps"
         )
     is_short = rollout.slots is None and lag.slots < full
     return lag_words(lag) + (f" (max_lag could use {full:,}, but memory is too small)" if is_short else "")

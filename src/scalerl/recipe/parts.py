@@ -533,16 +533,16 @@ class FilterSettings(Settings):
 
 class PipelineSettings(Settings):
     max_lag: Whole = 8
-    """Limit on the lag between sampling and training: at most (max_lag + 1) batches are untrained at a time, so the
-    mean number of steps between a group's first token and training on it is at most max_lag; 0 is synchronous."""
+    """Bound on the number of steps between a group's first token and training on it: of the mean over groups, or of
+    every group (waits_for). At most (max_lag + 1) batches are untrained at a time; 0 is synchronous."""
     push_every: Count = 1
     """Number of steps between two pushes of weights to the generator."""
     drain: bool = False
     """Finish everything sampled with one policy before pushing the next, so that no completion mixes policies."""
     waits_for: Literal["batch", "groups"] = "batch"
-    """What a step waits for: "batch", the paper's rule, waits only for a full batch, so slow groups are trained late;
-    "groups" also waits for every group that would otherwise become older than max_lag steps, so one slow group can stop
-    training."""
+    """What a step waits for, and so what max_lag bounds. "batch": only for a full batch, so max_lag bounds the mean
+    lag, and slow groups may be several times older. "groups": also for every group that would otherwise become older
+    than max_lag steps, so it bounds the lag of every group, and one slow group can stop training."""
     groups_per_batch: Count = 48
     """Number of problems per step, before any filter."""
     completions_per_group: Count = 16

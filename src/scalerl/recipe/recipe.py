@@ -404,8 +404,8 @@ def mode_name(pipeline: parts.PipelineSettings) -> str:
         name = f"PPO-off-policy-{pipeline.push_every}"
     else:
         fits = pipeline.push_every == 1
-        waits = " (waits for every group)" if pipeline.waits_for == "groups" else ""
-        name = f"PipelineRL-{pipeline.max_lag}{waits}"
+        bounded = "the mean lag" if pipeline.waits_for == "batch" else "every lag"
+        name = f"PipelineRL-{pipeline.max_lag} (bounds {bounded})"
     return "" if not fits else name if pipeline.max_lag else "synchronous"
 
 

@@ -14,7 +14,7 @@ from simulated import AtOnce, CountingLearner, grade, make_requests
 from scalerl.recipe.load import list_recipes, load_recipe
 from scalerl.recipe.parts import PipelineSettings
 from scalerl.training.loop.pipeline import Pipeline
-from scalerl.training.loop.slots import expected_lag, full_slots, lag_words
+from scalerl.training.loop.slots import expected_lag, full_slots, lag_words, seen_words
 from scalerl.training.tasks.curriculum import Curriculum, uniform
 from scalerl.training.types import Batch, Request
 
@@ -42,10 +42,15 @@ def length(request: Request) -> int:
 SPREAD = float(np.random.default_rng(0).integers(2, 34, (4000, COMPLETIONS)).max(axis=1).mean() / 17.5)
 
 
-def measured(slots: int, max_lag: int, *, steps: int = 24, **regime) -> tuple[float, float]:
+def heavy_length(request: Request) -> int:
+    """One completion in 24 takes thirty times as long as the others."""
+    return 300 if request.seed % 24 == 0 else 10
+
+
+def measured(slots: int, max_lag: int, *, steps: int = 24, heavy: bool = False, **regime) -> tuple[float, float]:
     """Mean and largest lag of the loop, without its first steps, in which lags build up."""
     pipeline = Pipeline(
-        engine=FakeEngine(polls=length, slots=slots),
+        engine=FakeEngine(polls=heavy_length if heavy else length, slots=slots),
         curriculum=Curriculum([f"p{place}" for place in range(600)], seed=0, left_out=uniform),
         learner=LagLearner(),
         make_requests=functools.partial(make_requests, num=COMPLETIONS),
@@ -66,6 +71,27 @@ def test_expected_lag_is_that_of_the_loop(max_lag, batches, waits_for):
     mean, largest = measured(slots, max_lag, waits_for=waits_for)
     assert mean == pytest.approx(expected.mean, rel=0.15, abs=0.25)
     assert expected.binds == (largest == max_lag if waits_for == "groups" else batches == max_lag + 1)
+
+
+@pytest.mark.parametrize("waits_for, bounded", [("batch", "the mean"), ("groups", "every group")])
+def test_expected_and_seen_lag_in_words(waits_for, bounded):
+    pipeline = settings(4, waits_for=waits_for)
+    lag = expected_lag(full_slots(pipeline), pipeline)
+    assert lag.largest == (8 if waits_for == "batch" else 4)
+    assert lag_words(lag).endswith(f"max_lag = 4 bounds {bounded}")
+    rows = [{"rollout/lag_mean": 2.0, "rollout/lag_max": 9.0}, {}, {"rollout/lag_mean": 3.0, "rollout/lag_max": 5.0}]
+    numbers = [float(number) for number in re.findall(r"[\d.]+", seen_words(lag, rows))]
+    assert numbers == [2.5, 9, pytest.approx(lag.mean, abs=0.1), lag.largest]
+    assert seen_words(lag, [{}]) == ""
+
+
+def test_heavy_tails_leave_single_groups_far_behind_the_mean():
+    """What max_lag bounds with waits_for = "batch": the mean, and not the largest."""
+    mean, largest = measured(full_slots(settings(4)), 4, heavy=True, steps=60)
+    assert mean <= 4
+    assert largest > 2 * 4
+    mean, largest = measured(full_slots(settings(4)), 4, heavy=True, steps=60, waits_for="groups")
+    assert largest <= 4
 
 
 def test_drained_rounds_have_half_of_max_lag():

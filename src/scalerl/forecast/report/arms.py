@@ -51,8 +51,8 @@ def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
     by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for key, value in flatten(run.environment).items():
-            # Neither the version of the file nor the number of slots, which depends on the arm, describes the machine.
-            if key not in ("format", "slots"):
+            # Neither the version of the file nor slots and lag, which depend on the arm, describe the machine.
+            if key not in ("format", "slots", "expected_lag/mean", "expected_lag/largest"):
                 by_key.setdefault(key.replace("/", "."), {}).setdefault(str(value), []).append(run.name)
     return by_key
 

@@ -10,8 +10,21 @@ import numpy as np
 
 from scalerl.forecast.report.alarms import LIMITS, alarms_to_show, fall_alarms
 from scalerl.forecast.report.arms import differences, environments, hours_name
-from scalerl.forecast.report.document import Blocks, Json, Level, Lines, Samples, Say, grid, picked, rounded, say, table
-from scalerl.forecast.report.metrics import CHARTS, number, thinned, with_pace
+from scalerl.forecast.report.document import (
+    Blocks,
+    Grid,
+    Json,
+    Level,
+    Lines,
+    Samples,
+    Say,
+    grid,
+    picked,
+    rounded,
+    say,
+    table,
+)
+from scalerl.forecast.report.metrics import CHARTS, Array, number, thinned, with_pace
 from scalerl.forecast.report.results import Result
 from scalerl.forecast.report.runs import COST, Run
 from scalerl.forecast.report.samples import Query, search
@@ -39,6 +52,7 @@ def health(result: Result) -> Blocks:
         columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
         for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
             yield alarm.say(run=curve.name if len(result.curves) > 1 else "", unit=curve.unit)
+    yield lag_table(result.own_runs)
     yield from lines_of(runs)
     yield from pass_lines(runs)
 
@@ -81,6 +95,40 @@ def lines_of(runs: Sequence[Run]) -> list[Lines]:
               level=Level.WHY if key in CHARTS else Level.DETAIL)
         for key, lines in charts.items()
     ]  # fmt: skip
+
+
+LAG_COLUMNS = {
+    "run": "{name}",
+    "what max_lag bounds": "{bound}",
+    "mean lag": "{mean:.2f}",
+    "expected": "{expected_mean:.2f}",
+    "largest lag": "{largest:.0f}",
+    "expected largest": "{expected_largest:.1f}",
+}
+
+
+def lag_table(runs: Sequence[Run]) -> Grid | None:
+    """Return the mean and largest lag of runs in steps, as seen and as expected at their start."""
+    rows: list[Json] = []
+    for run in runs:
+        means, largest = (_finite(run.columns.get(f"rollout/lag_{kind}")) for kind in ("mean", "max"))
+        if len(means) and len(largest):
+            expected = run.environment.get("expected_lag")
+            expected = expected if isinstance(expected, dict) else {}
+            rows.append({
+                "name": run.name,
+                "bound": run.lag_bound,
+                "mean": float(means.mean()),
+                "largest": float(largest.max()),
+                "expected_mean": number(expected.get("mean")),
+                "expected_largest": number(expected.get("largest")),
+            })  # fmt: skip
+    return table("lag", LAG_COLUMNS, zip(rows), left=2) if rows else None
+
+
+def _finite(values: Array | None) -> Array:
+    """Return the finite values of a column, or nothing if it does not exist."""
+    return np.empty(0) if values is None else values[np.isfinite(values)]
 
 
 def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:

@@ -10,10 +10,11 @@ clock, no torch.
 The setting `waits_for` says what a step waits for:
 
     batch    max_lag bounds the mean lag. A step takes the first B groups that are finished, oldest first, and waits for
-             nothing else; a long completion is trained when it is done, however old it is by then. This is the paper's
-             rule, by which the trainer waits when it is k steps ahead of the generators, and the default.
+             nothing else; a long completion is trained when it is done, however old it is by then. The default.
     groups   max_lag bounds the lag of every group. A step also waits for a group that would otherwise be trained too
              late, so one very long completion stops training until it is done.
+
+By the paper "the trainer waits when k steps ahead of the generators". Both do; it does not say which lag k bounds.
 
 Weights are pushed right after a step, so under both the learner is never ahead in weights. How far it is ahead in data
 is the room: at most (max_lag + 1) x B groups are untrained. A group that is untrained at m steps, the one that takes it

@@ -8,11 +8,14 @@ the share of a step in which it trains: completions that end meanwhile wait for 
 
 With enough slots the lag rule is the limit: (max_lag + 1) x N completions are untrained at all times, so every group is
 trained max_lag steps after its submission, in the mean where a step does not wait for slow groups (waits_for), and its
-completions are sampled over (max_lag + 1) / spread steps.
+completions are sampled over (max_lag + 1) / spread steps. The slowest groups then have SLOWEST times the mean lag, and
+no bound: with heavy tails of lengths far more.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scalerl.recipe.parts import PipelineSettings
 
@@ -32,12 +35,14 @@ class ExpectedLag:
     max_lag: int
     mean: float
     """Expected `rollout/lag_mean`: over all sampled tokens."""
+    largest: float
+    """Expected `rollout/lag_max`: of the slowest groups' first tokens."""
     binds: bool
     """Whether max_lag limits the lag. If not, a larger max_lag changes nothing."""
     slots_to_bind: int
     """Fewest slots with which max_lag limits the lag."""
     of_mean: bool = False
-    """Whether max_lag limits the mean lag, and not the lag of every group."""
+    """Whether max_lag limits the mean lag of groups, and not the lag of every group."""
 
 
 def full_slots(pipeline: PipelineSettings) -> int:
@@ -53,14 +58,18 @@ def expected_lag(
     `learner` is the share of a step in which a learner beside the engine trains; 0 if they take turns.
     """
     max_lag, batch = pipeline.max_lag, pipeline.batch
-    batches, of_mean = slots / batch, pipeline.waits_for == "batch"
+    batches = slots / batch
+    of_mean = pipeline.waits_for == "batch" and not pipeline.drain and max_lag > 0
     if pipeline.drain:
         # All groups of a round are sampled by one version and trained at lags 0, 1, ... max_lag.
-        mean, binds, slots_to_bind = max_lag / 2, True, 1.0
+        mean, largest, binds, slots_to_bind = max_lag / 2, max_lag, True, 1.0
     else:
         by_slots = (spread - 0.5) * batches + learner
         by_rule = max_lag - ((max_lag + 1) / spread - 1) / 2
         mean = max(min(by_slots, by_rule, max_lag), 0.0)
+        largest = SLOWEST * min(spread * batches + learner, max_lag)
+        if not of_mean:
+            largest = min(largest, max_lag)
         # Without waiting for slow groups, only a full engine is limited.
         slots_to_bind = full_slots(pipeline) if of_mean else max_lag * batch / (SLOWEST * spread)
         binds = slots >= slots_to_bind
@@ -69,6 +78,7 @@ def expected_lag(
         batch=batch,
         max_lag=max_lag,
         mean=mean,
+        largest=largest,
         binds=binds,
         slots_to_bind=max(math.ceil(slots_to_bind), 1),
         of_mean=of_mean,
@@ -77,7 +87,21 @@ def expected_lag(
 
 def lag_words(lag: ExpectedLag) -> str:
     """Return the expected lag as text."""
-    text = f"{lag.slots:,} slots for batches of {lag.batch:,}: expected mean lag {lag.mean:.2g}"
-    if lag.binds:
-        return f"{text} steps, {'at most' if lag.of_mean else 'of any group at most'} {lag.max_lag}"
-    return f"{text} steps; max_lag = {lag.max_lag} cannot bind with fewer than about {lag.slots_to_bind:,} slots"
+    text = f"{lag.slots:,} slots for batches of {lag.batch:,}: expected lag {_steps(lag.mean, lag.largest)}"
+    if not lag.binds:
+        return f"{text}; max_lag = {lag.max_lag} cannot bind with fewer than about {lag.slots_to_bind:,} slots"
+    return f"{text}; max_lag = {lag.max_lag} bounds {'the mean' if lag.of_mean else 'every group'}"
+
+
+def seen_words(lag: ExpectedLag, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the expected lag and that of the steps in `rows` as text; "" without a step that has a lag."""
+    seen = [row for row in rows if "rollout/lag_mean" in row]
+    if not seen:
+        return ""
+    mean = sum(row["rollout/lag_mean"] for row in seen) / len(seen)
+    largest = max(row["rollout/lag_max"] for row in seen)
+    return f"Lag: {_steps(mean, largest)}; expected {_steps(lag.mean, lag.largest)}"
+
+
+def _steps(mean: float, largest: float) -> str:
+    return f"{mean:.2g} steps on average, {largest:.2g} for the oldest group"

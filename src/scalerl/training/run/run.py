@@ -170,7 +170,9 @@ class TrainingRun:
         recipe = hidden(self.recipe.model_dump(mode="json"))
         store.write_json(self.folder / store.RECIPE, recipe)
         hardware = environment(self.device, self.parts.place.device_name)
-        store.write_env(self.folder, hardware | {"slots": self.parts.lag.slots})
+        lag = self.parts.lag
+        expected = {"mean": lag.mean, "largest": lag.largest}
+        store.write_env(self.folder, hardware | {"slots": lag.slots, "expected_lag": expected})
         store.write_status(self.folder, "running")
         sinks = Sinks(self.recipe.sinks, self.rows, folder=self.folder, recipe=recipe, attempt=self.attempt)
         self._opened.callback(sinks.close)
