@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scalerl.errors import TaskError
 from scalerl.runfolder.json_text import parse_json
 from scalerl.training.graders.answer import reads_answer
+from scalerl.training.graders.limit import limits_answer
 from scalerl.training.graders.sandbox.values import decode
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ def gym(given: str | None, answer: str) -> bool | None:
     if given is None:
         return False
     _, tag, tagged = given.rpartition("<answer>")
+    read = tagged.partition("</answer>")[0].strip() if tag else given
     try:
-        score = source.score_answer(tagged.partition("</answer>")[0].strip() if tag else given, entry)
+        with limits_answer():
+            score = source.score_answer(read, entry)
     # Some scorers raise an error for an answer that they cannot parse; such an answer is wrong.
     except Exception:
         return False

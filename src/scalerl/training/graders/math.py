@@ -1,11 +1,28 @@
 """The grader for mathematical answers, which uses the package math-verify (extra `math`).
 
-Parsing and simplifying may hang or use much memory on some texts, so this grader runs in a GraderPool.
+Parsing and simplifying may hang or use much memory on some texts, so this grader runs in a GraderPool. A model writes
+the answer: only its end is read, a value that is too large is not evaluated, and an answer that still takes too long is
+wrong (limit.py). math-verify also takes the end of a false equation for its value, and reads no units; both are seen
+to here.
 """
 
 import logging
+import re
+from itertools import pairwise
+from typing import Any
 
 from scalerl.training.graders.answer import reads_answer
+from scalerl.training.graders.limit import limits_answer
+from scalerl.training.graders.size import is_small
+from scalerl.training.graders.units import unit_of
+
+_LONGEST = 2000
+"""Largest number of characters that are read of a text, half of them before a box."""
+_APPROXIMATION = 0.01
+"""Relative error up to which decimals in an equation are taken for rounded, as in 1/3 = 0.33."""
+
+_DELIMITERS = ("$", r"\(", r"\[", r"\boxed")
+_BARE_EQUATION = re.compile(r"[-+*/^().,\d\s=]*=[-+*/^().,\d\s=]*")
 
 
 @reads_answer
@@ -19,13 +36,39 @@ def math(given: str | None, answer: str) -> bool | None:
 
     # math-verify warns that its timeouts are off. They need the main thread, and GraderPool enforces limits anyway.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    wanted = parse(_delimited(answer), parsing_timeout=0)
+    reference = _delimited(answer)
+    wanted = _usable(parse(_end_of(reference), parsing_timeout=0))
     if not wanted:
         return None
-    return given is not None and verify(wanted, parse(given, parsing_timeout=0), timeout_seconds=0)
+    if given is None:
+        return False
+    text = _end_of(given)
+    if _BARE_EQUATION.fullmatch(text):
+        text = rf"\boxed{{{text}}}"
+    wanted_unit = unit_of(reference)
+    given_unit = unit_of(text)
+    if wanted_unit and given_unit and wanted_unit != given_unit:
+        return False
+    with limits_answer():
+        found = _usable(parse(text, parsing_timeout=0))
+        if _counts_whole(wanted):
+            found = [_percent_points(value) for value in found]
+        return verify(wanted, found, timeout_seconds=0)
 
 
-_DELIMITERS = ("$", r"\(", r"\[", r"\boxed")
+def _end_of(text: str) -> str:
+    """Return the part of a text that is read: its last box with what is before it, else its end.
+
+    Nothing is read of a box that does not close in time: its beginning could be taken for all of it.
+    """
+    box = text.rfind(r"\boxed")
+    if box < 0:
+        return text[-_LONGEST:]
+    end = box + _LONGEST // 2
+    boxed = text[box:end]
+    if len(text) > end and boxed.count("{") > boxed.count("}"):
+        return ""
+    return text[max(0, end - _LONGEST) : end]
 
 
 def _delimited(reference: str) -> str:
@@ -34,6 +77,52 @@ def _delimited(reference: str) -> str:
     if not expression or any(delimiter in expression for delimiter in _DELIMITERS):
         return expression
     return rf"\boxed{{{expression}}}"
+
+
+def _usable(parsed: list[Any]) -> list[Any]:
+    """Return what math-verify has read, without expressions that cannot be evaluated and equations that do not hold.
+
+    The text of the expression remains, which equals the same text.
+    """
+    return [value for value in parsed if isinstance(value, str) or (is_small(value) and _holds(value))]
+
+
+def _holds(expression: Any) -> bool:
+    """Return whether all numbers that an equation sets equal are equal: not in 5 = 4, nor in x = 5 = 4."""
+    import sympy
+    from latex2sympy2_extended.logic import And
+
+    links = expression._unsorted_args if isinstance(expression, And) else (expression,)
+    if not all(isinstance(link, sympy.Eq) for link in links):
+        return True
+    sides = [side for link in links for side in link.args]
+    numbers = [side for side in sides if isinstance(side, sympy.Expr) and not side.free_symbols]
+    return all(_are_equal(*pair) for pair in pairwise(numbers))
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    import sympy
+
+    try:
+        difference = abs(sympy.N(left - right))
+        allowed = _APPROXIMATION * abs(sympy.N(left)) if (left + right).has(sympy.Float) else 1e-9
+        return bool(difference <= allowed)
+    except TypeError:  # Not real numbers, such as infinity minus infinity.
+        return left == right
+
+
+def _counts_whole(wanted: list[Any]) -> bool:
+    """Return whether a reference is a whole number above 1: "4" is 4 or 4 %, but not 400 %."""
+    import sympy
+
+    return isinstance(wanted[0], sympy.Integer) and abs(wanted[0]) > 1
+
+
+def _percent_points(value: Any) -> Any:
+    """Return the number before a percent sign, for 25 %; any other value as it is."""
+    from math_verify.grader import get_pct_val
+
+    return value if isinstance(value, str) else get_pct_val(value, value)
 
 
 WARM_UP = (

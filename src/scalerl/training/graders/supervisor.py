@@ -35,6 +35,7 @@ from typing import Any, Literal, Protocol, get_args
 from scalerl.errors import UserError
 from scalerl.recipe.import_path import one_line
 from scalerl.runfolder.json_text import parse_json
+from scalerl.training.graders.limit import TOO_SLOW, WRONG
 
 Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
 """Reasons for a missing verdict: unreadable reference, time limit, dead process, memory limit, exception."""
@@ -251,6 +252,8 @@ class _Supervisor:
         status = _kill_group(fork.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             reply = _late(self._limits.cpu_limit_s, "s of CPU time", self._limits.settings[1])
+        elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == TOO_SLOW:
+            reply = WRONG
         # It may have replied after the deadline. Poll first: a process that left its group and holds its socket could
         # otherwise block the supervisor.
         with suppress(Exception):
