@@ -14,12 +14,10 @@ from webhook import webhook
 from scalerl.cli import app
 from scalerl.cli import study as study_module
 from scalerl.errors import StudyError
-from scalerl.forecast.curves import Action, Decision, State, Value
 from scalerl.recipe.import_path import ANNOUNCED
 from scalerl.recipe.load import shipped
 from scalerl.runfolder import store
 from scalerl.study.plan import make_plan
-from scalerl.study.progress import Progress, RunStatus
 from scalerl.study.spec import load_study
 
 SMALL = """
@@ -197,18 +195,6 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     shown = study("small.toml", "--dry-run", "--resume", "--set", "budget.steps=5").stdout
     assert "0 of 2 runs are already done: the cost below is that of the others." in shown
     assert "0.4 CPU-hours of training (4 steps)" in shown
-
-
-def test_summary_has_ceiling_state_and_action(tmp_path):
-    (tmp_path / "small.toml").write_text(SMALL)
-    plan = make_plan(*load_study(tmp_path / "small.toml"), gpu=False)
-    ceiling = Value(value=0.409, low=0.343, high=0.615)
-    decision = Decision(state=State.RISING, action=Action.GO_ON, worth=0.01)
-    progress = Progress(ceiling=ceiling, decision=decision)
-    status = RunStatus(run=plan.runs[0], folder=tmp_path, state="done", progress=progress)
-    (row,) = study_module.summary(plan, tmp_path, [status], None)["runs"]
-    assert row["ceiling"] == {"value": 0.409, "low": 0.343, "high": 0.615}
-    assert (row["state_of_curve"], row["action"]) == ("rising", "go on")
 
 
 @pytest.mark.parametrize(

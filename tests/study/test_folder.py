@@ -6,8 +6,9 @@ import pytest
 from small_study import NAMES, STUDY, open_only, plan_of, run
 
 from scalerl.errors import BusyError, RunFolderError, StoreError, StudyError
+from scalerl.runfolder import store
 from scalerl.study import folder as study_folder
-from scalerl.study.folder import open_study, read_study
+from scalerl.study.folder import last_reward, open_study, read_study
 
 
 def test_study_folder_has_the_plan_and_all_recipes(tmp_path):
@@ -65,7 +66,6 @@ def test_arms_and_seeds_may_be_added_to_a_study(ended):
         ('loss = "dapo"', "loss = { name = 'dapo', clip_high = 0.3 }", "loss.clip_high of the arm dapo was 0.26"),
         ("steps = 4", "steps = 3", "budget.steps of the arm cispo was 4 and is 3 now"),
         ("steps = 4", "flops = 1e12", "budget.steps of the arm cispo was 4 and is null now"),
-        ("steps = 4", "steps = 4\nbudget.policy = 'halving'", "budget.policy was .* cannot change after the start"),
         ("seeds = [0, 1]", "seeds = [0]", "the run cispo-seed1 of .*study.json is no longer in the study"),
         ("[arms.dapo]", "[arms.clipped]", "the arm dapo of .*study.json is no longer in the study"),
     ],
@@ -126,3 +126,14 @@ def test_two_studies_do_not_run_in_one_folder(tmp_path, monkeypatch):
     ):
         pass
     open_only(tmp_path, resume=True)
+
+
+def test_last_reward_is_that_of_the_first_set(tmp_path):
+    assert last_reward(tmp_path) is None
+    (tmp_path / store.EVALS).write_text("not json\nnor this\n")
+    assert last_reward(tmp_path) is None
+    (tmp_path / store.EVALS).unlink()
+    for step, reward in enumerate([0.1, 0.2, float("nan"), "high"]):
+        store.append_row(tmp_path / store.EVALS, {"step": step, "attempt": 1, "set": "main", "reward": reward})
+    store.append_row(tmp_path / store.EVALS, {"step": 4, "attempt": 1, "set": "other", "reward": 0.9})
+    assert last_reward(tmp_path) == 0.2

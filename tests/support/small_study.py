@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.runfolder import store
-from scalerl.study.controller import Controller
 from scalerl.study.folder import open_study
 from scalerl.study.plan import StudyPlan, make_plan
-from scalerl.study.progress import RunStatus
-from scalerl.study.runner import Runner
+from scalerl.study.runner import Runner, RunStatus
 from scalerl.study.spec import load_study
 
 FAKE = Path(__file__).parent / "fake_train.py"
@@ -30,7 +28,6 @@ class Log:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
-        self.decisions: list[store.Row] = []
 
     def started(self, status: RunStatus) -> None:
         self.events.append(("started", status.run.name))
@@ -38,7 +35,6 @@ class Log:
     def finished(self, status: RunStatus) -> None:
         self.events.append((status.state, status.run.name))
 
-    def progressed(self, statuses: Sequence[RunStatus]) -> None: ...
     def stopping(self, num_running: int, at_once: bool) -> None:
         self.events.append(("at once" if at_once else "stopping", str(num_running)))
 
@@ -61,15 +57,12 @@ def run(
 
 
 def run_plan(
-    plan: StudyPlan, out: Path, command: Sequence[str], *, resume: bool, is_controlled: bool = False, **settings: Any
+    plan: StudyPlan, out: Path, command: Sequence[str], *, resume: bool, **settings: Any
 ) -> tuple[Runner, Log]:
-    """Run a plan by a command; a controlled one by its policy."""
-    log, jobs, axis = Log(), settings.get("jobs", 1), settings.pop("axis", "gpu_hours")
+    """Run a plan by a command."""
+    log, jobs = Log(), settings.get("jobs", 1)
     with open_study(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
-        controller = Controller(plan, out, log.decisions.append) if is_controlled else None
-        runner = Runner(
-            plan, out, command=command, lock=lock, observer=log, axis=axis, controller=controller, **settings
-        )
+        runner = Runner(plan, out, command=command, lock=lock, observer=log, **settings)
         runner.run()
     return runner, log
 

@@ -47,8 +47,6 @@ def plan(
     The seeds of an arm go together, and arms inform each other. With --price the plan is in money too.
 
     [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
-
-    See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
     from scalerl.forecast.report.document import plain
     from scalerl.forecast.report.joint import plans

@@ -4,7 +4,6 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
     from scalerl.study.plan import StudyPlan
     from scalerl.study.probe import Cost, Pace
-    from scalerl.study.progress import RunStatus
-    from scalerl.study.runner import Runner
+    from scalerl.study.runner import Runner, RunStatus
     from scalerl.web.notify import Notifier
 
 TRAIN = (sys.executable, "-P", "-m", "scalerl", "train", "--no-plots")
@@ -37,7 +35,7 @@ def study(
     out: Path | None = option("DIR", "Study folder to write. Unset: runs/NAME."),
     overrides: list[str] | None = option(
         "KEY=VALUE",
-        "Change a setting of all arms, of one arm (arms.NAME.KEY), or seeds, compute, fit, holdout, budget.policy.",
+        "Change a setting of all arms, of one arm (arms.NAME.KEY), or seeds, compute, fit, holdout.",
         "--set",
     ),
     jobs: int = option("N", "Number of simultaneous runs, each on its own GPU if there are enough.", default=1, min=1),
@@ -175,8 +173,7 @@ class StudyCommand:
 
 def _run(command: StudyCommand, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     """Run the unfinished runs of a study; return the outcome for --json and the exit code."""
-    from scalerl.forecast.report.run_sections import choice_json, last_choice
-    from scalerl.study.folder import open_study, policy_record
+    from scalerl.study.folder import open_study
 
     plan, out = command.plan, command.out
     command.check_arms_start()
@@ -186,64 +183,81 @@ def _run(command: StudyCommand, notifier: "Notifier") -> tuple[dict[str, Any], i
                 f"The base, {plan.base.name}, is added as an arm, because no arm of the study file is the base."
             )
         command.print_skipped()
-        runner = _run_all(command, notifier, lock)
+        runner = _run_all(command, lock)
         report = None if runner.interrupted else _report(command)
-    statuses, choice = runner.statuses, last_choice(out) if policy_record(plan) else None
-    _print_outcome(command, notifier, statuses, choice, report)
-    content = summary(plan, out, statuses, report) | {"choice": choice_json(choice)}
+    statuses = runner.statuses
+    _print_outcome(command, notifier, statuses, report)
+    content = summary(plan, out, statuses, report)
     if runner.interrupted:
         command.say(f"For a report on the results so far: scalerl report {shlex.quote(str(out))}")
         return content, INTERRUPTED
-    # A policy that has made its choice leaves runs paused on purpose.
-    expected = ("done",) if choice is None else ("done", "paused", "waiting", "stopped")
-    return content, int(any(status.state not in expected for status in statuses))
+    return content, int(any(status.state != "done" for status in statuses))
 
 
-def _run_all(command: StudyCommand, notifier: "Notifier", lock: int) -> "Runner":
-    """Run the unfinished runs of a study and show their progress."""
-    from scalerl.study.controller import Controller
-    from scalerl.study.folder import fair_axis, policy_record
-    from scalerl.study.live_table import Screen
+def _run_all(command: StudyCommand, lock: int) -> "Runner":
+    """Run the unfinished runs of a study and print their events."""
     from scalerl.study.runner import Runner
 
-    plan, out = command.plan, command.out
-
-    def on_decision(row: Mapping[str, Any]) -> None:
-        # The first stages are no news: every arm has one.
-        if row["kind"] != "first_stage":
-            notifier.send(decision_text(row))
-
-    with closing(Screen(command.console, len(plan.runs))) as screen:
-        runner = Runner(
-            plan,
-            out,
-            command=command.train,
-            lock=lock,
-            observer=screen,
-            axis=fair_axis(out, plan.study.compute),
-            jobs=command.jobs,
-            variables=command.variables,
-            devices=command.gpus if command.jobs > 1 else (),
-            controller=Controller(plan, out, on_decision) if policy_record(plan) else None,
-        )
-        screen.already_done(sum(status.state == "done" for status in runner.statuses))
-        runner.run()
+    events = EventLines(command)
+    runner = Runner(
+        command.plan,
+        command.out,
+        command=command.train,
+        lock=lock,
+        observer=events,
+        jobs=command.jobs,
+        variables=command.variables,
+        devices=command.gpus if command.jobs > 1 else (),
+    )
+    events.already_done(sum(status.state == "done" for status in runner.statuses))
+    runner.run()
     return runner
 
 
+class EventLines:
+    """Prints a line for each event of a study."""
+
+    def __init__(self, command: StudyCommand) -> None:
+        self._command, self._num_runs, self._num_finished = command, len(command.plan.runs), 0
+
+    def already_done(self, num: int) -> None:
+        self._num_finished = num
+        if num:
+            self._command.say(f"{num} of {self._num_runs} runs are already done.")
+
+    def started(self, status: "RunStatus") -> None:
+        self._command.say(f"{status.run.name} started")
+
+    def finished(self, status: "RunStatus") -> None:
+        self._num_finished += status.state in ("done", "failed")
+        self._command.say(f"[{self._num_finished}/{self._num_runs}] {end_of_run(status)}")
+
+    def stopping(self, num_running: int, at_once: bool) -> None:
+        if at_once:
+            self._command.say("Stopping at once.")
+        else:
+            runs = counted(num_running, "run")
+            self._command.say(f"Stopping {runs} after this step, with a checkpoint; Ctrl-C again stops at once.")
+
+
+def end_of_run(status: "RunStatus") -> str:
+    """Say in one line how a run ended."""
+    from scalerl.forecast.report.numbers import duration
+
+    ended = f"{status.run.name} {status.state} after {duration(status.seconds)}"
+    if status.state == "failed":
+        return f"{ended}: {status.reason}"
+    if status.reward is None:
+        return ended
+    return f"{ended}, reward {status.reward:.3f}"
+
+
 def _print_outcome(
-    command: StudyCommand,
-    notifier: "Notifier",
-    statuses: "Sequence[RunStatus]",
-    choice: "Mapping[str, Any] | None",
-    report: Path | None,
+    command: StudyCommand, notifier: "Notifier", statuses: "Sequence[RunStatus]", report: Path | None
 ) -> None:
-    """Print and post how the runs ended, and print the choice of the policy and how to continue."""
-    from scalerl.forecast.report.run_sections import choice_say
+    """Print and post how the runs ended, and print how to continue."""
     from scalerl.study.folder import log_file
 
-    if choice is not None:
-        command.say(choice_say(dict(choice)).text)
     num_done = sum(status.state == "done" for status in statuses)
     lines = [f"{num_done} of {len(statuses)} runs are done."]
     for status in statuses:
@@ -255,17 +269,8 @@ def _print_outcome(
         command.say(line)
     if report is not None:
         command.say(f"The report is {report}")
-    if num_done < len(statuses) and choice is None:
+    if num_done < len(statuses):
         command.say("To continue: the same command with --resume")
-
-
-def decision_text(row: Mapping[str, Any]) -> str:
-    """Say a decision of a policy, which is a row of decisions.jsonl, in one sentence."""
-    from scalerl.forecast.report.run_sections import choice_say
-
-    if row["arm"] is None:
-        return choice_say(dict(row)).text
-    return f"{row['arm']} trains to {row['until']:.0%} of its budget ({row['policy']}, {row['kind']})."
 
 
 def _report(command: StudyCommand) -> Path | None:
@@ -293,11 +298,8 @@ def summary(plan: "StudyPlan", out: Path, statuses: "Sequence[RunStatus]", repor
             "state": status.state,
             "reason": status.reason,
             "seconds": round(status.seconds, 1),
-            "step": status.progress.step,
-            "reward": status.progress.reward,
-            "ceiling": status.progress.ceiling and asdict(status.progress.ceiling),
-            "state_of_curve": status.progress.decision and status.progress.decision.state,
-            "action": status.progress.decision and status.progress.decision.action,
+            "step": status.step,
+            "reward": status.reward,
         }
         for status in statuses
     ]

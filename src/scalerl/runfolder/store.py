@@ -32,8 +32,6 @@ STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
 STUDY = "study.json"
 """File in the folder of a study, which also contains the folders of its runs."""
-DECISIONS = "decisions.jsonl"
-"""File in the folder of a study with the decisions of its policy and their inputs."""
 
 FORMAT = 1
 """Format of run folders that this version writes, and the newest format that it reads."""
@@ -321,12 +319,6 @@ def current_status(written: Row) -> Row:
 def read_study(folder: str | Path) -> Row | None:
     """Return the plan of a study and the folders of its runs, or None if the folder is not a study's."""
     return _read_object(Path(folder) / STUDY)
-
-
-def read_decisions(folder: str | Path) -> list[Row]:
-    """Return the decisions of a study's policy, in order; empty if there are none."""
-    path = Path(folder) / DECISIONS
-    return [row for _, row in parse_lines(_read_text(path), path)] if path.is_file() else []
 
 
 def latest_rows(path: Path) -> list[tuple[int, Row]]:

@@ -1,7 +1,6 @@
 """The study folder: its layout, its lock, and what a resumed study may change.
 
 DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run is started with
-      decisions.jsonl  decisions of the policy and the data they rest on
       runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
 """
 
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
-from scalerl.forecast.logs.axes import Axis
 from scalerl.forecast.report.metrics import number
 from scalerl.recipe.load import load_written
 from scalerl.recipe.recipe import Recipe
@@ -66,10 +64,14 @@ def last_row(folder: Path) -> store.Row:
     return {}
 
 
-def evals_of_first_set(folder: Path) -> list[store.Row]:
-    """Return the evaluations of the first evaluation set, without those that have no reward."""
+def last_reward(folder: Path) -> float | None:
+    """Return the reward of the latest evaluation on the first evaluation set; None if there is none."""
     rows = _read_or_none(store.read_evals, folder) or []
-    return [row for row in rows if row.get("set") == rows[0].get("set") and not isnan(number(row.get("reward")))]
+    for row in reversed(rows):
+        reward = number(row.get("reward"))
+        if row.get("set") == rows[0].get("set") and not isnan(reward):
+            return reward
+    return None
 
 
 def is_done(folder: Path, run: PlannedRun) -> bool:
@@ -123,12 +125,6 @@ def read_study(folder: Path) -> dict[str, Any] | None:
     return written
 
 
-def fair_axis(folder: Path, compute: Axis) -> Axis:
-    """Return the axis on which runs can be compared: FLOPs instead of time if they have shared a device."""
-    shared = (read_study(folder) or {}).get("shared_device")
-    return "flops" if shared and compute == "gpu_hours" else compute
-
-
 def plan_record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
     """Return the content of study.json; paths are relative to its folder."""
     study = plan.study
@@ -142,7 +138,6 @@ def plan_record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str,
         "compute": study.compute,
         "fit": study.fit.model_dump(),
         "holdout": None if study.holdout is None else study.holdout.model_dump(by_alias=True),
-        "policy": policy_record(plan),
         "jobs": jobs,
         "shared_device": shared_device,
         "arms": [
@@ -156,14 +151,6 @@ def plan_record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str,
         "skipped": [{"arm": arm.name, "skipped": arm.skipped} for arm in plan.arms if arm.skipped is not None],
         "runs": [{"arm": run.arm, "seed": run.seed, "folder": f"{_RUNS}/{run.name}"} for run in plan.runs],
     }
-
-
-def policy_record(plan: StudyPlan) -> dict[str, Any] | None:
-    """Return the policy that allocates the budget, as JSON types; None if all arms run to the end."""
-    budget = plan.study.budget
-    if budget is None or budget.policy == "uniform":
-        return None
-    return {"name": budget.policy, "stages": budget.stages, "share": budget.share}
 
 
 def check_folder(folder: Path, resume: bool) -> None:
@@ -205,10 +192,6 @@ def _check_same(before: Mapping[str, Any], plan: StudyPlan, folder: Path) -> Non
             if (place / store.RECIPE).is_file() and run_status(place).get("status") != "done":
                 # The run will be continued, so its own recipe must be readable.
                 _written(place / store.RECIPE)
-    if before.get("policy") != policy_record(plan):
-        uniform = {"name": "uniform"}
-        was, now = before.get("policy") or uniform, policy_record(plan) or uniform
-        problems[f"budget.policy was {show(was)} and is {show(now)} now: a policy cannot change after the start"] = None
     if problems:
         raise StudyError(
             *problems,

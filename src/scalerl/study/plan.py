@@ -156,8 +156,8 @@ class _Resolver:
         """
         arm_changes = expand({key: value for key, value in changes.items() if key != "recipe"})
         shared = expand(self._study.set)
-        if self._study.budget is not None and self._study.budget.limits and "budget" not in arm_changes:
-            shared = merge(shared, {"budget": self._study.budget.limits})
+        if self._study.budget is not None and "budget" not in arm_changes:
+            shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
         arm_keys, users = {key for key, _ in leaves(arm_changes)}, {key: value for _, key, value in self._users}
         renamed = {key for key, value in leaves(shared) if users.get(key, value) != value}
         merged = list(leaves(merge(shared, arm_changes)))

@@ -1,9 +1,6 @@
 """Run a plan: each arm and seed is a command with its own run folder. Finished runs are kept, others continue.
 
 waiting -> running -> done | failed | stopped        --resume continues failed and stopped runs
-               ^ |
-               | v
-              paused      a policy pauses runs at stages and continues some of them
 """
 
 import os
@@ -13,22 +10,43 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
-from scalerl.forecast.logs.axes import Axis
 from scalerl.runfolder import store
-from scalerl.study.controller import Controller
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import failure_reason
-from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
+from scalerl.study.folder import is_done, last_reward, last_row, log_file, recipe_file, run_folder, run_status
 from scalerl.study.plan import PlannedRun, StudyPlan
-from scalerl.study.progress import Progress, RunStatus, State, read_progress
 
 _POLL_S = 0.1
-_UPDATE_S = 1.0  # time between two readings of the run folders
 _SIGNALS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+
+State = Literal["waiting", "running", "done", "failed", "stopped"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunStatus:
+    """A run of the study and its current state."""
+
+    run: PlannedRun
+    folder: Path
+    state: State
+    reason: str = ""
+    """Why it failed."""
+    seconds: float = 0.0
+    """Time that this study has spent on the run."""
+    step: int | None = None
+    """Its last step; None if it has made none."""
+    reward: float | None = None
+    """Reward of its latest evaluation, on the first set; None if there is none."""
+
+    def read_progress(self) -> None:
+        """Read the last step and the latest reward from the run's folder."""
+        self.step = last_row(self.folder).get("step")
+        self.reward = last_reward(self.folder)
 
 
 class StudyObserver(Protocol):
@@ -36,11 +54,23 @@ class StudyObserver(Protocol):
 
     def started(self, status: RunStatus) -> None: ...
     def finished(self, status: RunStatus) -> None: ...
-    def progressed(self, statuses: Sequence[RunStatus]) -> None:
-        """Called about every second with the state of all runs."""
-        ...
-
     def stopping(self, num_running: int, at_once: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """The process of a run."""
+
+    status: RunStatus
+    process: subprocess.Popen[bytes]
+    slot: int
+    """Number of its place among the runs at the same time."""
+    began: float
+    """Monotonic time at which it started."""
+    log_start: int
+    """Size of its log when it started."""
+    status_before: Mapping[str, Any]
+    """The run's status.json when it started."""
 
 
 class Runner:
@@ -54,27 +84,19 @@ class Runner:
         command: Sequence[str],
         lock: int,
         observer: StudyObserver,
-        axis: Axis,
         jobs: int = 1,
         devices: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
-        controller: Controller | None = None,
     ) -> None:
-        """`command` trains; RECIPE --out DIR [--resume] is appended to it. `axis` is the compute axis of the forecasts.
+        """`command` trains; RECIPE --out DIR [--resume] is appended to it.
 
-        `devices` are GPUs, assigned in turn; `variables` are set in the environment of each run. Without a
-        `controller` every run is trained to its end.
+        `devices` are GPUs, assigned in turn; `variables` are set in the environment of each run.
         """
-        self._controller = controller
         self._folder, self._command, self._lock = folder, command, lock
-        self._observer, self._jobs, self._devices, self._variables = observer, jobs, devices, variables
+        self._observer, self._max_jobs, self._devices, self._variables = observer, jobs, devices, variables
         self.statuses = [self._initial_status(run) for run in plan.runs]
-        self._axis: Axis = axis
+        self._jobs: list[_Job] = []
         self._num_stop_requests = 0
-
-    @property
-    def _running(self) -> list[tuple[RunStatus, subprocess.Popen[bytes]]]:
-        return [(status, status.process) for status in self.statuses if status.process is not None]
 
     @property
     def interrupted(self) -> bool:
@@ -82,7 +104,9 @@ class Runner:
 
     def _initial_status(self, run: PlannedRun) -> RunStatus:
         state: State = "done" if is_done(self._folder, run) else "waiting"
-        return RunStatus(run=run, folder=run_folder(self._folder, run), state=state)
+        status = RunStatus(run=run, folder=run_folder(self._folder, run), state=state)
+        status.read_progress()
+        return status
 
     def run(self) -> None:
         """Run until all runs are done or failed, or until asked to stop; a second request ends runs at once."""
@@ -90,85 +114,74 @@ class Runner:
             try:
                 self._loop()
             finally:
-                self._end_all(signal.SIGKILL)
-                for status, process in self._running:
-                    process.wait()
-                    self._close(status, process.returncode)
-        self._update_progress()
+                self._signal_all(signal.SIGKILL)
+                for job in list(self._jobs):
+                    job.process.wait()
+                    self._close(job)
 
     def _loop(self) -> None:
-        passed_on, last_update = 0, 0.0
+        num_passed_on = 0
         while True:
-            if self._num_stop_requests > passed_on:
-                passed_on = self._num_stop_requests
-                at_once = passed_on > 1
-                self._end_all(signal.SIGKILL if at_once else signal.SIGINT)
-                self._observer.stopping(len(self._running), at_once)
-            if not self._num_stop_requests:
+            if self._num_stop_requests > num_passed_on:
+                num_passed_on = self._num_stop_requests
+                self._stop_all(at_once=num_passed_on > 1)
+            if not self.interrupted:
                 self._start_waiting()
-            if not self._running:
+            if not self._jobs:
                 return
-            for status, process in self._running:
-                if process.poll() is not None:
-                    self._close(status, process.returncode)
-            if time.monotonic() - last_update > _UPDATE_S:
-                self._update_progress()
-                last_update = time.monotonic()
+            for job in list(self._jobs):
+                if job.process.poll() is not None:
+                    self._close(job)
             time.sleep(_POLL_S)
-
-    def _update_progress(self) -> None:
-        for status in self.statuses:
-            if status.state == "running" or status.progress == Progress():
-                status.progress = read_progress(status.folder, self._axis, status.progress)
-        for status, _ in self._running:
-            status.seconds = time.monotonic() - status.began
-        self._observer.progressed(self.statuses)
 
     # One run ----------------------------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> None:
-        while len(self._running) < self._jobs:
-            status, until = self._next()
-            if status is None:
+        for status in self.statuses:
+            if len(self._jobs) >= self._max_jobs:
                 return
+            if status.state != "waiting":
+                continue
             try:
-                self._start(status, until)
+                self._start(status)
             except OSError as fault:
                 # Usually a full disk. Other runs may still start.
-                status.state, status.reason = "failed", f"cannot write {fault.filename}: {fault.strerror}"
+                status.state = "failed"
+                status.reason = f"cannot write {fault.filename}: {fault.strerror}"
                 self._observer.finished(status)
 
-    def _next(self) -> tuple[RunStatus | None, float]:
-        """Return the run to start and the share of its budget to run until; None if there is nothing to start now."""
-        if self._controller is None:
-            return next((status for status in self.statuses if status.state == "waiting"), None), 1.0
-        return self._controller.next(self.statuses) or (None, 1.0)
-
-    def _start(self, status: RunStatus, until: float) -> None:
+    def _start(self, status: RunStatus) -> None:
         is_begun = self._prepare_folder(status)
-        status.slot = min(set(range(self._jobs)) - {other.slot for other, _ in self._running})
-        command_line = [
-            *dying_with_parent(
-                [*self._command, str(recipe_file(self._folder, status.run)), "--out", str(status.folder)]
-            ),
-            *["--resume"][: int(is_begun)],
-            *(["--pause-at", f"{until:.9g}"] if until < 1 else []),
-        ]
+        taken = {job.slot for job in self._jobs}
+        slot = min(set(range(self._max_jobs)) - taken)
+        command = [*self._command, str(recipe_file(self._folder, status.run)), "--out", str(status.folder)]
+        if is_begun:
+            command.append("--resume")
         # Read both before the process starts and writes to them.
-        status.status_before = run_status(status.folder)
+        status_before = run_status(status.folder)
         with log_file(self._folder, status.run).open("ab") as log:
-            status.log_start = log.tell()
-            status.process = subprocess.Popen(
-                command_line,
+            log_start = log.tell()
+            process = subprocess.Popen(
+                dying_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment(status.slot),
+                env=self._environment(slot),
                 # In its own session, a run gets Ctrl-C only from this process, and only once.
                 start_new_session=True,
                 pass_fds=(self._lock,),
             )
-        status.state, status.reason, status.began = "running", "", time.monotonic() - status.seconds
+        status.state, status.reason = "running", ""
+        self._jobs.append(
+            _Job(
+                status=status,
+                process=process,
+                slot=slot,
+                began=time.monotonic(),
+                log_start=log_start,
+                status_before=status_before,
+            )
+        )
         self._observer.started(status)
 
     def _prepare_folder(self, status: RunStatus) -> bool:
@@ -189,50 +202,61 @@ class Runner:
         environment = {**os.environ, **self._variables}
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
-        elif self._jobs > 1:
+        elif self._max_jobs > 1:
             # If each run used every core, together they would be slower than one after the other.
-            environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // self._jobs, 1)))
+            num_threads = max((os.cpu_count() or 1) // self._max_jobs, 1)
+            environment.setdefault("OMP_NUM_THREADS", str(num_threads))
         return environment
 
-    def _close(self, status: RunStatus, code: int) -> None:
-        status.process, status.seconds = None, time.monotonic() - status.began
-        status.progress = read_progress(status.folder, self._axis, status.progress)
-        status.state, status.reason = self._outcome(status, code)
+    def _close(self, job: _Job) -> None:
+        """Record how a process that has ended left its run."""
+        self._jobs.remove(job)
+        status = job.status
+        status.seconds += time.monotonic() - job.began
+        status.read_progress()
+        status.state, status.reason = self._outcome(job)
         # A killed run cannot record its end, and its folder may be read on another machine.
         store.end_status(status.folder, status.state, status.reason)
         self._observer.finished(status)
 
-    def _outcome(self, status: RunStatus, code: int) -> tuple[State, str]:
-        written = run_status(status.folder)
+    def _outcome(self, job: _Job) -> tuple[State, str]:
+        code, written = job.process.returncode, run_status(job.status.folder)
         state = written.get("status")
         if code == 0 and state == "done":
             return "done", ""
-        if self._num_stop_requests or state == "stopped":
-            return ("stopped" if self._num_stop_requests or code else "paused"), ""
+        if self.interrupted or state == "stopped":
+            return "stopped", ""
         reason = " ".join(str(written.get("reason")).split())
         # A killed run has recorded no reason, but the exit code has the signal.
-        if state == "failed" and reason != store.KILLED and written != status.status_before:
+        if state == "failed" and reason != store.KILLED and written != job.status_before:
             return "failed", reason
-        printed = log_file(self._folder, status.run).read_bytes()[status.log_start :]
-        return "failed", failure_reason(printed.decode("utf-8", errors="replace"), code, status.progress.step)
+        printed = log_file(self._folder, job.status.run).read_bytes()[job.log_start :]
+        return "failed", failure_reason(printed.decode("utf-8", errors="replace"), code, job.status.step)
 
     # Stopping ---------------------------------------------------------------------------------------------------------
 
-    def _end_all(self, how: signal.Signals) -> None:
-        for _, process in self._running:
-            if process.poll() is None:
-                process.send_signal(how)
+    def _stop_all(self, *, at_once: bool) -> None:
+        """Ask all runs to stop after their step, or end them at once."""
+        self._signal_all(signal.SIGKILL if at_once else signal.SIGINT)
+        self._observer.stopping(len(self._jobs), at_once)
+
+    def _signal_all(self, how: signal.Signals) -> None:
+        for job in self._jobs:
+            if job.process.poll() is None:
+                job.process.send_signal(how)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
+        """Count requests to stop instead of ending this process."""
+
         def request_stop(number: int, frame: FrameType | None) -> None:
             self._num_stop_requests += 1
 
-        # Keep ignoring hang-ups under nohup.
-        handled = [
-            number for number in _SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN
-        ]
-        before = {number: signal.signal(number, request_stop) for number in handled}
+        before = {}
+        for number in _SIGNALS:
+            # Keep ignoring hang-ups under nohup.
+            if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, request_stop)
         try:
             yield
         finally:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -24,10 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 # Keys of --set that change the study itself; every other key is a setting of its recipes.
 _STUDY_KEYS = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
-_POLICY_KEYS = ("budget.policy", "budget.stages", "budget.share")
-
 Changes = dict[str, Any]
-Policy = Literal["uniform", "halving", "forecast"]
 
 
 def _all_components(given: Any) -> Any:
@@ -52,22 +49,6 @@ class HoldoutSettings(Settings):
     """Replaces from: an amount of compute, the same for all arms."""
 
 
-class StudyBudgetSettings(BudgetSettings):
-    """When each run ends, and which runs are trained to the end."""
-
-    policy: Policy = "uniform"
-    """uniform runs all arms to the end; halving and forecast pause them at stages and continue the promising ones."""
-    stages: Annotated[int, Field(ge=2, le=100)] = 8
-    """Number of equal parts of a run's budget; a run may be paused after each."""
-    share: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Compute that halving and forecast may spend, as a share of what running all arms to the end would cost."""
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits of a run, as in the budget of a recipe."""
-        return self.model_dump(include={*BudgetSettings.model_fields}, exclude_none=True)
-
-
 class Study(Settings):
     """One question: what is varied, how often, for how long."""
 
@@ -83,8 +64,8 @@ class Study(Settings):
     """Add an arm for each of these components, with that component as in the paper's baseline; true for all."""
     seeds: list[int] = Field(default=[0], min_length=1)
     """Every arm is run once with each seed."""
-    budget: StudyBudgetSettings | None = None
-    """When each run ends, and which runs are trained to the end. Replaces the recipe's budget."""
+    budget: BudgetSettings | None = None
+    """When each run ends; replaces the recipe's budget."""
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
     fit: FitWindowSettings = FitWindowSettings()
@@ -122,7 +103,7 @@ def divided(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     for text, key in keys.items():
         if key == "seed":
             raise StudyError(f"--set {text}: a study sets the seeds of its runs: use --set seeds=[...]")
-    of_study = [text for text, key in keys.items() if key.partition(".")[0] in _STUDY_KEYS or key in _POLICY_KEYS]
+    of_study = [text for text, key in keys.items() if key.partition(".")[0] in _STUDY_KEYS]
     return of_study, [text for text in keys if text not in of_study]
 
 

@@ -161,9 +161,7 @@ def test_hostile_names_and_samples_stay_text(open_page: Any, board: ServedBoard,
     run = grown(folder, num=5)
     (folder / "status.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE}))
     run.sample(HOSTILE, HOSTILE, answer=HOSTILE, grader=HOSTILE)
-    study = write_study(watched / "study", num=5, plan={"name": HOSTILE})
-    arms = [{"name": "base", "action": HOSTILE, "p_best": 0.8}]
-    (study / "decisions.jsonl").write_text(json.dumps({"kind": HOSTILE, "arm": "base", "known": {"arms": arms}}) + "\n")
+    write_study(watched / "study", num=5, plan={"name": HOSTILE})
     tab = open_page(f"{board.link}#")
     tab.wait_for_selector("[data-key=overview] tr:has-text('onerror')")
     tab.locator("nav li a", has_text="onerror").first.click()
@@ -171,7 +169,7 @@ def test_hostile_names_and_samples_stay_text(open_page: Any, board: ServedBoard,
     assert HOSTILE in tab.locator(".sample pre").nth(1).inner_text()
     assert HOSTILE in tab.locator(".head").first.inner_text()
     tab.locator("nav h3 a").click()
-    tab.wait_for_selector("[data-key=decisions] tr:has-text('onerror')")  # after its arms are compared
+    tab.wait_for_selector("[data-key=standings]")
     assert tab.locator("main img, main script, nav img").count() == 0
     assert tab.evaluate("window.hacked") is None
 

@@ -1,9 +1,7 @@
-"""Sections on runs: their health, what they spent, how they differ, what they wrote; and what a study decided."""
+"""Sections on runs: their health, what they spent, how they differ, and what they wrote."""
 
 import json
-import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from scalerl.forecast.report.document import (
     Samples,
     Say,
     grid,
-    picked,
     rounded,
     say,
     table,
@@ -183,7 +180,7 @@ COST_COLUMNS = {
 
 
 def settings(result: Result) -> Blocks:
-    """Show what arms change, what a policy decided, and the environments."""
+    """Show what arms change, and the environments."""
     folders = result.own_runs
     known = [run for run in folders if run.recipe]
     arms = [run.arm for run in known]
@@ -195,7 +192,6 @@ def settings(result: Result) -> Blocks:
     for key, values in environments(folders).items():
         of = [f"{value} ({', '.join(runs)})" if len(values) > 1 else value for value, runs in values.items()]
         machines.append((key, "; ".join(of)))
-    yield grid("decisions", DECISION_HEADS, decision_rows(result.study), left=5, title="Decisions")
     yield grid("differences", ("arm", "setting", base, "this arm"), changes, left=4, title="What differs")
     own = [(key, text(value)) for key, value in folders[0].settings.items()] if len(folders) == 1 else []
     yield grid("settings", ("setting", "value"), own, left=2, title="Settings", level=Level.DETAIL)
@@ -211,41 +207,3 @@ def samples(result: Result) -> Blocks:
         for sample in search(run.source.path / store.SAMPLES, run.source.root, query)["samples"]
     ]
     return [Samples(rows=tuple(rows))] if rows else []
-
-
-# What the policy of a study decided -----------------------------------------------------------------------------------
-
-DECISION_HEADS = ("decision", "time", "compute goes to", "because of", "favourite then", "expected loss")
-
-
-def decision_rows(folder: Path | None) -> list[tuple[str, ...]]:
-    """Return the decisions of the study's policy; others may have written the file."""
-    rows = []
-    for row in [] if folder is None else store.read_decisions(folder):
-        known, share = row.get("known") or {}, number(row.get("until"))
-        until = "" if math.isnan(share) else f" to {share:.0%} of its budget"
-        loss = number(known.get("loss"))
-        arm = "end" if row.get("arm") is None else f"{row['arm']}{until}"
-        cells = row.get("decision"), row.get("time"), arm, str(row.get("kind")).replace("_", " ")
-        rows.append((*map(str, cells), str(known.get("favourite") or ""), "" if math.isnan(loss) else f"{loss:.4f}"))
-    return rows
-
-
-def last_choice(out: Path) -> Json | None:
-    """Return the decision that ended a study; None if its policy has not ended it yet."""
-    rows = store.read_decisions(out)
-    return rows[-1] if rows and rows[-1]["arm"] is None else None
-
-
-def choice_say(row: Json) -> Say:
-    """Return the choice of a policy, to be said."""
-    known = row["known"]
-    if known.get("favourite") is None:
-        return say("choice_none")
-    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
-    kind = "choice_decided" if row["kind"] == "decided" else "choice_open"
-    return say(kind, known, spent=spent, loss=known.get("loss") or 0.0)
-
-
-def choice_json(row: Json | None) -> Json | None:
-    return None if row is None else picked(("kind", "favourite", "loss"), row, row["known"])

@@ -556,16 +556,6 @@ WORDS: dict[str, Words] = {
     "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",
     "gain_within_noise": f"Nothing learned beyond noise: {GAIN}{DIFFERENCE}",
     "gain_no_update": _untrained,
-    # What a study decided
-    "choice_none": "The policy ends without a favourite: no arm has a curve.",
-    "choice_decided": (
-        "The policy takes {favourite} after {spent:.0%} of the compute that all arms would need to the end; this is "
-        "expected to lose {loss:.2g}."
-    ),
-    "choice_open": (
-        "The choice is open: {favourite} leads after {spent:.0%} of the compute that all arms would need to the end; "
-        "taking it is expected to lose {loss:.2g}."
-    ),
     # Plans
     "plan_no_curve_yet": "No arm has a curve yet: continue all of them.",
     "plan_either": (
@@ -604,7 +594,7 @@ LEVELS: dict[Level, tuple[str, ...]] = {
         "too_early_points", "too_early_computes", "too_early_beginning", "flat", "rising", "levelling_off", "past_peak",
         "ceiling", "doubling", "checkpoint_step", "checkpoint_compute", "forecast_at", "take", "either", "open",
         "no_curve_yet", "nothing_to_compare", "paper", "paper_ceiling", "paper_exponent", "paper_equal", "gain_rose",
-        "gain_fell", "gain_within_noise", "gain_no_update", "choice_none", "choice_decided", "choice_open",
+        "gain_fell", "gain_within_noise", "gain_no_update", 
         "plan_no_curve_yet", "plan_either", "transfer", "transfer_at", "score_held", "score_nothing",
     ),
     Level.WARNING: (

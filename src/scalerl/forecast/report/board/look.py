@@ -65,7 +65,7 @@ def files_of(source: Source) -> list[File]:
     if source.kind == "all":
         return sorted(file for member in source.members for file in files_of(member))
     if source.kind == "study":
-        names = [path / store.STUDY, path / store.DECISIONS]
+        names = [path / store.STUDY]
         names += [run.path / name for run in planned(source) for name in RUN_FILES]
     elif source.kind == "run":
         names = [path / name for name in RUN_FILES]
