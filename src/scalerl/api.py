@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from scalerl.errors import options_as_arguments
+from scalerl.errors import python_call
 
 if TYPE_CHECKING:
     from scalerl.forecast.curves import Fit
@@ -175,7 +175,7 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
     return fit_one(str(folder), evaluation_set).fit
 
 
-@options_as_arguments()
+@python_call
 def read(
     path: "str | Path | Sequence[str | Path]",
     *,
@@ -183,7 +183,7 @@ def read(
     y: str | None = None,
     by: str | Sequence[str] = (),
     gpus: float | None = None,
-    start: "float | Literal['first', 'fit'] | None" = None,
+    start: "float | str | None" = None,
     seed: str | None = None,
     y_scale: Literal["auto", "1", "100", "pm1", "none"] = "auto",
 ) -> "Runs":
@@ -191,18 +191,15 @@ def read(
 
     `x` and `y` are the columns of compute and reward, `by` those whose values are separate curves, and `seed` the one
     whose values are runs of one curve; unset, they are recognised. `gpus` builds GPU-hours from the log's times.
-    `start` is the reward before training.
+    `start` is the reward before training: a number, "40%", or "first" for each run's first row.
 
     >>> runs = scalerl.read("runs.csv", x="hours", y="score", by="recipe")
     >>> runs.fit().curves[0].ceiling, runs.compare(), runs.forecast(at=100), runs.compare().to_frame()
     """
-    from scalerl.forecast.logs import Selection
     from scalerl.forecast.report.python import read_runs
 
-    columns = (by,) if isinstance(by, str) else tuple(by)
-    selection = Selection(x=x, y=y, by=columns, gpus=gpus, start=start, seed=seed, y_scale=y_scale)
-    paths = [path] if isinstance(path, str | Path) else path
-    return read_runs([str(each) for each in paths], selection)
+    columns = {"x": x, "y": y, "by": by, "seed": seed}
+    return read_runs(path, columns, gpus=gpus, start=start, y_scale=y_scale)
 
 
 def check_can_train() -> None:

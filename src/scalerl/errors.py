@@ -7,10 +7,16 @@ Any other exception is a bug of ours and keeps its traceback. A message is one s
 what to do. Errors that report several problems have one sentence per line.
 """
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class UserError(ValueError):
@@ -69,9 +75,17 @@ class OptionName:
         name, _, value = name_and_value.partition(" ")
         if not _are_arguments.get():
             return f"--{name_and_value}"
-        is_quoted = not (value.isupper() or value[:1] in "-0123456789")
-        given = f'"{value}"' if is_quoted else value
+        stands_for_one = value.isupper() and not value[0].isdigit()
+        given = value if not value or stands_for_one or _is_number(value) else f'"{value}"'
         return _AS_ARGUMENTS.get(name_and_value) or f"{name.replace('-', '_')}={given}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 option = OptionName()
@@ -85,6 +99,34 @@ def options_as_arguments() -> Iterator[None]:
         yield
     finally:
         _are_arguments.reset(before)
+
+
+def unknown_argument(name: str, function: str, known: Sequence[str]) -> str:
+    """Return a sentence on an argument that a function does not have, with the likely one."""
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f": did you mean {close[0]}? It" if close else "; it"
+    return f"{function} has no argument {name!r}{hint} takes {', '.join(known)}."
+
+
+def python_call(function: Function) -> Function:
+    """Make a public function name options as Python does, and say in a sentence what is wrong with its arguments."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        called, signature = f"{function.__name__}()", inspect.signature(function)
+        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
+        known = [name for name in signature.parameters if name not in ("self", "options")]
+        with options_as_arguments():
+            for name in kwargs:
+                if name not in known and not takes_any:
+                    raise InputError(unknown_argument(name, called, known))
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise InputError(f"{called}: {error}; it takes {', '.join(known)}.") from None
+            return function(*args, **kwargs)
+
+    return cast(Function, call)
 
 
 # Invalid input -------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_compare_answers_at_a_budget(table: Path, tmp_path: Path):
 
 
 def test_large_worth_makes_either_will_do(table: Path):
-    out = answer("compare", table, *OPTIONS, "--worth", "0.3")
+    out = answer("compare", table, *OPTIONS, "--worth", "0.2")
     (ranking,) = out["rankings"]
     assert (ranking["answer"], ranking["winner"], set(ranking["chosen"])) == ("either", None, {"old", "new"})
 
@@ -117,7 +117,7 @@ def test_hours_of_cpus_have_no_price_of_gpus(table: Path):
 
 def test_forecast_far_beyond_the_data_is_noted(table: Path):
     assert "far" not in kinds(answer("forecast", table, *OPTIONS, "--at", "20000"))
-    assert "far" in kinds(answer("forecast", table, *OPTIONS, "--at", "1e12"))
+    assert "far" in kinds(answer("forecast", table, *OPTIONS, "--at", "800k"))
 
 
 def arms_with_costs(path: Path) -> Path:

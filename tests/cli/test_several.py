@@ -64,7 +64,7 @@ REFUSED = {
     "plan x.csv y.csv --x tokens --target 5000": "x cannot be used here: x.csv has no column 'tokens'",
     f"{TRANSFER} --to 3B --start 0.2": "too few siblings: 2 sizes below 3e+09",
     f"{TRANSFER.replace(' --x', ' x.csv --x', 1)} --to 3B --start 0.2": "x.csv has no column 'flops'",
-    f"{TRANSFER.replace('sizes', 'percent')} --to 14B --start 138": "--start 138 is not between 0 and 100",
+    f"{TRANSFER.replace('sizes', 'percent')} --to 14B --start 138": "--start 138 is outside [0, 100]",
 }
 
 

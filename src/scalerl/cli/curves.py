@@ -61,22 +61,22 @@ class Common:
     skip_before: Parsed = rare(
         "C|SHARE", "Do not fit points before this compute: a value or a share ('10%').", check=opt.skip_before_value
     )
-    fit_until: float | None = rare("C", "Do not fit points beyond this compute.", check=opt.positive)
-    worth: float | None = option(
+    fit_until: Parsed = rare("C", "Do not fit points beyond this compute.", check=opt.typed)
+    worth: Parsed = option(
         "R",
-        "Smallest difference of reward that matters. Unset: 1% of its scale, or 3% of the range.",
-        check=opt.positive,
+        "Smallest difference of reward that counts, such as 0.01 or 1%. Unset: 1% of its scale, or 3% of the range.",
+        check=opt.typed,
     )
     price: float | None = option("MONEY", "Price of a GPU-hour, to add costs.", check=opt.positive)
     level: float = rare("P", "Probability of the intervals that are shown.", default=0.9, check=opt.share)
-    run_sd: float | None = rare(
+    run_sd: Parsed = rare(
         "R",
         "Spread between runs of a recipe that was run once. Unset: a share of the gain.",
         "--run-spread",
-        check=opt.positive,
+        check=opt.typed,
     )
     ceiling: ParsedList = rare(
-        "A|LOW,HIGH", "Hold the ceiling fixed; two values: the range of the grid of --method paper.", check=opt.numbers
+        "A|LOW,HIGH", "Hold the ceiling fixed; two values: the range of the grid of --method paper.", check=opt.rewards
     )
     form: str = rare("NAME", "sigmoid, power, exponential or log-linear.", default="sigmoid", check=opt.one_of(*FORMS))
     method: str = rare(
@@ -118,14 +118,16 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
     return decorate
 
 
-AT: float | None = option("C", "Compare at this compute. Unset: 4 times the largest measured.", check=opt.positive)
+AT: Parsed = option(
+    "C", "Compare at this compute, in the unit of the log: 100 or 100B. Unset: 4 times the largest.", check=opt.typed
+)
 
 
 @shares_options()
 def fit(
     common: Common,
     at: ParsedList = option(
-        "C[,C]", "Forecast the reward at these computes too; may be repeated.", check=opt.positives
+        "C[,C]", "Forecast the reward at these computes too; may be repeated.", check=opt.several_typed
     ),
 ) -> None:
     """Fit reward against compute: where a run stands, its ceiling, what more compute brings, and what to do.
@@ -137,8 +139,9 @@ def fit(
     See also: forecast, compare; report for one page with all of them.
     """
     from scalerl.forecast.report.analyse import analyse_fit
+    from scalerl.forecast.report.options import computes_typed
 
-    _run(common, lambda series, options: analyse_fit(series, options, at or []))
+    _run(common, lambda series, options: analyse_fit(series, options, computes_typed(at or [], "at", series)))
 
 
 @shares_options()
@@ -146,11 +149,11 @@ def forecast(
     common: Common,
     at: ParsedList = option(
         "C[,C]",
-        "Forecast the reward at these computes; may be repeated. Unset: at 2 and 4 times the data.",
-        check=opt.positives,
+        "Forecast the reward at these computes, in the unit of the log: 100 or 100B. Unset: at 2 and 4 times the data.",
+        check=opt.several_typed,
     ),
     reach: ParsedList = option(
-        "R[,R]", "Forecast the compute that reaches these rewards; may be repeated.", check=opt.numbers
+        "R[,R]", "Forecast the compute that reaches these rewards: 0.6 or 60%.", check=opt.rewards
     ),
     seal: Path | None = rare(
         "FILE", "Write the forecast and a hash of its data, for 'scalerl more score' to check later."
@@ -164,6 +167,7 @@ def forecast(
     See also: more score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
     from scalerl.forecast.report.analyse import analyse_forecast
+    from scalerl.forecast.report.options import computes_typed, rewards_typed
 
     if publish is not None:
         from scalerl.callbacks.publish import tracker_of
@@ -177,20 +181,14 @@ def forecast(
             raise UsageError("--seal writes intervals, which --method paper does not have: leave out one of the two")
 
     def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Result":
-        for low, high in filter(None, (data.bounds for data in series)):
-            outside = [reward for reward in reach or () if not low <= reward <= high]
-            if outside:
-                raise UsageError(
-                    f"--reach {outside[0]:g} is outside [{low:g}, {high:g}]: give it in the unit of the log; for "
-                    "rewards without limits say --y-scale none"
-                )
-        return analyse_forecast(series, options, at or [], reach or [])
+        computes = computes_typed(at or [], "at", series)
+        return analyse_forecast(series, options, computes, rewards_typed(reach or [], "reach", series))
 
     result = _run(common, analyse)
     if seal is not None:
         from scalerl.forecast.report.joint.seals import write_seal
 
-        write_seal(seal, result.curves, common.files, *chosen(common), at or [])
+        write_seal(seal, result.curves, common.files, chosen(common)[0], result.options)
     if publish is not None:
         from scalerl.callbacks.publish import publish as log_to
 
@@ -223,7 +221,7 @@ def backtest(
 @shares_options()
 def compare(
     common: Common,
-    at: float | None = AT,
+    at: Parsed = AT,
 ) -> None:
     """Say which recipe to take at a budget: one of them, either, or what would settle it.
 
@@ -235,7 +233,12 @@ def compare(
 
     if at is not None and common.method == "paper":
         raise UsageError("--at compares by probabilities, which --method paper does not have: leave out one of the two")
-    _run(common, lambda series, options: analyse_compare(series, options, at))
+    from scalerl.forecast.logs.typed import compute_typed
+
+    def compared(series: "Sequence[Series]", options: "FitOptions") -> "Result":
+        return analyse_compare(series, options, None if at is None else compute_typed(at, "at", series))
+
+    _run(common, compared)
 
 
 @shares_options("plot", "explain", "method")
@@ -244,7 +247,7 @@ def report(
     holdout: Parsed = option(
         "COL=VALUE", "Test the forecast on these rows instead of fitting them.", check=opt.column_value
     ),
-    at: float | None = AT,
+    at: Parsed = AT,
     out: Path | None = option("FOLDER", "Folder to write into. Unset: the study's, or else this one."),
 ) -> None:
     """Write one page on a study, on runs or on logs: which to take, curves, forecasts, and what is not known yet.
@@ -260,7 +263,7 @@ def report(
     from scalerl.forecast.report.write import write_report
 
     selection, options = chosen(common, holdout=holdout)
-    options = replace(options, at=at)
+    options = options if at is None else replace(options, typed={**options.typed, "at": at})
     inputs = [Path(name) for name in common.files]
     if common.as_json:
         print_json("report", **result_json(build_report(inputs, selection, options)))
@@ -274,13 +277,19 @@ def report(
 # What the commands share -----------------------------------------------------------------------------------------
 
 
+def _size(typed: str) -> float:
+    from scalerl.forecast.amounts import number_and_unit
+
+    return number_and_unit(typed, "ceiling")[0]
+
+
 def _check(common: Common) -> None:
     """Refuse options that do not go together."""
     is_paper, ends = common.method == "paper", common.ceiling or []
     for sentence, is_broken in {
         f"--method paper fits the sigmoid, not --form {common.form}": is_paper and common.form != "sigmoid",
         "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first": (
-            common.ceiling is not None and (not 0 < len(ends) <= 1 + is_paper or ends != sorted(set(ends)))
+            common.ceiling is not None and (not 0 < len(ends) <= 1 + is_paper or ends != sorted(set(ends), key=_size))
         ),
     }.items():
         if is_broken:
@@ -290,7 +299,7 @@ def _check(common: Common) -> None:
 def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
     from scalerl.forecast.logs import Selection
-    from scalerl.forecast.report.options import FitOptions
+    from scalerl.forecast.report.options import IN_UNIT, FitOptions
 
     _check(common)
     conditions: Any = common.where or ()
@@ -298,10 +307,12 @@ def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[
         name: tuple((column, value) for column, value, has in conditions if has == wanted)
         for name, wanted in (("where", True), ("where_not", False))
     }
-    lists = {name: tuple(getattr(common, name) or ()) for name in ("by", "labels", "ceiling")}
+    lists = {name: tuple(getattr(common, name) or ()) for name in ("by", "labels")}
+    typed = {name: getattr(common, name) for name in IN_UNIT if getattr(common, name, None) is not None}
+    not_typed = {"at": None, "worth": None, "run_sd": None, "fit_until": None, "skip_before": None, "ceiling": ()}
     return (
         _of(Selection, common, lists | where | {"holdout": holdout}),
-        _of(FitOptions, common, lists),
+        _of(FitOptions, common, not_typed | {"typed": typed}),
     )
 
 
@@ -337,8 +348,9 @@ def _run(
 
 
 def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Series], FitOptions]":
-    """Return the curves that the options select from the files, and the options of their fits."""
+    """Return the curves that the options select from the files, and their options in the unit of the log."""
     from scalerl.forecast import logs
 
     selection, options = chosen(common, holdout=holdout)
-    return logs.read(common.files, selection), options
+    series = logs.read(common.files, selection)
+    return series, options.in_unit_of(series)

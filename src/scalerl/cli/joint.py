@@ -1,5 +1,6 @@
 """The commands `plan`, `transfer` and `score`: inference from several runs, and scores of past forecasts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 from scalerl.cli import options as opt
 from scalerl.cli.console import show_document
 from scalerl.cli.curves import Common, read, shares_options
-from scalerl.cli.options import ParsedList, option
+from scalerl.cli.options import Parsed, ParsedList, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ def readable(series: "Sequence[Series]") -> "Sequence[Series]":
 @shares_options("plot", "explain", "method")
 def plan(
     common: Common,
-    target: float | None = option("C", "Compare at this compute; required.", check=opt.positive),
-    budget: float | None = option(
+    target: Parsed = option("C", "Compare at this compute, in the unit of the log; required.", check=opt.typed),
+    budget: Parsed = option(
         "C",
         "Compute for all arms together, with what they have spent. Unset: no limit.",
-        check=opt.positive,
+        check=opt.typed,
     ),
 ) -> None:
     """Say which arms to continue, which to stop and why, and how probably each is the best at a target compute.
@@ -48,15 +49,20 @@ def plan(
 
     [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
     """
+    from scalerl.forecast.logs.typed import MOST_OUTSIDE, compute_typed
+    from scalerl.forecast.report.analyse import fitted_curves
     from scalerl.forecast.report.document import plain
     from scalerl.forecast.report.joint import plans
     from scalerl.forecast.several.plan import plan as planned_for
 
     if target is None:
         raise UsageError("arms are compared at one compute, that of the run to plan for: add --target C, say 16000")
-    curves = _curves(common)
-    candidates = plans.make_candidates(curves, target)
-    planned = planned_for(candidates, target, budget=budget, worth=common.worth, level=common.level)
+    series, options = read(common)
+    wanted = compute_typed(target, "target", readable(series))
+    limit = None if budget is None else compute_typed(budget, "budget", series, most=MOST_OUTSIDE * len(series))
+    curves = fitted_curves(series, options)
+    candidates = plans.make_candidates(curves, wanted)
+    planned = planned_for(candidates, wanted, budget=limit, worth=options.worth, level=options.level)
     show_document("plan", common.as_json, plain(planned), plans.plan_document(planned, curves))
 
 
@@ -65,13 +71,16 @@ def transfer(
     common: Common,
     size: str = option("COLUMN", "Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", default=...),
     to: str = option("SIZE", "Size to forecast, such as 72B.", default=...),
-    start: float = option("REWARD", "Reward of that model before training.", default=...),
-    at: ParsedList = option("C[,C]", "Forecast the reward at these computes; may be repeated.", check=opt.positives),
+    start: Parsed = option("REWARD", "Reward of that model before training.", default=..., check=opt.start_value),
+    at: ParsedList = option(
+        "C[,C]", "Forecast the reward at these computes; may be repeated.", check=opt.several_typed
+    ),
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
 
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
+    from scalerl.forecast.logs.typed import compute_typed
     from scalerl.forecast.report.analyse import fitted_curves
     from scalerl.forecast.report.joint import transfers
 
@@ -79,9 +88,11 @@ def transfer(
     # The size last, so that it ends each curve's name.
     common = replace(common, by=(*(name for name in common.by or () if name != size), size))
     series, options = read(common)
-    start, series = transfers.in_one_scale(start, readable(series))
+    share, series = transfers.in_one_scale(start, readable(series))
     curves = fitted_curves(series, options)
-    done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
+    # A larger model takes far more compute than the logs hold.
+    computes = [compute_typed(each, "at", series, most=math.inf) for each in at or []]
+    done, notes = transfers.make_transfer(curves, size, target, share, computes, common.level)
     content, sections = transfers.transfer_json(done, notes), transfers.transfer_document(done, notes)
     show_document("transfer", common.as_json, content, sections)
 

@@ -144,8 +144,26 @@ def positive(value: float, option: str) -> float:
     return value
 
 
-def positives(texts: Sequence[str], option: str) -> list[float]:
-    return [positive(value, option) for value in numbers(texts, option)]
+def typed(text: str, option: str) -> str:
+    """Return a positive number as it was typed, with its unit: its size is known once the log is read."""
+    from scalerl.forecast.amounts import positive_typed
+
+    return str(positive_typed(text, option.removeprefix("--")))
+
+
+def several_typed(texts: Sequence[str], option: str) -> list[str]:
+    """Return the positive numbers of all texts, separated by commas, as they were typed: '1,2.5B'."""
+    return [typed(word, option) for word in columns(texts, option)]
+
+
+def rewards(texts: Sequence[str], option: str) -> list[str]:
+    """Return the rewards of all texts, separated by commas, as they were typed: '0.5,65%'."""
+    from scalerl.forecast.amounts import number_and_unit
+
+    words = list(columns(texts, option))
+    for word in words:
+        number_and_unit(word, option.removeprefix("--"))
+    return words
 
 
 def share(value: float, option: str) -> float:
@@ -184,12 +202,13 @@ def conditions(texts: Sequence[str], option: str) -> list[tuple[str, str, bool]]
 
 
 def start_value(text: str, option: str) -> Any:
-    return text if text in ("first", "fit") else number(text, f"{option} takes a number, 'first' or 'fit'")
+    if text not in ("first", "fit"):
+        number(text.removesuffix("%"), f"{option} takes a number, 'first' or 'fit'")
+    return text
 
 
-def skip_before_value(text: str, option: str) -> float | str:
-    """Return a compute as a number; a share unchanged."""
-    value = number(text.removesuffix("%"), f"{option} takes a compute or a share such as '10%'")
-    if value < 0:
+def skip_before_value(text: str, option: str) -> str:
+    """Return a compute or a share as it was typed."""
+    if number(text.rstrip("kMBTh%"), f"{option} takes a compute or a share such as '10%'") < 0:
         raise UsageError(f"{option} must not be negative, but is {text}")
-    return text if text.endswith("%") else value
+    return text

@@ -12,13 +12,14 @@ import pytest
 from simulate import broken, series, sigmoid
 
 from scalerl.errors import InputError
+from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import State
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report import figures
 from scalerl.forecast.report.analyse import analyse_compare, analyse_fit, analyse_forecast
 from scalerl.forecast.report.document import Curves
 from scalerl.forecast.report.figures import BY_FOLDER, BY_WORD, chart, compute_ticks, even_ticks, limits_of, short_names
-from scalerl.forecast.report.numbers import number_text, short_compute_text
+from scalerl.forecast.report.numbers import number_text
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.picture import cut, draw, legend_text, picture_of
 from scalerl.forecast.report.results import Result
@@ -153,7 +154,7 @@ def test_names_leave_out_what_all_share(names: list[str], parts: str, shared: st
 def test_names_and_numbers_are_short():
     assert (cut("x" * 20, 20), cut("abc" * 30, 20)) == ("x" * 20, "abcabcabc...bcabcabc")
     computes = {0.25: "0.25", 750: "750", 1e3: "1k", 1.5e4: "15k", 2e6: "2M", 1e18: "1e18", 2.5e-5: "2.5e-5"}
-    assert {compute: short_compute_text(compute) for compute in computes} == computes
+    assert {compute: amount_text(compute) for compute in computes} == computes
     rewards = {0.61234: "0.612", 12.3456: "12.3", 19684.2: "19684", 3e9: "3e+09"}
     assert {reward: number_text(reward) for reward in rewards} == rewards
 

@@ -1,11 +1,13 @@
 """`scalerl.read`: runs with methods, answers with the values of --json, errors that name arguments."""
 
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 import scalerl
+from scalerl.callbacks import LiveForecast
 from scalerl.errors import InputError, option, options_as_arguments
 from scalerl.forecast.report.python import Runs
 
@@ -40,6 +42,30 @@ def test_answers_print_as_the_commands_do(runs: Runs):
     assert f"{answer.curves[0].ceiling.low!r}" in repr(answer.curves[0].ceiling)
 
 
+WRONG: dict[str, tuple[Callable[[Runs], object], str]] = {
+    "wrong name": (lambda runs: runs.fit(wrth=1), "did you mean worth"),
+    "wrong name of read": (lambda runs: scalerl.read(EXAMPLE, bye="recipe"), "did you mean by"),  # type: ignore[call-arg]
+    "wrong name of live": (lambda runs: LiveForecast(levl=0.9), "did you mean level"),
+    "text for a number": (lambda runs: runs.compare(at="soon"), "'soon'"),
+    "unknown unit": (lambda runs: runs.forecast(at="100Z"), "'100Z'"),
+    "several for one": (lambda runs: runs.compare(at=[1, 2]), "one number"),  # type: ignore[arg-type]
+    "text for a share": (lambda runs: runs.fit(level="high"), "'high'"),
+    "unknown choice": (lambda runs: runs.fit(method="papr"), "paper"),
+    "argument without a name": (lambda runs: runs.fit(5), "fit()"),  # type: ignore[misc]
+    "text for a reward": (lambda runs: LiveForecast().add(1, "0.3"), "'0.3'"),  # type: ignore[arg-type]
+    "number for a path": (lambda runs: scalerl.read(5), "path"),  # type: ignore[arg-type]
+    "unknown rows": (lambda runs: runs.compare().to_frame("pears"), "pairs"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_argument_is_answered_with_the_right_one(runs: Runs, kind: str):
+    call, right = WRONG[kind]
+    with pytest.raises(InputError) as refused:
+        call(runs)
+    assert right in str(refused.value)
+
+
 def test_answers_are_frames(runs: Runs):
     pytest.importorskip("pandas")
     answer = runs.compare()
@@ -50,7 +76,8 @@ def test_answers_are_frames(runs: Runs):
 def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
     later = runs.forecast(at=100).curves[1].at[0].reward
     assert later.low < 0.96 < later.high
-    assert [row.fraction for row in runs.backtest([0.5]).curves[0].fractions] == [0.5]
+    assert runs.forecast("100h", reach=0.99).curves[1].at[0].reward == later
+    assert [row.fraction for row in runs.backtest(0.5).curves[0].fractions] == [0.5]
     assert runs.plot(tmp_path / "a.png").axes
     assert (tmp_path / "a.png").stat().st_size > 10_000
     frame = runs.to_frame()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from scalerl.forecast.logs.columns import FACTORS
+from scalerl.forecast.amounts import FACTORS
 from scalerl.forecast.logs.frame import Cells, Floats, number
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.

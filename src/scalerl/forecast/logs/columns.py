@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from scalerl.forecast.amounts import FACTORS
+
 _NAMES = {
     # wandb's own _step counts rows and never falls; the trainer's falls when a run is resumed, and comes first.
     "step": """
@@ -108,7 +110,6 @@ _TRAINING = (
 
 # 'Steps (k)' and 'tokens (B)' of spreadsheets; 'runtime (h)' is not the runtime in seconds.
 _UNIT = re.compile(r"\s?\(([kKMBT%])\)$|(?<=[hH]ours)\s?\(h(?:ours)?\)$")
-FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 # A unit of time in brackets, or as a word; without brackets 'min' is a minimum.
 _TIME = re.compile(
     r"[\s_]?[(\[](ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)[)\]]$"

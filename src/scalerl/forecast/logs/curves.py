@@ -25,6 +25,7 @@ from scalerl.forecast.logs.scale import scale_of, within
 from scalerl.forecast.logs.selection import SCALES, Selection
 from scalerl.forecast.logs.series import Series, in_shares
 from scalerl.forecast.logs.start import before_training, start_of
+from scalerl.forecast.logs.typed import reward_typed
 from scalerl.forecast.logs.wide import VALUE
 
 # A log with so many rows per step has one for each answer.
@@ -115,9 +116,13 @@ def _shares_hours(run: LoggedRun) -> bool:
 
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
     """Return all curves in shares if some are in shares and some in per cent; a given start is a share then."""
+    is_given = selection.start not in (None, "first", "fit")
     if not {"1", "100"} <= {series.y_scale for series in built if not series.problem}:
+        for series in built if is_given else ():
+            # Rewards of per cent may show that a share was meant.
+            reward_typed(selection.start, "start", series.bounds, series.reward)
         return built
-    given = {"start": selection.start} if isinstance(selection.start, float | int) else {}
+    given = {"start": reward_typed(selection.start, "start", SCALES["1"])} if is_given else {}
     return [replace(in_shares(series), **given) if series.y_scale == "100" else series for series in built]
 
 

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,8 +31,9 @@ class Selection:
     """What a row must have: of each column one of the values that are named."""
     where_not: tuple[Condition, ...] = ()
     """What a row must not have."""
-    start: float | Literal["first", "fit"] | None = None
-    """In the unit of the log; "fit" leaves out rows at compute 0 and fits the start."""
+    start: Any = None
+    """A reward as a user types it, 0.4 or "40%"; "first" for each run's first row; "fit" to fit the start instead of
+    reading it from rows at compute 0."""
     y_scale: YScale = "auto"
     holdout: Condition | None = None
     gpus: float | None = None

@@ -11,6 +11,7 @@ from scalerl.forecast.logs.facts import Fact, fact
 from scalerl.forecast.logs.frame import Floats, Frame, Mask
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.selection import Bounds
+from scalerl.forecast.logs.typed import reward_typed
 
 # A first row within this share of the largest compute is as good as the model before training.
 _BEFORE_TRAINING = 0.01
@@ -53,11 +54,8 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
 def start_of(plan: Plan, points: Frame, is_start: Mask, bounds: Bounds) -> Start:
     """Return the start: given, the mean at compute 0, or an evaluation before training."""
     given, starts = plan.options.start, points.take(is_start)
-    if isinstance(given, float | int):
-        low, high = bounds or (-math.inf, math.inf)
-        if not (math.isfinite(given) and low <= given <= high):
-            raise InputError(f"{option:start {given:g}} is outside [{low:g}, {high:g}], the scale of the rewards.")
-        return Start(float(given))
+    if given not in (None, "first", "fit"):
+        return Start(reward_typed(given, "start", bounds))
     compute = float(points.numbers("compute").min())
     if len(starts) and given != "fit":
         return _mean(plan, starts, compute, bounds)

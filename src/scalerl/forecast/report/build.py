@@ -87,9 +87,9 @@ def report_on(
         raise InputError(runs[0].problem if len(runs) == 1 else f"nothing of what was given can be used; {first}")
     if len(runs) > 1 and all(run.is_folder for run in runs) and not selection.by:
         selection = replace(selection, by=(ARM,))
-    options = _with_study_options(options, source)
     column, reasons = _main_axis(source, runs, tables, selection)
     series = _named(series_from(tables, replace(selection, x=column)))
+    options = _with_study_options(options.in_unit_of(series), source)
     if most is not None and len(series) > most:
         reasons.append(say("too_many_curves", most=most, num=len(series)))
         series = series[:most]

@@ -5,29 +5,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import Fit, Value
 
 Format = Callable[[float], str]
 
 
 def compute_text(compute: float) -> str:
-    """Format an amount of compute for a sentence or a table: 1,234 or 1.23e+18, whichever reads better."""
+    """Format an amount of compute for a sentence or a table: 1,234, 60B or 1.23e18, whichever reads better."""
     if not math.isfinite(compute):
         return "unbounded"
-    if 0.01 <= abs(compute) < 1e7:
+    if 0.01 <= abs(compute) < 1e6:
         return f"{compute:,.0f}" if abs(compute) >= 100 else f"{compute:.3g}"
-    return f"{compute:.3g}"
-
-
-def short_compute_text(compute: float) -> str:
-    """Format an amount of compute where there is little room, as on an axis: 750, 2k, 1.5M, 3e18."""
-    if not compute or 1e-3 <= abs(compute) < 1e3:
-        return f"{compute:.4g}"
-    for size, unit in ((1e3, "k"), (1e6, "M")):
-        if size <= compute < 1000 * size:
-            return f"{compute / size:.4g}{unit}"
-    digits, exponent = f"{compute:.3e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
+    return amount_text(compute, digits=3)
 
 
 def decimals(fit: Fit) -> int:

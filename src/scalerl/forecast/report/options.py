@@ -1,12 +1,13 @@
 """`FitOptions`: the options of a fit that all commands share, checked against each series; and names of axes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.errors import InputError, option
+from scalerl.errors import InputError, option, unknown_argument
+from scalerl.forecast.amounts import Typed, number_and_unit, positive_typed
 from scalerl.forecast.curves import (
     FORMS,
     PAPER_MARGIN,
@@ -19,6 +20,7 @@ from scalerl.forecast.curves import (
 )
 from scalerl.forecast.logs.columns import has_role
 from scalerl.forecast.logs.series import Series
+from scalerl.forecast.logs.typed import compute_typed, difference_typed, reward_typed, rewards_seen
 
 GRID_STEP = 0.005
 """Step of the paper's grid of ceilings, as a share of the scale."""
@@ -47,6 +49,125 @@ def check_one_axis(series: Sequence[Series], need: str) -> None:
         raise InputError(f"{need}, and these are on {' and '.join(sorted(axes))}: name one with {option:x COLUMN}")
 
 
+# What a user gave, by name --------------------------------------------------------------------------------------------
+
+
+def each_typed(given: Any, name: str) -> list[Typed]:
+    """Return one number or several, as they were given, in a list; InputError for anything that is no number."""
+    several = given if isinstance(given, list | tuple | np.ndarray) else (given,)
+    made: list[Typed] = []
+    for each in several:
+        is_number = isinstance(each, int | float | np.number) and not isinstance(each, bool)
+        typed = float(each) if is_number else each
+        if not isinstance(typed, float | str):
+            raise InputError(f"{name} takes numbers such as 500, or texts such as '60B', not {each!r}.")
+        number_and_unit(typed, name)
+        made.append(typed)
+    return made
+
+
+def one_typed(given: Any, name: str) -> Typed:
+    """Return one number as it was given."""
+    several = each_typed(given, name)
+    if len(several) != 1:
+        raise InputError(f"{name} takes one number, not {given!r}.")
+    return several[0]
+
+
+def share_given(given: Any, name: str) -> float:
+    """Return a number between 0 and 1, also given as per cent."""
+    try:
+        value, unit = number_and_unit(one_typed(given, name), name)
+    except InputError:
+        raise InputError(f"{name} takes a share such as 0.5 or 50%, not {given!r}.") from None
+    share = value / 100 if unit == "%" else value
+    if unit not in ("", "%") or not 0 < share < 1:
+        raise InputError(f"{name} must lie between 0 and 1, not {given}.")
+    return share
+
+
+def _price(given: Any, name: str) -> float:
+    return number_and_unit(positive_typed(one_typed(given, name), name), name)[0]
+
+
+def _flag(given: Any, name: str) -> bool:
+    if not isinstance(given, bool):
+        raise InputError(f"{name} is True or False, not {given!r}.")
+    return given
+
+
+def one_of(*choices: str) -> Callable[[Any, str], str]:
+    def check(given: Any, name: str) -> str:
+        if given not in choices:
+            raise InputError(f"{name} must be one of {', '.join(choices)}, not {given!r}.")
+        return given
+
+    return check
+
+
+OPTIONS: dict[str, Callable[[Any, str], Any]] = {
+    "form": one_of(*FORMS),
+    "method": one_of("posterior", "paper"),
+    "level": share_given,
+    "price": _price,
+    "alone": _flag,
+}
+"""The options that are not in the unit of the log, each with its check."""
+
+
+def changed_options(options: "FitOptions", given: Mapping[str, Any], caller: str, own: Sequence[str]) -> "FitOptions":
+    """Return options changed by those that a caller gave by name; InputError for a wrong name or value.
+
+    `caller` is the name of the function, and `own` are its arguments besides the options.
+    """
+    changes, typed = {}, dict(options.typed)
+    for name, value in given.items():
+        if value is None:
+            changes[name] = None
+        elif name in OPTIONS:
+            changes[name] = OPTIONS[name](value, name)
+        elif name in IN_UNIT and name != "at":
+            typed[name] = each_typed(value, name) if name == "ceiling" else one_typed(value, name)
+        else:
+            known = [*own, *OPTIONS, *(name for name in IN_UNIT if name != "at")]
+            raise InputError(unknown_argument(name, caller, known))
+    return replace(options, typed=typed, **changes)
+
+
+# What a user typed, in the unit of the log ---------------------------------------------------------------------------
+
+
+def computes_typed(typed: Iterable[Typed], name: str, series: Sequence[Series]) -> list[float]:
+    return [compute_typed(each, name, series) for each in typed]
+
+
+def rewards_typed(typed: Iterable[Typed], name: str, series: Sequence[Series]) -> tuple[float, ...]:
+    """Return rewards in the unit of the log, whose scale is that of its first curve."""
+    bounds = next((each.bounds for each in series if not each.problem), None)
+    return tuple(reward_typed(each, name, bounds, rewards_seen(series)) for each in typed)
+
+
+def skip_typed(typed: Typed, name: str, series: Sequence[Series]) -> float | str:
+    """Return a compute from which points are fitted; a share, such as 10%, unchanged."""
+    value, unit = number_and_unit(typed, name)
+    if value < 0:
+        raise InputError(f"{option:skip-before} must not be negative, but is {typed}.")
+    if unit == "%" or value == 0:
+        return f"{value:g}%"
+    return compute_typed(typed, "skip-before", series)
+
+
+IN_UNIT: dict[str, Callable[[Any, str, Sequence[Series]], Any]] = {
+    "at": compute_typed,
+    "fit_until": lambda typed, _, series: compute_typed(typed, "fit-until", series),
+    "skip_before": skip_typed,
+    "worth": difference_typed,
+    "run_sd": lambda typed, _, series: difference_typed(typed, "run-spread", series),
+    "ceiling": rewards_typed,
+}
+"""The options that are in the unit of the log."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
     """Options of a fit that the commands share."""
@@ -69,6 +190,13 @@ class FitOptions:
     """Price of a GPU-hour."""
     at: float | None = None
     """Compute at which recipes are compared. None: 4 times the largest one measured."""
+    typed: Mapping[str, Any] = field(default_factory=dict)
+    """Options as the user typed them, by name: `in_unit_of` makes numbers of them once the log is read."""
+
+    def in_unit_of(self, series: Sequence[Series]) -> "FitOptions":
+        """Return the options with what was typed as numbers in the unit of the log."""
+        made = {name: IN_UNIT[name](value, name, series) for name, value in self.typed.items()}
+        return replace(self, typed={}, **made)
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series; raise InputError for an option that does not fit it."""

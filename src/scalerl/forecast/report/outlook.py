@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, unknown_argument
 from scalerl.forecast.curves import fit, reward_at
 from scalerl.forecast.curves.decide import State, decide
 from scalerl.forecast.curves.fit import LEAST_POINTS
@@ -19,6 +19,18 @@ from scalerl.forecast.report.results import CurveResult
 
 FIRST_FIT = LEAST_POINTS - 1
 """Evaluations after the start from which a curve is fitted."""
+
+
+FIT_OPTIONS = ("form", "level", "fixed", "skip_before", "fit_until")
+"""Options of a fit that a live forecast may be given."""
+
+
+def _number(given: object, name: str) -> float:
+    """Return a number that a caller gave; InputError for anything else."""
+    is_number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
+    if not is_number or not np.isfinite(given):
+        raise InputError(f"{name} must be a finite number, not {given!r}.")
+    return float(given)
 
 
 class LiveForecast:
@@ -45,14 +57,27 @@ class LiveForecast:
 
         `unit` is what compute is counted in: step, tokens, flops, hours, or any other word.
         """
-        self.end_compute, self._unit = end_compute, unit
-        self._bounds, self._worth, self._options = bounds, worth, options
+        for name in options:
+            if name not in FIT_OPTIONS:
+                known = ("end_compute", "bounds", "worth", "unit", *FIT_OPTIONS)
+                raise InputError(unknown_argument(name, "LiveForecast()", known))
+        self.end_compute = None if end_compute is None else _number(end_compute, "end_compute")
+        self._unit, self._bounds, self._options = unit, bounds, options
+        self._worth = None if worth is None else _number(worth, "worth")
         self._evaluations: list[tuple[float, float, int | None]] = []
 
     def add(self, compute: float, reward: float, num_samples: int | None = None) -> None:
         """Add one evaluation: the mean reward of `num_samples` completions after this much compute."""
-        if not compute >= 0 or not np.isfinite(compute) or not np.isfinite(reward):
-            raise ValueError(f"compute must be finite and at least 0 and reward finite, not {compute:g} and {reward:g}")
+        compute, reward = _number(compute, "compute"), _number(reward, "reward")
+        if compute < 0:
+            raise InputError(f"compute must be at least 0, not {compute:g}.")
+        if num_samples is not None and _number(num_samples, "num_samples") < 1:
+            raise InputError(f"num_samples must be at least 1, not {num_samples}.")
+        if self._bounds is not None and not self._bounds[0] <= reward <= self._bounds[1]:
+            low, high = self._bounds
+            raise InputError(
+                f"the reward {reward:g} is outside [{low:g}, {high:g}]: rescale it, or give LiveForecast(bounds=None)."
+            )
         self._evaluations.append((compute, reward, num_samples))
 
     def outlook(self) -> CurveResult | None:

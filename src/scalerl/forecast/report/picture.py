@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.errors import InputError, StoreError, option
+from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import Comparison
 from scalerl.forecast.report.document import Curves, Drawn, say
 from scalerl.forecast.report.figures import (
@@ -31,7 +32,6 @@ from scalerl.forecast.report.figures import (
     short_names,
     straight_chart,
 )
-from scalerl.forecast.report.numbers import short_compute_text
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.runfolder.atomic_files import new_file
 
@@ -236,7 +236,7 @@ def draw_chart(axes: Any, chart: Curves) -> None:
     inches = axes.get_position().width * axes.figure.get_figwidth()
     ticks = compute_ticks(*x_limits, most=max(2, int(inches / TICK_INCHES)))
     axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=x_limits, ylim=y_limits)
-    axes.set_xticks(ticks, map(short_compute_text, ticks))
+    axes.set_xticks(ticks, map(amount_text, ticks))
     axes.set_xticks([], minor=True)
     if len(chart.drawn) == 1 and chart.drawn[0].line is not None:
         axes.axvspan(chart.drawn[0].line.last, x_limits[1], color="black", alpha=0.035, linewidth=0)
@@ -266,7 +266,7 @@ def draw_ladder(figure: Any, place: Any, data: Picture, comparison: Comparison) 
     from matplotlib.ticker import MaxNLocator
 
     rewards = {each.name: each.reward for each in comparison.standings}
-    rungs = {f"Reward at {short_compute_text(comparison.at)} {data.chart.x_label}\n(grey: not worth a choice)": rewards}
+    rungs = {f"Reward at {amount_text(comparison.at)} {data.chart.x_label}\n(grey: not worth a choice)": rewards}
     if data.straight is not None:
         rungs[f"B at one ceiling\nof {comparison.shared_ceiling:.3g}"] = comparison.shared_exponents
     colours = {each.name: colour(each.colour) for each in data.chart.drawn}

@@ -2,21 +2,37 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from scalerl.errors import InputError, options_as_arguments
+from scalerl.errors import InputError, options_as_arguments, python_call
+from scalerl.forecast.amounts import number_and_unit
 from scalerl.forecast.curves import Value
 from scalerl.forecast.logs import Selection, Series, read
+from scalerl.forecast.logs.selection import SCALES
+from scalerl.forecast.logs.typed import compute_typed
 from scalerl.forecast.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
-from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.options import (
+    FitOptions,
+    changed_options,
+    computes_typed,
+    each_typed,
+    one_of,
+    one_typed,
+    rewards_typed,
+    share_given,
+)
 from scalerl.forecast.report.result_json import result_json
 from scalerl.forecast.report.results import CurveResult, Result, fits_of
 from scalerl.forecast.report.sections import answer_text
 
 WIDTH = 140
+Amount = float | str
+"""A number in the unit of the log, or one with its unit: 500, "60B", "65%"."""
+Amounts = Amount | Sequence[Amount]
 
 
 class Values(dict[str, Any]):
@@ -61,6 +77,9 @@ class Answer(Values):
 
     def to_frame(self, rows: str = "curves") -> Any:
         """Return a pandas DataFrame with one row for each of the `curves`, or of the `pairs`."""
+        tables = [name for name, values in self.items() if isinstance(values, list)]
+        if rows not in tables:
+            raise InputError(f"to_frame() has no rows {rows!r}: choose one of {', '.join(tables)}.")
         return _pandas().json_normalize(self[rows])
 
     @options_as_arguments()
@@ -100,25 +119,38 @@ class Runs:
     series: tuple[Series, ...]
     options: FitOptions
 
-    def fit(self, *, at: Sequence[float] = (), **options: Any) -> Answer:
+    @python_call
+    def fit(self, *, at: Amounts = (), **options: Any) -> Answer:
         """Fit every curve: where it stands, its ceiling, what doubling the compute brings, and what to do.
 
-        `options` are those of `FitOptions`, such as level=0.8, worth=0.02 or alone=True; here and below.
+        `options` are those of `FitOptions`, such as level=0.8, worth="1%" or alone=True; here and below.
         """
-        return self._answer(lambda given: analyse_fit(self.series, given, at), options)
+        given, computes = self._options("fit()", options, "at"), self._computes(at)
+        return Answer(analyse_fit(self.series, given, computes))
 
-    def forecast(self, at: float | Sequence[float] = (), *, reach: Sequence[float] = (), **options: Any) -> Answer:
-        """Forecast the reward at computes, and the compute that reaches rewards; unasked at 2 and 4 times the data."""
-        computes = [float(at)] if isinstance(at, int | float) else list(at)
-        return self._answer(lambda given: analyse_forecast(self.series, given, computes, reach), options)
+    @python_call
+    def forecast(self, at: Amounts = (), *, reach: Amounts = (), **options: Any) -> Answer:
+        """Forecast the reward at computes, and the compute that reaches rewards; unasked at 2 and 4 times the data.
 
-    def compare(self, at: float | None = None, **options: Any) -> Answer:
-        """Say which curve to take at a compute: 4 times the largest one measured, unless `at` names another."""
-        return self._answer(lambda given: analyse_compare(self.series, given, at), options)
+        Numbers are in the unit of the log; another one can be written, as in "100B" or "65%".
+        """
+        given, computes = self._options("forecast()", options, "at", "reach"), self._computes(at)
+        rewards = rewards_typed(each_typed(reach, "reach"), "reach", self.series)
+        return Answer(analyse_forecast(self.series, given, computes, rewards))
 
-    def backtest(self, fractions: Sequence[float] = (0.25, 0.5, 0.75), **options: Any) -> Answer:
+    @python_call
+    def compare(self, at: Amount | None = None, **options: Any) -> Answer:
+        """Say which curve to choose at a compute: 4 times the largest one measured, unless `at` names another."""
+        given = self._options("compare()", options, "at")
+        budget = None if at is None else compute_typed(one_typed(at, "at"), "at", self.series)
+        return Answer(analyse_compare(self.series, given, budget))
+
+    @python_call
+    def backtest(self, fractions: Amounts = (0.25, 0.5, 0.75), **options: Any) -> Answer:
         """Fit the part before each share of the compute and score the forecast of the rest."""
-        return self._answer(lambda given: analyse_backtest(self.series, given, fractions), options)
+        given = self._options("backtest()", options, "fractions")
+        shares = [share_given(each, "fractions") for each in each_typed(fractions, "fractions")]
+        return Answer(analyse_backtest(self.series, given, shares))
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Return a matplotlib figure of the fitted curves; with a path, write it."""
@@ -143,14 +175,34 @@ class Runs:
         axes = sorted({f"{data.y_label} over {data.x_label}" for data in self.series})
         return f"Runs({', '.join(axes)}; {'; '.join(curves)})"
 
-    @options_as_arguments()
-    def _answer(self, analyse: Callable[[FitOptions], Result], options: Mapping[str, Any]) -> Answer:
-        return Answer(analyse(replace(self.options, **options)))
+    def _options(self, caller: str, given: Mapping[str, Any], *own: str) -> FitOptions:
+        """Return the options that a method was given by name, in the unit of the log."""
+        return changed_options(self.options, given, caller, own).in_unit_of(self.series)
+
+    def _computes(self, at: Amounts) -> list[float]:
+        return computes_typed(each_typed(at, "at"), "at", self.series)
 
 
-def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
-    """Read logs into curves; InputError if nothing can be used."""
-    return Runs(tuple(read(paths, selection)), FitOptions())
+def read_runs(path: Any, columns: Mapping[str, Any], **given: Any) -> Runs:
+    """Read logs into curves; InputError if nothing can be used, or a value is not one that its argument takes.
+
+    `columns` are the arguments that name columns: each a text, or several texts for `by`.
+    """
+    paths = [path] if isinstance(path, str | PathLike) else path
+    if not isinstance(paths, list | tuple) or not all(isinstance(each, str | PathLike) for each in paths):
+        raise InputError(f"read() takes a path or a list of paths, not {path!r}.")
+    for name, column in columns.items():
+        several = column if name == "by" and isinstance(column, list | tuple) else [column]
+        if not all(each is None or isinstance(each, str) for each in several):
+            raise InputError(f"{name} takes the name of a column, not {column!r}.")
+    by = columns["by"]
+    selected = {**columns, "by": (by,) if isinstance(by, str) else tuple(by or ())}
+    if given["start"] is not None and given["start"] not in ("first", "fit"):
+        given["start"] = one_typed(given["start"], "start")
+    if given["gpus"] is not None:
+        given["gpus"] = number_and_unit(one_typed(given["gpus"], "gpus"), "gpus")[0]
+    one_of(*SCALES, "auto")(given["y_scale"], "y_scale")
+    return Runs(tuple(read([str(each) for each in paths], Selection(**selected, **given))), FitOptions())
 
 
 @options_as_arguments()

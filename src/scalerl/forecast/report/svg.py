@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.report.document import Curves, Drawn, Line, Lines
 from scalerl.forecast.report.figures import Range, compute_ticks, even_ticks, limits_of
 from scalerl.forecast.report.markup import Markup, tag
-from scalerl.forecast.report.numbers import number_text, short_compute_text
+from scalerl.forecast.report.numbers import number_text
 
 NUM_COLOURS = 12
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 24, 40
@@ -48,10 +49,10 @@ class Frame:
         axes = [tag("path", class_="axis", d=f"M{LEFT} {floor}H{right}")]
         for at, tick in zip(self.x(x_ticks), x_ticks, strict=True):
             axes.append(tag("path", class_="axis", d=f"M{at:.1f} {floor}v5"))
-            axes.append(_text(short_compute_text(tick), at, floor + 18, "middle"))
+            axes.append(_text(amount_text(tick), at, floor + 18, "middle"))
         for at, tick in zip(self.y(y_ticks), y_ticks, strict=True):
             axes.append(tag("path", class_="grid", d=f"M{LEFT} {at:.1f}H{right}"))
-            axes.append(_text(short_compute_text(tick), LEFT - 8, at + 4, "end"))
+            axes.append(_text(amount_text(tick), LEFT - 8, at + 4, "end"))
         axes += [_text(x_label, right, height - 4, "end"), _text(y_label, 0, 12)]
         size = (right - LEFT, floor - TOP)
         clipped = tag("svg", *inside, x=LEFT, y=TOP, width=size[0], height=size[1],
@@ -94,7 +95,7 @@ def _curve(frame: Frame, each: Drawn) -> Iterator[Markup]:
     places = (frame.x(dots.compute), frame.y(dots.reward), dots.compute, dots.reward, dots.run, dots.role)
     for x, y, compute, reward, run, role in zip(*map(np.ndarray.tolist, places), strict=True):
         name = dots.runs[run] or each.name
-        tip = tag("title", f"{name}, {short_compute_text(compute)}: {number_text(reward)}")
+        tip = tag("title", f"{name}, {amount_text(compute)}: {number_text(reward)}")
         yield tag("circle", tip, cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, class_=role.replace(" ", "-"))
     for compute, reward in each.marks:
         yield tag("circle", cx=f"{frame.x(compute):.1f}", cy=f"{frame.y(reward):.1f}", r=5, class_="mark")

@@ -17,6 +17,7 @@ from string import Formatter
 from typing import Any
 
 from scalerl.errors import option
+from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import Action, State, Value, tails
 from scalerl.forecast.logs.facts import SENTENCES
 from scalerl.forecast.logs.frame import listed
@@ -32,7 +33,6 @@ from scalerl.forecast.report.numbers import (
     probability_text,
     ratio_text,
     share_text,
-    short_compute_text,
     worth_text,
 )
 
@@ -76,7 +76,7 @@ class Lookup(dict[str, Any]):
 SHOWS: dict[str, Callable[[Any], str]] = {
     "w": worth_text,
     "c": compute_text,
-    "C": short_compute_text,
+    "C": amount_text,
     "x": ratio_text,
     "%": share_text,
     "p": probability_text,

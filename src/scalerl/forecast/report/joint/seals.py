@@ -49,14 +49,13 @@ def write_seal(
     logs: Sequence[str],
     selection: Selection,
     options: FitOptions,
-    at: Sequence[float],
 ) -> None:
     """Write these curves' forecasts with the hash of their data, the version and the date."""
     rows = [
         sealed_curve(
             curve.name,
             curve.fit,
-            list(at or curve.computes_ahead),
+            [each.compute for each in curve.at] or list(curve.computes_ahead),
             curve.series.compute,
             curve.series.reward,
         )

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalerl.errors import InputError
+from scalerl.forecast.amounts import Typed
 from scalerl.forecast.curves import State
 from scalerl.forecast.logs.series import Series, in_shares
+from scalerl.forecast.logs.typed import reward_typed
 from scalerl.forecast.report.document import Document, Json, Say, picked, say, sections, table
 from scalerl.forecast.report.options import check_one_axis
 from scalerl.forecast.report.results import CurveResult
@@ -47,13 +49,14 @@ class LeftOut:
     """Where it stands, or the form that fits it."""
 
 
-def in_one_scale(start: float, series: Sequence[Series]) -> tuple[float, list[Series]]:
+def in_one_scale(typed: Typed, series: Sequence[Series]) -> tuple[float, list[Series]]:
     """Return the start and the curves as shares: the law is one of shares."""
     scales = {each.bounds for each in series if not each.problem}
     limits = next(iter(scales))
     if len(scales) > 1 or limits is None:
         raise InputError("a transfer needs rewards with limits, all of one scale: name it with --y-scale")
     low, high = limits
+    start = reward_typed(typed, "start", limits)
     if not low < start < high:
         raise InputError(f"--start {start:g} is not between {low:g} and {high:g}: give it in the unit of the log")
     return (start - low) / (high - low), [in_shares(each) for each in series]
