@@ -278,7 +278,7 @@ def report(
 
 
 def _size(typed: str) -> float:
-    from scalerl.forecast.amounts import number_and_unit
+    from scalerl.forecast.logs.written import number_and_unit
 
     return number_and_unit(typed, "ceiling")[0]
 

@@ -146,7 +146,7 @@ def positive(value: float, option: str) -> float:
 
 def typed(text: str, option: str) -> str:
     """Return a positive number as it was typed, with its unit: its size is known once the log is read."""
-    from scalerl.forecast.amounts import positive_typed
+    from scalerl.forecast.logs.written import positive_typed
 
     return str(positive_typed(text, option.removeprefix("--")))
 
@@ -158,7 +158,7 @@ def several_typed(texts: Sequence[str], option: str) -> list[str]:
 
 def rewards(texts: Sequence[str], option: str) -> list[str]:
     """Return the rewards of all texts, separated by commas, as they were typed: '0.5,65%'."""
-    from scalerl.forecast.amounts import number_and_unit
+    from scalerl.forecast.logs.written import number_and_unit
 
     words = list(columns(texts, option))
     for word in words:

@@ -12,9 +12,9 @@ import pytest
 from simulate import broken, series, sigmoid
 
 from scalerl.errors import InputError
-from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import State
 from scalerl.forecast.logs.series import Series
+from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report import figures
 from scalerl.forecast.report.analyse import analyse_compare, analyse_fit, analyse_forecast
 from scalerl.forecast.report.document import Curves

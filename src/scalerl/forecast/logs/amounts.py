@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from scalerl.forecast.amounts import FACTORS
 from scalerl.forecast.logs.frame import Cells, Floats, number
+from scalerl.forecast.logs.written import FACTORS
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = (1.0, 1e3, 1e6, 1e9)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from scalerl.forecast.amounts import FACTORS
+from scalerl.forecast.logs.written import FACTORS
 
 _NAMES = {
     # wandb's own _step counts rows and never falls; the trainer's falls when a run is resumed, and comes first.

@@ -88,6 +88,7 @@ SENTENCES = {
         "The first row is at compute {compute:g}, not before training, so it counts as a point and the start is fitted."
     ),
     "start_from_evaluation": "The start, {start:.4g}, is {column} before training ({option:start fit} leaves it out).",
+    "far_cells": "{y} is {value:.4g} at {place}, far outside all other values: {num} cells are left out as mistakes.",
     "answers_averaged": ("{num} rows are single answers ({per_step:g} per step): the reward of a step is their mean."),
     "lower_is_better": "By its name, lower {y} is better, but larger values are taken for better: give 1 - {y}.",
     "values_fall": "{y} falls while compute grows: if lower is better, give 1 - {y} instead.",

@@ -16,6 +16,7 @@ from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.frame import Frame, Item, Placed, Row, grouped, objects
 from scalerl.forecast.logs.names import FILE, without_split
 from scalerl.forecast.logs.objects import flatten, json_rows, jsonl_rows
+from scalerl.forecast.logs.outliers import without_far_cells
 from scalerl.forecast.logs.places import (
     MAX_LOGS,
     Group,
@@ -66,7 +67,7 @@ class Log:
             facts=(*self.facts, *facts),
             units={} if self.kind == "run" else written_units(self.frame, options),
         )
-        return decided(plan)
+        return without_far_cells(decided(plan))
 
     @property
     def num_rewards(self) -> int:

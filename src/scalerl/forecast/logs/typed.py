@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from scalerl.errors import InputError, option
-from scalerl.forecast.amounts import FACTORS, Typed, amount_text, argument, number_and_unit, positive_typed
 from scalerl.forecast.logs.columns import CLOCKS, has_role
 from scalerl.forecast.logs.selection import Bounds
 from scalerl.forecast.logs.series import Series
+from scalerl.forecast.logs.written import FACTORS, Typed, amount_text, argument, number_and_unit, positive_typed
 
 MOST_OUTSIDE = 100.0
 """Times outside the compute of a log from which a number was meant in another unit."""

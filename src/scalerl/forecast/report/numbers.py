@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import Fit, Value
+from scalerl.forecast.logs.written import amount_text
 
 Format = Callable[[float], str]
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.errors import InputError, option, unknown_argument
-from scalerl.forecast.amounts import Typed, number_and_unit, positive_typed
 from scalerl.forecast.curves import (
     FORMS,
     PAPER_MARGIN,
@@ -21,6 +20,7 @@ from scalerl.forecast.curves import (
 from scalerl.forecast.logs.columns import has_role
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.logs.typed import compute_typed, difference_typed, reward_typed, rewards_seen
+from scalerl.forecast.logs.written import Typed, number_and_unit, positive_typed
 
 GRID_STEP = 0.005
 """Step of the paper's grid of ceilings, as a share of the scale."""

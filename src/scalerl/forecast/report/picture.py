@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from scalerl.errors import InputError, StoreError, option
-from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import Comparison
+from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report.document import Curves, Drawn, say
 from scalerl.forecast.report.figures import (
     BY_FOLDER,

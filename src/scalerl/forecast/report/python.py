@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError, options_as_arguments, python_call
-from scalerl.forecast.amounts import number_and_unit
 from scalerl.forecast.curves import Value
 from scalerl.forecast.logs import Selection, Series, read
 from scalerl.forecast.logs.selection import SCALES
 from scalerl.forecast.logs.typed import compute_typed
+from scalerl.forecast.logs.written import number_and_unit
 from scalerl.forecast.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
 from scalerl.forecast.report.options import (
     FitOptions,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves.forms import Array
+from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report.document import Curves, Drawn, Line, Lines
 from scalerl.forecast.report.figures import Range, compute_ticks, even_ticks, limits_of
 from scalerl.forecast.report.markup import Markup, tag

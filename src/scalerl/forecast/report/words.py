@@ -17,11 +17,11 @@ from string import Formatter
 from typing import Any
 
 from scalerl.errors import option
-from scalerl.forecast.amounts import amount_text
 from scalerl.forecast.curves import Action, State, Value, tails
 from scalerl.forecast.logs.facts import SENTENCES
 from scalerl.forecast.logs.frame import listed
 from scalerl.forecast.logs.plan import BUILT
+from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report.numbers import (
     compute_text,
     duration,
@@ -598,6 +598,7 @@ LEVELS: dict[Level, tuple[str, ...]] = {
         "plan_no_curve_yet", "plan_either", "transfer", "transfer_at", "score_held", "score_nothing",
     ),
     Level.WARNING: (
+        "far_cells",
         "axes_disagree", "different_environments", "different_prompts", "different_units", "equal_curves",
         "evaluations_lost", "far", "fault", "fault_of", "line_left_out", "lines_left_out", "no_link_outside",
         "no_metrics", "no_recipe", "not_finished", "not_regular", "outside_study", "paper_edge", "price_needs_hours",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalerl.errors import InputError
-from scalerl.forecast.amounts import Typed
 from scalerl.forecast.curves import State
 from scalerl.forecast.logs.series import Series, in_shares
 from scalerl.forecast.logs.typed import reward_typed
+from scalerl.forecast.logs.written import Typed
 from scalerl.forecast.report.document import Document, Json, Say, picked, say, sections, table
 from scalerl.forecast.report.options import check_one_axis
 from scalerl.forecast.report.results import CurveResult
