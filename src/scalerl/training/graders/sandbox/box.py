@@ -29,6 +29,7 @@ from scalerl.training.graders.sandbox.wire import BadMessage, Closed, receive, s
 _NOBODY = 65534
 _FOLDER = "/tmp"
 _HARNESS = "/harness"
+_ROOM = __name__.rpartition(".")[0].replace(".", "/")
 _INSIDE = ("names", "values", "wire", "seccomp", "confine", "program_side", "test_side", "zygote")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
@@ -232,7 +233,7 @@ def _bubblewrap() -> list[str]:
     line += _interpreter()
     source = Path(__file__).parent
     for name in _INSIDE:
-        line += ["--ro-bind", str(source / f"{name}.py"), f"{_HARNESS}/scalerl/graders/sandbox/{name}.py"]
+        line += ["--ro-bind", str(source / f"{name}.py"), f"{_HARNESS}/{_ROOM}/{name}.py"]
     for path in _DEVICES:
         line += ["--dev-bind", path, path]
     return [*line, "--dir", _FOLDER, "--remount-ro", "/", "--chdir", "/"]
