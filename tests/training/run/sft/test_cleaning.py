@@ -36,15 +36,25 @@ def shown(prompt, name="p"):
         ("leaves the station at noon and travels 60 miles in 2 hours. How fast is it?", None),
         # Another problem from the same template.
         ("A train leaves the station at noon and travels 75 miles in 3 hours before it stops", None),
-        # Short ones must be equal.
+        # Short ones must be there as a whole, and not as a part of a longer formula.
         ("12+34=", "sums"),
         (" 12+34= ", "sums"),
         ("12*34=", None),
-        ("12+34= and 5", None),
+        ("12+34= and 5", "sums"),
+        ("Solve the problem: 12 + 34 =", "sums"),
+        ("5+12+34=", None),
+        ("12+34=46+", None),
+        ("12+34", None),
+        ("Solve the problem: Compute $\\sin 60^\\circ$. Think first.", "sums"),
+        ("Solve the problem: compute  $\\sin 60^\\circ$", "sums"),
+        ("Compute $\\sin 600^\\circ$.", None),
+        # A word alone, or a number, is asked for in too many prompts.
+        ("7", "sums"),
+        ("What is 7 plus 8?", None),
     ],
 )
 def test_prompts_that_share_words(prompt, expected):
-    sums = [TRAIN.format(60, 2), TRAIN.format(90, 3), "12+34=", "1+2="]
+    sums = [TRAIN.format(60, 2), TRAIN.format(90, 3), "12+34=", "1+2=", "Compute $\\sin 60^\\circ$.", "7"]
     ngrams = EvaluationNgrams({"sums": [problem(text, text) for text in sums]}, 13)
     assert ngrams.set_of(problem(prompt)) == expected
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from safetensors import SafetensorError
 
-from scalerl.errors import LearnerError, RecipeError, RunFolderError, TaskError
+from scalerl.errors import GraderError, LearnerError, RecipeError, RunFolderError, TaskError
 from scalerl.recipe.parts import NEW_MODEL, CheckpointSettings, SftSettings
 from scalerl.recipe.recipe import Recipe, replaced
 from scalerl.recipe.secrets import hidden
@@ -316,19 +316,27 @@ def _cleaned(drawn: Drawn, tasks: Mapping[str, Task], recipe: Recipe, *, new: bo
         problems = {name: task.evaluation for name, task in {**tasks, **others}.items()}
         drawn, removed = decontaminate(drawn, problems, settings.ngram_words)
         removals.append(removed)
+        _check_left(drawn, removals)
     if settings.trivial_samples and not new:  # a new model solves nothing
-        solved = solved_problems(recipe, tasks, drawn, settings.trivial_samples)
+        try:
+            solved = solved_problems(recipe, tasks, drawn, settings.trivial_samples)
+        except GraderError as error:
+            raise GraderError(f"{error}; or set sft.trivial_samples = 0, which grades nothing") from error
         drawn, removed = without_trivial(drawn, solved, settings.trivial_samples)
         removals.append(removed)
-    removals = [each for each in removals if each.num]
+    _check_left(drawn, removals)
+    return drawn, [each for each in removals if each.num]
+
+
+def _check_left(drawn: Drawn, removals: Sequence[Removed]) -> None:
+    """Raise TaskError if a task has too few demonstrations left to train and to measure on."""
     for name, items in drawn.items():
         if len(items) < 2:
             raise TaskError(
                 f"{len(items)} demonstrations of {name} are left, and two are needed "
-                f"({', '.join(f'{each.num} {each.kind}' for each in removals)}): change sft.ngram_words or "
+                f"({', '.join(f'{each.num} {each.kind}' for each in removals if each.num)}): change sft.ngram_words or "
                 f"sft.trivial_samples, or give more"
             )
-    return drawn, removals
 
 
 def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
