@@ -142,7 +142,7 @@ def test_all_problems_are_reported_at_once():
 
 # -- combinations ------------------------------------------------------------------------------------------------------
 
-TASK = 'task={name="words", '
+TASK = 'task={name="programs", '
 GRADERS = 'graders={a={name="exact"}}'
 BROKEN = [
     ["pipeline.push_every=4"],
@@ -184,10 +184,10 @@ BROKEN = [
     ["rollout.engine=vllm", "rollout.vllm.tensor_parallel=4", "rollout.gpus_per_generator=2"],
     ["model.trust_remote_code=true"],
     ["rollout.vllm.engine_args={trust_remote_code=true}"],
-    ["task=words", "tasks.a=words"],
-    ["tasks={'a/b'={name='words'}}"],
-    ["tasks.a=words", "evaluation.sets.a=words"],
-    ["evaluation.sets.main=words"],
+    ["task=programs", "tasks.a=programs"],
+    ["tasks={'a/b'={name='programs'}}"],
+    ["tasks.a=programs", "evaluation.sets.a=programs"],
+    ["evaluation.sets.main=programs"],
     ["checkpoint.best=aime"],
     ['task.environment={name="calculator", step_s=5}'],
     ["reward.correct=-1"],

@@ -229,14 +229,14 @@ def test_described_task_settings_are_those_of_the_task():
         assert TASK_SETTINGS[name].keys() == keyword_settings(function).keys(), name
 
 
-STORY_STEPS = "Largest number of operations in a story."
+STORY_STEPS = "Largest number of steps in a function."
 
 
 @pytest.mark.parametrize(
     "text, key, doc",
     [
-        ("task={name='words', max_steps=2}", "task.max_steps", STORY_STEPS),
-        ("evaluation.sets.a={name='words', max_steps=2}", "evaluation.sets.a.max_steps", STORY_STEPS),
+        ("task={name='programs', max_steps=2}", "task.max_steps", STORY_STEPS),
+        ("evaluation.sets.a={name='programs', max_steps=2}", "evaluation.sets.a.max_steps", STORY_STEPS),
         ("task={name='gym', dataset='sudoku', min_empty=3}", "task.min_empty", "A setting of sudoku."),
         ("task={name='my.tasks:riddles', year=3}", "task.year", "A setting of my.tasks:riddles."),
         ("loss={name='my.losses:soft', width=3.0}", "loss.width", "A setting of my.losses:soft."),
@@ -290,9 +290,9 @@ def test_code_of_others_that_a_recipe_runs_is_listed(tmp_path):
 extends = "tiny-cpu"
 loss = {name = "mine:loss"}
 rollout = {engine = "vllm", vllm.python = "/bin/other"}
-evaluation.sets.more = {name = "words", grader = "mine:near"}
-evaluation.sets.agent = {name = "words", environment = {name = "harness", program = "ev-il:play"}}
-evaluation.sets.tools = {name = "words", environment = {name = "tools", tools = ["calculator", "mine:tool"]}}
+evaluation.sets.more = {name = "programs", grader = "mine:near"}
+evaluation.sets.agent = {name = "programs", environment = {name = "harness", program = "ev-il:play"}}
+evaluation.sets.tools = {name = "programs", environment = {name = "tools", tools = ["calculator", "mine:tool"]}}
 
 [task]
 name = "my-rows:rows"

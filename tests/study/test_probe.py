@@ -17,7 +17,7 @@ OTHERS = """
 [arms.model]
 model.path = "models/other"
 [arms.task]
-task = { name = "countdown" }
+task = { name = "programs" }
 [arms.own]
 loss = { name = "package.module:function" }
 [arms.plain]

@@ -40,22 +40,6 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "tool_share": "Share of the demonstrations that call the calculator for each step.",
         "tool_format": 'Format of calls: "plain", as in "?1+2", or "chat", the format of Qwen and SmolLM2.',
     },
-    "countdown": {
-        "num_problems": _NUM_PROBLEMS,
-        "seed": _SEED,
-        "min_numbers": "Smallest count of given numbers.",
-        "max_numbers": "Largest count of given numbers.",
-        "max_number": "Largest given number.",
-        "max_target": "Largest target.",
-        "operations": "The operations that may be used, of + - * /.",
-    },
-    "words": {
-        "num_problems": _NUM_PROBLEMS,
-        "seed": _SEED,
-        "min_steps": "Smallest number of operations in a story.",
-        "max_steps": "Largest number of operations in a story.",
-        "max_number": "Largest number in a story.",
-    },
     "programs": {
         "num_problems": _NUM_PROBLEMS,
         "seed": _SEED,

@@ -89,7 +89,7 @@ def test_other_tags_can_be_set(name: str):
     if name == "math":
         pytest.importorskip("math_verify", reason="the extra `math` is not installed")
     tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
-    answer = {"countdown": '{"target": 8, "numbers": [8, 7]}', "choice": "B"}.get(name, "8")
+    answer = {"choice": "B"}.get(name, "8")
     given = "B" if name == "choice" else "8"
     assert GRADERS[name](f"<reason>7 or A</reason>{given}", answer, **tags) is True
     assert GRADERS[name](f"<reason>{given}", answer, **tags) is False
@@ -103,30 +103,13 @@ def test_pooled_and_prepared_name_known_graders():
     assert set(GRADERS) >= POOLED >= set(PREPARE)
 
 
-@pytest.mark.parametrize("name", ["exact", "numeric", "choice", "countdown"])
+@pytest.mark.parametrize("name", ["exact", "numeric", "choice"])
 def test_answers_are_read_in_linear_time(name: str):
     """These graders run inside the loop, and a model writes the answers."""
-    answer = {"countdown": '{"target": 8, "numbers": [8, 7]}', "choice": "B"}.get(name, "8")
+    answer = {"choice": "B"}.get(name, "8")
     parts = ("1", "\n", " ", "(", "\\boxed{1", "1,", "1/", "-", ".", "answer: ", "A ", "1,111", "+1", "\\")
     began = time.process_time()
     for part, end in itertools.product(parts, ("1", "x", "}")):
         for begin in ("1", "x\\boxed{", "\n", "answer"):
             GRADERS[name](begin + part * (20_000 // len(part)) + end, answer)
     assert time.process_time() - began < 10
-
-
-HOSTILE_COUNTDOWNS = {
-    "exponent": '{"target": "1e999999999", "numbers": [1]}',
-    "negative exponent": '{"target": 1, "numbers": ["1e-999999999"]}',
-    "infinity": '{"target": 1e999, "numbers": [1]}',
-    "digits": f'{{"target": {"9" * 5000}, "numbers": [1]}}',
-    "depth": "[" * 100_000,
-}
-
-
-@pytest.mark.parametrize("answer", HOSTILE_COUNTDOWNS.values(), ids=HOSTILE_COUNTDOWNS.keys())
-def test_hostile_reference_gives_no_verdict_at_once(answer: str):
-    """A data set writes the reference, and this grader runs inside the loop."""
-    began = time.process_time()
-    assert GRADERS["countdown"]("1", answer) is None
-    assert time.process_time() - began < 1

@@ -18,7 +18,7 @@ from scalerl.training.run.export import export
 from scalerl.training.run.resume import best_step, check_same, read_earlier
 from scalerl.training.run.run import TrainingRun
 
-MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
+MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="programs"}')
 """Two tasks, three to one."""
 
 
@@ -47,7 +47,7 @@ def test_settings_that_may_change_on_resume(tmp_path: Path):
         ((), ('evaluation.sets.hard={name="arithmetic", max_terms=9}',), "was started with evaluation.sets.hard"),
         (MIXED, (*MIXED, "tasks.b.weight=2.0"), "tasks.b.weight = 1.0, and now it is 2.0"),
         (MIXED, MIXED[:2], "was started with tasks."),
-        (MIXED, (*MIXED, 'tasks.c={name="countdown"}'), "was started with tasks."),
+        (MIXED, (*MIXED, 'tasks.c={name="programs"}'), "was started with tasks."),
     ],
 )
 def test_anything_else_makes_it_another_run(tmp_path: Path, before: Sequence[str], after: Sequence[str], sentence: str):

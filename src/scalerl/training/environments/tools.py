@@ -182,7 +182,7 @@ def calculator(expression: str) -> str:
     """
     if len(expression) > _LONGEST:
         raise ValueError(f"the expression has {len(expression)} characters: at most {_LONGEST} are computed")
-    value, _ = evaluate(expression)
+    value = evaluate(expression)
     # Whole numbers are exact, others have up to ten significant digits.
     text = str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
     if len(text) > _LONGEST:

@@ -1,4 +1,4 @@
-"""Find arithmetic expressions in a text and evaluate them exactly.
+"""Evaluate arithmetic expressions exactly.
 
 Python's parser reads them, with a name in place of each number. Text of a model is never executed.
 """
@@ -9,41 +9,14 @@ import re
 from fractions import Fraction
 
 _LONGEST = 500
-"""Largest number of characters in an expression, longer than any sensible answer."""
+"""Largest number of characters in an expression, longer than any sensible one."""
 
-_SPELLINGS = {
-    "**": " ",
-    "\u00d7": "*",
-    "\u22c5": "*",
-    "\u00b7": "*",
-    "\u00f7": "/",
-    "\u2212": "-",
-    "\\times": "*",
-    "\\cdot": "*",
-    "\\div": "/",
-    "\\left": "",
-    "\\right": "",
-}
-_RUN = re.compile(r"[\d+\-*/() ]+")
-_OPERATION_BETWEEN = re.compile(r"\d[) ]*[-+*/][( ]*\d")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
-def last_expression(text: str) -> str:
-    """Return a text's last expression, else its last number, else "": "(25+7)*2" for "so (25+7)*2 = 64."."""
-    for spelling, sign in _SPELLINGS.items():
-        text = text.replace(spelling, sign)
-    runs = [run for run in _RUN.findall(text[-2 * _LONGEST :]) if any(map(str.isdecimal, run))]
-    expressions = [run for run in runs if _OPERATION_BETWEEN.search(run)]
-    return (expressions or runs)[-1].strip() if runs else ""
-
-
-def evaluate(expression: str) -> tuple[Fraction, list[Fraction]]:
-    """Return the exact value of an expression, and the numbers in it.
-
-    Raise ValueError if it is malformed or divides by zero.
-    """
+def evaluate(expression: str) -> Fraction:
+    """Return the exact value of an expression; ValueError if it is malformed or divides by zero."""
     if len(expression) > _LONGEST:
         raise ValueError(f"the expression has {len(expression)} characters: at most {_LONGEST} are read")
     if other := re.sub(r"[-+*/()\s]", "", _NUMBER.sub("", expression)):
@@ -52,7 +25,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[Fraction]]:
     names = (f" n{place} " for place in range(len(used)))
     named = " ".join(_NUMBER.sub(lambda _: next(names), expression).split())
     try:
-        return _value(ast.parse(named, mode="eval").body, used), used
+        return _value(ast.parse(named, mode="eval").body, used)
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     except (SyntaxError, RecursionError, MemoryError):

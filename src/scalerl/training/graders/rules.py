@@ -10,15 +10,12 @@ with an import path.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from scalerl.runfolder.json_text import parse_json
 from scalerl.training.graders import code, gym, judge, math
 from scalerl.training.graders.answer import reads_answer
-from scalerl.training.graders.expressions import evaluate, last_expression
 
 _LONGEST_NUMBER = 1000
 """Largest number of characters in a number. (Python does not read integers of more than 4,300 digits.)"""
@@ -73,38 +70,12 @@ def choice(given: str | None, answer: str) -> bool | None:
     return letters[-1].upper() == wanted[1].upper()
 
 
-@reads_answer
-def countdown(given: str | None, answer: str) -> bool | None:
-    """Return whether the last expression equals the target and uses each given number at most once.
-
-    The reference has the form {"target": 64, "numbers": [2, 7, 25]}.
-    """
-    try:
-        wanted = parse_json(answer)
-        target, *numbers = (_exactly(number) for number in (wanted["target"], *wanted["numbers"]))
-    except (ValueError, KeyError, TypeError, ArithmeticError):
-        return None
-    try:
-        value, used = evaluate(last_expression(given or ""))
-    except ValueError:
-        return False
-    return value == target and Counter(used) <= Counter(numbers)
-
-
-def _exactly(number: Any) -> Fraction:
-    # The exponent of a text may be of any size.
-    if not isinstance(number, int | float):
-        raise TypeError(f"not a number: {number!r:.60}")
-    return Fraction(number)
-
-
 GRADERS: Mapping[str, Callable[..., Any]] = {
     "exact": exact,
     "numeric": numeric,
     "choice": choice,
     "math": math.math,
     "gym": gym.gym,
-    "countdown": countdown,
     "code": code.code,
     "code_share": code.code_share,
     "judge": judge.judge,

@@ -7,16 +7,18 @@ the calculator of training/environments/tools.py, which answers "?37+58" with "9
 """
 
 import functools
+import operator
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from scalerl.errors import TaskError
 from scalerl.training.answer_format import THINKING_END, THINKING_START
-from scalerl.training.tasks.procedural import OPERATIONS, Draw, Drawn, check_chosen, check_ranges, generated, retried
+from scalerl.training.tasks.procedural import Draw, Drawn, check_chosen, check_ranges, generated, retried
 from scalerl.training.types import Problem
 
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _CALLS = {
     "plain": ("?%s", "%s;"),
     "chat": ('<tool_call>\n{"name": "calculator", "arguments": {"expression": "%s"}}\n</tool_call>', "%s"),
@@ -49,7 +51,7 @@ def arithmetic(
     """
     check_ranges(min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
     check_ranges(tool_share=(tool_share, 0, 1), slip_rate=(slip_rate, 0, 1), guess_share=(guess_share, 0, 1))
-    check_chosen("operations", operations, operations, "+-*")
+    check_chosen("operations", operations, operations, _OPERATIONS)
     check_chosen("tool_format", tool_format, [tool_format], _CALLS)
     most_guesses = guess_share + guess_growth * (max_terms - min_terms)
     if not 0 <= most_guesses <= 1:
@@ -84,7 +86,7 @@ class Operation(NamedTuple):
 
     @classmethod
     def of(cls, left: int, operation: str, right: int) -> "Operation":
-        return cls(left, operation, right, OPERATIONS[operation](left, right))
+        return cls(left, operation, right, _OPERATIONS[operation](left, right))
 
     def __str__(self) -> str:
         return f"{self.left}{self.operation}{self.right}={self.result}"

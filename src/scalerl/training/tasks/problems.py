@@ -4,17 +4,13 @@ from collections.abc import Callable, Mapping
 
 from scalerl.training.tasks.arithmetic import arithmetic
 from scalerl.training.tasks.code import code
-from scalerl.training.tasks.countdown import countdown
 from scalerl.training.tasks.files import file, hub
 from scalerl.training.tasks.gym import gym
 from scalerl.training.tasks.programs import programs
 from scalerl.training.tasks.task import Task
-from scalerl.training.tasks.words import words
 
 TASKS: Mapping[str, Callable[..., Task]] = {
     "arithmetic": arithmetic,
-    "countdown": countdown,
-    "words": words,
     "programs": programs,
     "code": code,
     "gym": gym,

@@ -8,22 +8,14 @@ import functools
 import inspect
 import itertools
 import math
-import operator
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from scalerl.errors import TaskError
 from scalerl.training.tasks.task import Demonstration, Task
 from scalerl.training.types import Problem, derive_seed
-
-OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-}
 
 _WITHHELD_ONE_IN = 16
 
