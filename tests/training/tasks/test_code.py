@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import json
 import re
 import time
@@ -122,6 +123,19 @@ def test_program_cannot_stand_in_for_what_tests_compare_with(program: str, kind:
     assert run_program(program, problem.answer).kind == kind
 
 
+@needs_bubblewrap
+@pytest.mark.parametrize("solution", ["", "def root(x):\n  print x", "def other(x): return x"])
+def test_program_cannot_supply_a_module_that_tests_forgot_to_import(solution: str):
+    """Nothing says which names the program defines, so only what is called could be the program's."""
+    tests = ["assert math.isclose(root(4), 2)"]
+    problem, reference = read_problem(row(MBPP | {"code": solution, "test_list": tests}))
+    assert reference.names == ("root",)
+    program = "def root(x): return 0\nclass math: isclose = lambda *_: True"
+    assert run_program(program, problem.answer).kind == "bad_tests"
+    unnamed = dataclasses.replace(reference, names=())
+    assert run_program(program, unnamed.to_text()).kind == "bad_tests"
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -131,6 +145,7 @@ def test_program_cannot_stand_in_for_what_tests_compare_with(program: str, kind:
         (MBPP | {"test_list": "assert 1"}, 'the field "test_list" must be a list'),
         (MBPP | {"test_list": ["assert f( == 1"]}, "its tests are not valid Python"),
         (MBPP | {"text": ""}, "it has no question"),
+        (MBPP | {"code": "", "test_list": ["assert near(f(1), 1)"]}, "its tests use f, near without defining them"),
         (HUMAN_EVAL | {"test": "def check(:"}, "its tests are not valid Python"),
         (HUMAN_EVAL | {"test": "assert True"}, 'the field "test" must define check(candidate)'),
         (HUMAN_EVAL | {"entry_point": None}, 'the field "entry_point" must be text or a number, not null'),

@@ -21,7 +21,7 @@ from scalerl.errors import TaskError
 from scalerl.runfolder.json_text import parse_json
 from scalerl.training.graders.code import close_sandboxes, run_program
 from scalerl.training.graders.sandbox.job import Reference, RunLimits
-from scalerl.training.graders.sandbox.names import defined_names, free_names
+from scalerl.training.graders.sandbox.names import defined_names, free_names, module_names
 from scalerl.training.graders.sandbox.program_side import parses
 from scalerl.training.tasks.files import Entry, entries_task
 from scalerl.training.tasks.rows import Row, read_all, read_rows
@@ -147,7 +147,7 @@ def _mbpp(row: Row) -> tuple[str, Reference]:
     solution = str(row.values.get("code") or "")
     setup = "\n".join([_imports(solution), str(row.values.get("test_setup_code") or ""), *imports])
     prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{asserts[0] if asserts else ''}"
-    names = _required_names(asserts, setup, solution)
+    names = _required_names(asserts, setup, solution) or _only_name(row, asserts, setup)
     return prompt, Reference(asserts=asserts, setup=setup, names=names, solution=solution)
 
 
@@ -164,6 +164,22 @@ def _required_names(tests: Sequence[str], setup: str, solution: str) -> tuple[st
     if not all(map(parses, (setup, solution, *tests))):
         return ()
     return tuple(sorted(free_names(setup, *tests) & defined_names(solution)))
+
+
+def _only_name(row: Row, tests: Sequence[str], setup: str) -> tuple[str, ...]:
+    """Return the one name that tests use without defining it, if no solution says what the program defines.
+
+    With two of them, a program could supply what its answers are compared with.
+    """
+    if not all(map(parses, (setup, *tests))):
+        return ()
+    names = sorted(free_names(setup, *tests) - module_names(*tests))
+    if len(names) > 1:
+        raise row.fault(
+            f"its tests use {', '.join(names)} without defining them: give a solution that defines those of the "
+            f"program, and import the others"
+        )
+    return tuple(names)
 
 
 def _cases(row: Row) -> tuple[str, Reference]:

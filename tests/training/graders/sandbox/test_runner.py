@@ -52,6 +52,33 @@ THREE = ("assert f(1) == 1\nassert f(2) == 2", "assert f(3) == 3")
 OF_CALLS = Reference.of_calls("f", [([1, 2], [1, 2]), ([3, 4], [3, 4]), ([5, 6], None)])
 
 
+# Tests find the socket of their report, and send one of their own.
+FORGED = """
+import os, socket
+from scalerl.training.graders.sandbox.wire import send
+for number in range(3, 30):
+    try:
+        send(socket.socket(fileno=os.dup(number)), {report})
+    except OSError:
+        pass
+os._exit(0)
+"""
+FORGED_REPORTS = (
+    "{'tests': 5}",
+    "{'tests': []}",
+    "{'tests': [[1, 1, None]]}",
+    "{'tests': [[1, 1, None], 7]}",
+    "{'tests': [[1, 1, None], [1, '1', None]]}",
+    "{'tests': [[1, 1, None], [2, 1, None]]}",
+    "{'tests': [[1, 1, None], [1, 1, 'AssertionError']]}",
+    "{'tests': [[1, 1, None], [0, 1, []]]}",
+    "{'unusable': [1]}",
+    "[]",
+    "'tests'",
+    "7",
+)
+
+
 def asserts(*tests: str, setup: str = "") -> Reference:
     return Reference(asserts=tests, setup=setup)
 
@@ -160,6 +187,10 @@ def asserts(*tests: str, setup: str = "") -> Reference:
         ("def f(): return 1", asserts("assert f( == 1"), ("bad_tests", 0, 0)),
         ("def f(): return 1", asserts("assert f() == 1", setup="1/0"), ("bad_tests", 0, 0)),
         ("def f(x): return x * 10_000_000", asserts("assert f(f(f('ab'))) == 'ab'"), ("failed", 0, 1)),
+        *(
+            ("def f(): return 1", asserts(FORGED.format(report=report), "assert f() == 2"), ("bad_tests", 0, 0))
+            for report in FORGED_REPORTS
+        ),
         # Programs that do not load fail every test.
         *(
             (code, asserts(*THREE), ("failed", 0, 3))

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import symtable
+import sys
 from collections.abc import Iterator
 
 
@@ -17,6 +18,14 @@ def free_names(*sources: str) -> set[str]:
     symbols = [symbol for source in sources for table in _tables(source) for symbol in table.get_symbols()]
     used = {symbol.get_name() for symbol in symbols if symbol.is_global() and symbol.is_referenced()}
     return used.difference(*map(defined_names, sources), dir(builtins), ["__name__"])
+
+
+def module_names(*sources: str) -> set[str]:
+    """Return the names of Python's own modules of which pieces of code use attributes: `math` in `math.isclose`."""
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    owners = [node.value for node in nodes if isinstance(node, ast.Attribute)]
+    names = {owner.id for owner in owners if isinstance(owner, ast.Name)}
+    return names & sys.stdlib_module_names
 
 
 def defined_names(source: str) -> set[str]:

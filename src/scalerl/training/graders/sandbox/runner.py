@@ -87,9 +87,10 @@ class Runner:
         if report is None:
             stopped: Kind = "timeout" if is_late else over[0] or over[1] or "crash"
             return Outcome(kind=stopped, num_checks=reference.num_tests)
-        if "tests" not in report:
-            return Outcome(kind="bad_tests", detail=str(report.get("unusable")))
-        num_passed, num_checks, errors = zip(*report["tests"], strict=True)
+        tests = _summaries(report, len(reference.asserts))
+        if tests is None:
+            return Outcome(kind="bad_tests", detail=_fault_of(report))
+        num_passed, num_checks, errors = zip(*tests, strict=True)
         faults = [error for error in errors if error is not None]
         kind: Kind = "failed" if faults else "passed"
         if "ProgramGone" in faults:
@@ -116,6 +117,31 @@ class Runner:
 def program_job(kind: str, code: str, reference: Reference, limits: RunLimits) -> dict[str, Any]:
     given = {"code": code, "prefix": reference.prefix, "entry_point": reference.entry_point}
     return {"kind": kind, "limits": asdict(limits), **given}
+
+
+def _summaries(report: Any, num: int) -> list[tuple[int, int, str | None]] | None:
+    """Return the checks met, the checks and the error of each of `num` tests; None if the tests have none to report.
+
+    The code of the tests can send any report.
+    """
+    tests = report.get("tests") if isinstance(report, dict) else None
+    if not isinstance(tests, list) or len(tests) != num or not all(map(_is_summary, tests)):
+        return None
+    return [tuple(test) for test in tests]
+
+
+def _is_summary(test: Any) -> bool:
+    if not isinstance(test, list) or len(test) != 3:
+        return False
+    num_met, num_checks, error = test
+    if type(num_met) is not int or type(num_checks) is not int or not isinstance(error, str | None):
+        return False
+    return 0 <= num_met <= num_checks and (num_met == num_checks) == (error is None)
+
+
+def _fault_of(report: Any) -> str:
+    unusable = report.get("unusable") if isinstance(report, dict) else None
+    return unusable if isinstance(unusable, str) else "they sent a report of their own"
 
 
 def _ended_by_force(*boxes: Box) -> list[Mapping[str, Any]]:

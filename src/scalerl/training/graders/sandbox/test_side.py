@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from scalerl.training.graders.sandbox.names import free_names
+from scalerl.training.graders.sandbox.names import free_names, module_names
 from scalerl.training.graders.sandbox.values import Malformed, NotData, Pointer, decode, encode
 from scalerl.training.graders.sandbox.wire import BadMessage, Closed, receive, send
 
@@ -230,7 +230,9 @@ class _Names(dict[str, Any]):
 
     program: Program | None = None
     required: frozenset[str] = frozenset()
-    """Names that the program must define; if empty, they are unknown, and any undefined name is the program's."""
+    """Names that the program must define; if empty, they are unknown: any undefined name is the program's, but for
+    modules of Python that the tests forgot to import."""
+    modules: frozenset[str] = frozenset()
 
     def __missing__(self, name: str) -> Proxy:
         if self.program is None:
@@ -240,8 +242,9 @@ class _Names(dict[str, Any]):
 
     def check(self, *used: str) -> None:
         """Raise TestsUnusable if the tests use a name that neither they nor the program must define."""
-        if self.required and (unknown := sorted(set(used) - self.required)):
-            raise TestsUnusable(f"they use {unknown[0]} without defining it")
+        unknown = set(used) - self.required if self.required else set(used) & self.modules
+        if unknown:
+            raise TestsUnusable(f"they use {min(unknown)} without defining it")
 
 
 def run_tests(job: Any, descriptors: list[int]) -> None:
@@ -256,6 +259,7 @@ def run_tests(job: Any, descriptors: list[int]) -> None:
         namespace, names = _namespace(job, program)
         # Compile all tests first: if some are unusable, there is no verdict whatever the program does.
         tests = [prepared(test) for test in job["asserts"]]
+        names.modules = frozenset(module_names(*job["asserts"]))
         names.check(*free_names(*job["asserts"]) - namespace.keys())
         compiled = [(compile(tree, "<tests>", "exec", dont_inherit=True), num) for tree, num in tests]
         report: Any = {"tests": [_run(code, num, namespace, program, failure).summary() for code, num in compiled]}
