@@ -57,7 +57,7 @@ def test_few_samples_prove_nothing():
 @pytest.mark.parametrize("prompts", [10, 100])
 def test_noise_alone_is_seldom_called_learned(prompts: int):
     kinds = [measured(evaluations([0.3] * 4, prompts=prompts, seed=seed), [UPDATED]).kind for seed in range(400)]
-    assert kinds.count("within_noise") >= 0.92 * len(kinds)
+    assert kinds.count("within_noise") >= 0.87 * len(kinds)
 
 
 def test_run_without_an_update_has_learned_nothing():

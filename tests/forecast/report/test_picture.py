@@ -125,6 +125,23 @@ def test_comparison_has_one_end_and_its_budget(compared: Result):
     assert "P(best)" in figure.legend[0]
 
 
+def test_axes_hold_bands_and_ceilings_with_their_intervals():
+    """An early run has wide bands: cut off at the edge of the axis they would seem to end there."""
+    early = [series("a", reach=900.0, num=16), series("b", reach=900.0, num=16, seed=1, ceiling=0.5)]
+    made = drawn(*early)
+    (left, right), (low, high) = limits_of(made)
+    places = [each.ceiling_at for each in made.drawn]
+    assert left < min(places) < max(places) < right
+    assert len({*places}) == 2
+    for each in made.drawn:
+        assert each.line is not None
+        assert each.line.band is not None
+        assert each.ceiling is not None
+        assert low < each.line.band[0].min() < each.line.band[1].max() < high
+        assert low < each.ceiling.low < each.ceiling.value < each.ceiling.high < high
+        assert max(each.line.compute) < each.ceiling_at
+
+
 # Words
 
 

@@ -1,6 +1,7 @@
 """A run folder, read once or followed: its curves, its signals, its compute, and restarts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,20 @@ from boards import GrowingRun
 from run_folders import write_run, write_study
 
 from scalerl.errors import InputError
+from scalerl.forecast.curves import State
 from scalerl.forecast.logs import Selection, read_log, series_from
 from scalerl.forecast.report.analyse import analyse_compare, fitted_curves
 from scalerl.forecast.report.arms import hours_name
+from scalerl.forecast.report.build import build_report
+from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.inside import Root
 from scalerl.forecast.report.metrics import thinned
 from scalerl.forecast.report.options import FitOptions, unit_of
 from scalerl.forecast.report.places import MOST_SOURCES, Source, discover
 from scalerl.forecast.report.run_sections import lag_table, lines_of, run_says
 from scalerl.forecast.report.runs import Run, read_source
+from scalerl.forecast.report.sections import document
+from scalerl.runfolder import store
 
 
 def opened(folder: Path) -> Run:
@@ -51,6 +57,40 @@ def test_resumed_attempt_replaces_later_rows(tmp_path: Path):
     assert followed.columns["step"].tolist() == list(range(1, 41))
     assert [row["step"] for _, row in followed.evals] == [0, 10, 20, 30, 40]
     assert followed.evals[-1][1]["reward"] == 0.9
+
+
+def test_every_curve_of_one_table_has_its_own_training_reward(tmp_path: Path):
+    """Rows of several arms have the same steps: of each step the last row used to stand for all."""
+    rows = [(arm, step, level + 0.001 * step) for arm, level in (("a", 0.1), ("b", 0.5)) for step in range(10, 200, 10)]
+    text = "\n".join(["arm,step,reward", *(f"{arm},{step},{reward:.3f}" for arm, step, reward in rows)])
+    (tmp_path / "log.csv").write_text(text)
+    result = build_report([tmp_path / "log.csv"], Selection(), FitOptions())
+    (chart,) = [each for each in lines_of(result.runs, result.curves) if each.key == "reward/mean"]
+    assert chart.has_legend
+    firsts = {name: (colour, values[0]) for name, colour, _, values in chart.lines}
+    assert firsts == {"a": (0, 0.11), "b": (1, 0.51)}
+
+
+def test_finished_run_is_not_told_to_wait(tmp_path: Path):
+    folder = write_run(tmp_path / "run", num=3)
+    result = build_report([folder], Selection(), FitOptions())
+    (curve,) = result.curves
+    assert (curve.state, curve.is_over) == (State.TOO_EARLY, True)
+    assert replace(curve, is_over=False).to_do != curve.to_do
+    (folder / store.EVALS).write_text("")
+    with pytest.raises(InputError) as ended:
+        build_report([folder], Selection(), FitOptions())
+    assert "wait" not in str(ended.value)
+
+
+def test_curves_that_are_not_compared_have_an_answer_each(tmp_path: Path):
+    for name, axis in (("a", "gpu_hours"), ("b", "tokens")):
+        rows = [f"{100 * step},{0.2 + 0.02 * step}" for step in range(1, 12)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{axis},pass_rate", *rows]))
+    made = document(build_report([tmp_path / "a.csv", tmp_path / "b.csv"], Selection(), FitOptions()))
+    (answer,) = [each for each in made if each.key.startswith("answer")]
+    kinds = [block.kind for block in answer.blocks if isinstance(block, Say)]
+    assert kinds.count("stands") == 2
 
 
 def test_end_of_the_budget_at_the_pace_so_far(tmp_path: Path):

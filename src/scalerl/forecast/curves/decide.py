@@ -40,8 +40,8 @@ EARLY_POINTS = 12
 """With fewer points than these, a run in which no rise is seen is too early to judge, not flat."""
 LATE_BEGINNING = 0.3
 """A run without a visible rise whose first evaluation comes after this share of its compute is too early to judge."""
-ONCE_IN_TWENTY = 1.96
-"""A normal number exceeds this many standard errors, up or down, once in twenty times."""
+ONCE_IN_TEN = 1.645
+"""A normal number exceeds this many standard errors, up or down, once in ten times."""
 TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 """Multiples of the present compute to try for settling an open question."""
 MOST_SEEDS = 32
@@ -131,7 +131,7 @@ class Decision:
     noticed: float = float("nan")
     """The smallest rise that would have been noticed."""
     smallest_change: float = float("nan")
-    """The difference between two evaluations that noise exceeds once in twenty times."""
+    """The difference between two evaluations that noise exceeds once in ten times."""
     missing: Lack | None = None
     """What is missing if it is too early to judge the run."""
     fall: Fall | None = None
@@ -284,8 +284,8 @@ def find_dip(curve: Fit, path: Array, worth: float) -> Dip | None:
 
 
 def smallest_change(curve: Fit) -> float:
-    """Return the difference between two evaluations that noise and drift exceed once in twenty times."""
-    return ONCE_IN_TWENTY * float(np.sqrt(2.0)) * curve.noise_sd
+    """Return the difference between two evaluations that noise and drift exceed once in ten times."""
+    return ONCE_IN_TEN * float(np.sqrt(2.0)) * curve.noise_sd
 
 
 def left_sd(curve: Fit, wanted: Array, times: float) -> float:

@@ -218,7 +218,7 @@ def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Callable[[
 def _run_log(source: Source, files: Files) -> Log:
     """Return the evaluations of one of our runs."""
     if not (rows := _our_rows(source.path / store.EVALS)):
-        raise InputError(f"{source.path} has no rows in {store.EVALS} yet: wait for its first evaluation.")
+        raise InputError(f"{source.path} has no rows in {store.EVALS}: a run has a curve once it is evaluated.")
     return _log(source, "run", rows)
 
 

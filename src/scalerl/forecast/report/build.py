@@ -97,7 +97,7 @@ def report_on(
     num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in series if not data.problem)
     with Workers(worth(num_fits) if in_workers else 0) as workers:
         result = analysed("report", series, options, share, workers.map)
-    curves = tuple(with_end(curve, _end(curve, runs, end)) for curve in result.curves)
+    curves = tuple(with_end(_with_status(curve, runs), _end(curve, runs, end)) for curve in result.curves)
     others = _on_other_prompts(result)
     kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
     different = [say("different_prompts", names=names, of_set=f" of {name}" if name else "")
@@ -155,6 +155,12 @@ def _named(series: Sequence[Series]) -> list[Series]:
 
 
 # What is made of it ---------------------------------------------------------------------------------------------------
+
+
+def _with_status(curve: CurveResult, runs: Sequence[Run]) -> CurveResult:
+    """Return a curve that knows whether all its runs have ended."""
+    own = [run for run in runs if run.arm == curve.name] or runs
+    return replace(curve, is_over=all(run.is_over for run in own))
 
 
 def _end(curve: CurveResult, runs: Sequence[Run], given: float | None) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from scalerl.forecast.curves import Value
 from scalerl.forecast.report import words
 from scalerl.forecast.report.words import Level, level_of
 
@@ -116,6 +117,10 @@ class Drawn:
     colour: int = 0
     marks: tuple[tuple[float, float], ...] = ()
     """(Compute, reward) of what is marked: forecasts that were asked for, a peak."""
+    ceiling: Value | None = None
+    """The ceiling and its interval: a bar beside the curves."""
+    ceiling_at: float = 0.0
+    """Compute at which that bar is drawn, beyond the end of every curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

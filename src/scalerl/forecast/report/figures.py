@@ -24,6 +24,8 @@ REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the dat
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
 NUM_PLACES = 60
 FAR_ABOVE = 1.5  # times the range of the points: a line that ends further above them is cut
+FAR_BAND = 4.0  # the same of bands and intervals, which are wide early in a run
+BAR_APART = 0.02  # between the bars of ceilings, as a share of the axis
 MARGIN = 1 / 40  # room beside the data, as a share of the axis
 DIFFERENT_UNITS = "compute (different units)"
 Range = tuple[float, float]
@@ -99,24 +101,47 @@ def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, n
     units, labels = ({getattr(curve, name) for curve in curves} for name in ("unit", "y"))
     end = max([*map(end_of, curves), at or 0.0]) if len(units) == 1 else 0.0
     has_bands = len(curves) <= MOST_BANDS
-    drawn = tuple(
-        Drawn(
-            name=curve.name,
-            dots=dots_of(curve.series, curve.fit),
-            line=line_of(curve, max(end, end_of(curve)), has_bands=has_bands, num=num) if curve.usable else None,
-            colour=place,
-            marks=marks_of(curve),
-        )
-        for place, curve in enumerate(curves)
-    )
+    drawn: list[Drawn] = []
+    for place, curve in enumerate(curves):
+        has_line = curve.usable
+        line = line_of(curve, max(end, end_of(curve)), has_bands=has_bands, num=num) if has_line else None
+        dots = dots_of(curve.series, curve.fit)
+        ceiling = curve.ceiling if has_bands and has_line else None
+        drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve), ceiling=ceiling))
+    drawn = with_bars(drawn)
     return Curves(
         key=key,
-        drawn=drawn,
+        drawn=tuple(drawn),
         x_label=units.pop() if len(units) == 1 else DIFFERENT_UNITS,
         y_label=labels.pop() if len(labels) == 1 else "reward",
         at=at,
-        note=say("chart_note", level=curves[0].fit.level, has_bands=has_bands),
+        note=say(
+            "chart_note",
+            level=curves[0].fit.level,
+            has_bands=has_bands,
+            has_bars=any(each.ceiling is not None for each in drawn),
+            has_marks=any(each.marks for each in drawn),
+        ),
     )
+
+
+def with_bars(drawn: Sequence[Drawn]) -> list[Drawn]:
+    """Place the bars of ceilings side by side, beyond the end of every curve."""
+    first, last = _computes_of(drawn)
+    apart = (last / first) ** BAR_APART
+    places = [place for place, each in enumerate(drawn) if each.ceiling is not None]
+    return [
+        each if each.ceiling is None else replace(each, ceiling_at=last * apart ** (1 + places.index(place)))
+        for place, each in enumerate(drawn)
+    ]
+
+
+def _computes_of(drawn: Sequence[Drawn]) -> Range:
+    """Return the smallest and the largest compute of points, lines and bars."""
+    compute = [each.dots.compute for each in drawn] + [each.line.compute for each in drawn if each.line is not None]
+    every = np.concatenate([[each.ceiling_at for each in drawn], *compute])
+    every = every[every > 0]
+    return (float(every.min()), float(every.max())) if len(every) else (1.0, 10.0)
 
 
 def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
@@ -128,19 +153,31 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
 
 
 def limits_of(chart: Curves) -> tuple[Range, Range]:
-    """Return the ends of both axes: all compute, and all points, and lines unless they end far above the points."""
+    """Return the ends of both axes: all compute and all points, and lines, bands and ceilings unless far outside."""
     lines = [each.line for each in chart.drawn if each.line is not None]
-    compute = np.concatenate([[], *(each.dots.compute for each in chart.drawn), *(line.compute for line in lines)])
-    compute = compute[compute > 0]
     rewards = [each.dots.reward for each in chart.drawn if len(each.dots.reward)] or [line.reward for line in lines]
     points = np.concatenate(rewards or [np.array([0.0, 1.0])])
-    first, last = (compute.min(), compute.max()) if len(compute) else (1.0, 10.0)
+    first, last = _computes_of(chart.drawn)
     low, top = float(points.min()), float(points.max())
     room = max(last / first, 1.1) ** MARGIN
     span = max(top - low, 0.02 * abs(top), 1e-9)
     high = max(tip for tip in (top, *(float(line.reward[-1]) for line in lines)) if tip <= top + FAR_ABOVE * span)
+    ends = _ends_of_bands(chart.drawn)
+    # Without room for a band the chart would show a flat edge that is none.
+    high = max(high, min(float(ends.max(initial=high)), top + FAR_BAND * span))
+    low = min(low, max(float(ends.min(initial=low)), low - FAR_BAND * span))
     pad = 2 * MARGIN * (high - low) if high > low else span
-    return (float(first / room), float(last * room)), (low - pad, high + pad)
+    return (first / room, last * room), (low - pad, high + pad)
+
+
+def _ends_of_bands(drawn: Sequence[Drawn]) -> np.ndarray:
+    """Return how low and how high bands and the intervals of ceilings reach."""
+    ends: list[float] = []
+    for each in drawn:
+        for band in (each.line.band, each.line.new_band) if each.line is not None else ():
+            ends += [] if band is None else [float(band[0].min()), float(band[1].max())]
+        ends += [] if each.ceiling is None else [each.ceiling.low, each.ceiling.high]
+    return np.array([end for end in ends if math.isfinite(end)])
 
 
 def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:

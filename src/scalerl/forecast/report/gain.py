@@ -16,7 +16,7 @@ from scalerl.forecast.report.document import Say, say
 
 NUM_LAST = 3  # evaluations at the end whose mean is compared with the start
 FEWEST_PAIRS = 20  # prompts from which the spread of paired differences is a good estimate
-Z = 1.96  # 95 %, two-sided
+Z = 1.645  # 90 %, two-sided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Gain:
     """Mean of the last `num_last` evaluations."""
     num_last: int
     low: float
-    """95 % interval of last - first."""
+    """90 % interval of last - first."""
     high: float
     num_steps: int
     num_skipped: int

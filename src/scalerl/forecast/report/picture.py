@@ -232,7 +232,11 @@ def draw_chart(axes: Any, chart: Curves) -> None:
                 axes.plot(compute, reward, color=shade, linestyle="-" if is_solid else DASHED,
                           linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
         for place in each.marks:
-            axes.plot(*place, marker="*", color=shade, markersize=9, markeredgecolor="white", zorder=6)
+            axes.plot(*place, marker="D", color=shade, markersize=7, markeredgecolor="black", zorder=6)
+        if each.ceiling is not None:
+            value, at = each.ceiling, each.ceiling_at
+            axes.plot([at, at], [value.low, value.high], color=shade, linewidth=2.4, alpha=0.5)
+            axes.plot([at], [value.value], marker="_", color=shade, markersize=8, markeredgewidth=2)
     inches = axes.get_position().width * axes.figure.get_figwidth()
     ticks = compute_ticks(*x_limits, most=max(2, int(inches / TICK_INCHES)))
     axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=x_limits, ylim=y_limits)

@@ -55,6 +55,8 @@ class CurveResult:
     """Forecasts of the reward at given computes; in a report, at the end of the budget."""
     reach: tuple[Reach, ...] = ()
     """Forecasts of the compute at which given rewards are reached."""
+    is_over: bool = False
+    """Whether its runs have ended, so that waiting brings nothing more."""
     price: float | None = None
     """Price of one unit of compute; None where it is not known."""
 

@@ -1,7 +1,8 @@
 """Sections on runs: their health, what they spent, how they differ, and what they wrote."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from scalerl.forecast.report.document import (
     say,
     table,
 )
-from scalerl.forecast.report.metrics import CHARTS, Array, number, thinned, with_pace
-from scalerl.forecast.report.results import Result
+from scalerl.forecast.report.metrics import CHARTS, Array, log_columns, number, thinned, with_pace
+from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.runs import COST, Run
 from scalerl.forecast.report.samples import Query, search
 from scalerl.runfolder import store
@@ -30,6 +31,8 @@ from scalerl.runfolder import store
 SAMPLES_OF_A_RUN = 6
 MOST_OTHERS = 40
 """Columns of a single run that are drawn as details."""
+NAMED = "reward/mean"
+"""The column whose lines are named below their chart."""
 UNSHOWN = ("step", "attempt")
 LEAST_SHARE = 0.005
 """Share of the time from which a part of it is named."""
@@ -50,7 +53,7 @@ def health(result: Result) -> Blocks:
         for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
             yield alarm.say(run=curve.name if len(result.curves) > 1 else "", unit=curve.unit)
     yield lag_table(result.own_runs)
-    yield from lines_of(runs)
+    yield from lines_of(runs, result.curves)
     yield from pass_lines(runs)
 
 
@@ -72,26 +75,49 @@ def status_text(run: Run) -> str:
     return ": ".join(filter(None, (run.status, run.reason)))
 
 
-def lines_of(runs: Sequence[Run]) -> list[Lines]:
-    """Return a small chart for each usual column, a line for each run in the colour of its arm.
+def lines_of(runs: Sequence[Run], curves: Sequence[CurveResult] = ()) -> list[Lines]:
+    """Return a small chart for each usual column, a line for each run in the colour of its curve.
 
     Of a single run the other columns that it logged are shown too, as details.
     """
-    arms, words = [*dict.fromkeys(run.arm for run in runs)], {run.step_word for run in runs}
+    words = {run.step_word for run in runs}
     counted = "row" if words == {"row"} else "step"
     charts: dict[str, list[Any]] = {}
-    for run in runs:
-        columns = with_pace(run.columns)
-        steps, colour = thinned("step", columns.get("step", np.empty(0))), arms.index(run.arm)
+    for name, colour, logged in columns_of(runs, curves):
+        columns = with_pace(logged)
+        steps = thinned("step", columns.get("step", np.empty(0)))
         others = [key for key in columns if key not in CHARTS and key not in UNSHOWN]
         for key in (*CHARTS, *others[: MOST_OTHERS if len(runs) == 1 else 0]):
             if key in columns and np.isfinite(columns[key]).any():
-                charts.setdefault(key, []).append((run.name, colour, steps, thinned(key, columns[key])))
+                charts.setdefault(key, []).append((name, colour, steps, thinned(key, columns[key])))
     return [
-        Lines(key=key, title=CHARTS.get(key, key), lines=tuple(lines), limit=LIMITS.get(key), counted=counted,
-              level=Level.WHY if key in CHARTS else Level.DETAIL)
+        Lines(
+            key=key,
+            title=CHARTS.get(key, key),
+            lines=tuple(lines),
+            limit=LIMITS.get(key),
+            has_legend=key == NAMED,
+            counted=counted,
+            level=Level.WHY if key in CHARTS else Level.DETAIL,
+        )
         for key, lines in charts.items()
-    ]  # fmt: skip
+    ]
+
+
+def columns_of(runs: Sequence[Run], curves: Sequence[CurveResult]) -> Iterator[tuple[str, int, Mapping[str, Array]]]:
+    """Yield the name, the colour and the columns of each run; of a log with several curves, those of each curve."""
+    arms = [*dict.fromkeys(run.arm for run in runs)]
+    for run in runs:
+        frame = None if run.log is None else run.log.frame
+        parts = []
+        for colour, curve in enumerate(curves if frame is not None else ()):
+            labels = [(column, value) for column, value in curve.series.key if column in frame]
+            rows = np.ones(len(frame), dtype=bool)
+            for column, value in labels:
+                rows &= frame.words(column) == value
+            if labels and rows.any():
+                parts.append((curve.name, colour, log_columns(replace(run.log, frame=frame.take(rows)))))
+        yield from parts if len(parts) > 1 else [(run.name, arms.index(run.arm), run.columns)]
 
 
 LAG_COLUMNS = {

@@ -29,6 +29,8 @@ from scalerl.runfolder import store
 ARM = "arm"
 WAITING = "waiting"
 """Status of a run that has not started."""
+ENDED = ("done", "stopped", "failed")
+"""Statuses of a run that has ended."""
 PER_RUN = ("description", "seed")  # settings in which runs of one arm may differ
 COST = ("gpu_hours", "flops", "tokens")  # columns that say what a run has spent
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
@@ -108,6 +110,11 @@ class Run:
     def is_cut(self) -> bool:
         """Whether it ended before it was done. Without a status, nobody knows."""
         return self.status in ("stopped", "failed")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended; a log does not say."""
+        return self.status in ENDED
 
     @property
     def num_steps(self) -> int:
@@ -266,7 +273,7 @@ def read_folder(source: Source, reader: Reader | None = None) -> Run:
     logged = reader.metrics.arrays()
     kept = np.array(reader.counting_metrics(), dtype=np.intp)
     evals = [(line, _without_bad_counts(row)) for line, row in reader.counting_evals()]
-    problem = f"the run folder {folder} has no rows in {store.EVALS} yet: wait for its first evaluation."
+    problem = f"the run folder {folder} has no rows in {store.EVALS}: a run has a curve once it is evaluated."
     try:
         store.check_format(folder)
     except RunFolderError as fault:

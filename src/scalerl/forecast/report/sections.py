@@ -83,6 +83,9 @@ def answer(result: Result, name: str) -> Blocks:
         yield from paper_says(comparison, members)
     elif comparison is not None:
         yield from comparison_says(comparison, members)
+    elif result.command == "report" and len(members) > 1:
+        # Curves that cannot be compared have answers of their own.
+        yield from (say("stands", curve) for curve in members)
     elif result.command == "compare":
         yield say("nothing_to_compare")
         if unusable := tuple(curve.name for curve in members if not curve.usable):

@@ -11,7 +11,7 @@ from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report.document import Curves, Drawn, Line, Lines
 from scalerl.forecast.report.figures import Range, compute_ticks, even_ticks, limits_of
 from scalerl.forecast.report.markup import Markup, tag
-from scalerl.forecast.report.numbers import number_text
+from scalerl.forecast.report.numbers import ceiling_text, number_text
 
 NUM_COLOURS = 12
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 24, 40
@@ -98,7 +98,12 @@ def _curve(frame: Frame, each: Drawn) -> Iterator[Markup]:
         tip = tag("title", f"{name}, {amount_text(compute)}: {number_text(reward)}")
         yield tag("circle", tip, cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, class_=role.replace(" ", "-"))
     for compute, reward in each.marks:
-        yield tag("circle", cx=f"{frame.x(compute):.1f}", cy=f"{frame.y(reward):.1f}", r=5, class_="mark")
+        yield tag("path", d=f"M{frame.x(compute):.1f} {frame.y(reward) - 7:.1f}l7 7l-7 7l-7 -7z", class_="mark")
+    if each.ceiling is not None:
+        x, low, high = frame.x(each.ceiling_at), frame.y(each.ceiling.low), frame.y(each.ceiling.high)
+        tip = tag("title", f"{each.name}: {ceiling_text(each.ceiling)}")
+        yield tag("path", tip, d=f"M{x:.1f} {low:.1f}V{high:.1f}", class_="ceiling")
+        yield tag("path", d=f"M{x - 4:.1f} {frame.y(each.ceiling.value):.1f}h8", class_="line")
 
 
 def _line(frame: Frame, line: Line) -> Iterator[Markup]:

@@ -159,6 +159,8 @@ def to_do(values: Values) -> str:
     if state == State.PAST_PEAK:
         place = "at {fall.last_good:c} {unit}" if values["checkpoint"] is None else "of step {checkpoint:,.0f}"
         return filled(f"take the checkpoint {place}", values)
+    if state == State.TOO_EARLY and values.get("is_over"):
+        return "evaluate more often, or train longer: too early to judge"
     settled = ": about {settled_at:g} times the compute settles it" if values["settled_at"] is not None else ""
     return filled(TO_DO.get(state) or f"{action}{settled if action == Action.OPEN else ''}", values)
 
@@ -216,15 +218,22 @@ def _either(values: Values) -> str:
 
 
 def _chart_note(values: Values) -> str:
-    bands = f" Bands hold {values['level']:.0%} of the curve." if values["has_bands"] else ""
-    return f"Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted.{bands}"
+    level = f"{values['level']:.0%}"
+    sentences = ["Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted."]
+    if values["has_bands"]:
+        sentences.append(f"Bands hold the curve with probability {level}.")
+    if values["has_bars"]:
+        sentences.append(f"Bars at the right are the ceilings with their {level} intervals.")
+    if values["has_marks"]:
+        sentences.append("Diamonds mark forecasts that were asked for, or the checkpoint before a fall.")
+    return " ".join(sentences)
 
 
 def _picture_note(values: Values) -> str:
     more = "; {more} more have no name here" if values["more"] else ""
     return filled(
         "A [{level:.0%} interval] how high, B how fast, C_mid when; bands: {level:.0%} of the curve, and of a new "
-        "evaluation; hollow points were not fitted" + more,
+        "evaluation; hollow points were not fitted; bars: ceilings" + more,
         values,
     )
 
@@ -375,7 +384,7 @@ def _continue(values: Values) -> str:
 
 
 GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
-DIFFERENCE = "; a difference of {low:+.3f} to {high:+.3f} (95% interval)."
+DIFFERENCE = "; a difference of {low:+.3f} to {high:+.3f} (90% interval)."
 
 WORDS: dict[str, Words] = {
     # What was decided about a log
@@ -547,6 +556,8 @@ WORDS: dict[str, Words] = {
     "outside_study": "{arm}, seed {seed}: its folder lies outside the study and is not read.",
     "no_evaluation": "No evaluation yet.",
     "not_started": "Not started yet.",
+    "never_evaluated": "The run has ended without an evaluation.",
+    "stands": "{name}: {state}, {to_do}.",
     "watched": "{num} runs and logs in {paths}.",
     "samples_shown": "{num} of {total} samples, newest first.",
     "no_sample": "No sample matches.",
@@ -593,8 +604,8 @@ LEVELS: dict[Level, tuple[str, ...]] = {
     Level.ANSWER: (
         "too_early_points", "too_early_computes", "too_early_beginning", "flat", "rising", "levelling_off", "past_peak",
         "ceiling", "doubling", "checkpoint_step", "checkpoint_compute", "forecast_at", "take", "either", "open",
-        "no_curve_yet", "nothing_to_compare", "paper", "paper_ceiling", "paper_exponent", "paper_equal", "gain_rose",
-        "gain_fell", "gain_within_noise", "gain_no_update", 
+        "no_curve_yet", "stands", "nothing_to_compare", "paper", "paper_ceiling", "paper_exponent", "paper_equal",
+        "gain_rose", "gain_fell", "gain_within_noise", "gain_no_update", 
         "plan_no_curve_yet", "plan_either", "transfer", "transfer_at", "score_held", "score_nothing",
     ),
     Level.WARNING: (

@@ -143,7 +143,8 @@ def _read(source: Source) -> Run:
     while sum(map(num_values, _READERS.values())) > MOST_VALUES:
         del _READERS[next(iter(_READERS))]
     if run.problem and not run.evals:
-        run.problem = say("not_started" if run.status == WAITING else "no_evaluation").text
+        kind = "never_evaluated" if run.is_over else "not_started" if run.status == WAITING else "no_evaluation"
+        run.problem = say(kind).text
     return run
 
 
