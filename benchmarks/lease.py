@@ -1,12 +1,12 @@
 """Run a study for as long as a machine is lent, and seal forecasts of its runs while they train.
 
-    python benchmarks/lease.py gpu-forward --out runs/forward --jobs 12 --seconds 600 --set model.path=FOLDER
+    python benchmarks/lease.py loo --out runs/loo --jobs 12 --seconds 600 --set model.path=FOLDER
 
 The seeds of the base come first, then every arm, seed by seed; or those that --runs names, in its order. A run that
 fails is started once more, last. At the first evaluation past each share of its budget a run's forecast is sealed by
 `scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
 as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py. With --keep-answers runs keep what
-was written at their evaluations (benchmarks/answers.py). benchmarks/call.py runs several studies in one lease.
+was written at their evaluations (benchmarks/answers.py).
 """
 
 import argparse

@@ -45,7 +45,9 @@ def test_lease_runs_in_order_repeats_a_failure_seals_and_cuts(tmp_path, monkeypa
     monkeypatch.setattr(lease.Lease, "spent", property(spent))
     monkeypatch.setattr(lease.Lease, "say", lambda opened, text: said.append(text))
     runs = ["dapo-seed0", "cispo-seed1"]
-    words = shlex.split("lease.py tiny-loss --jobs 2 --seconds 60 --set seeds=[0,1] --set budget.steps=40")
+    words = shlex.split(
+        "lease.py loss --jobs 2 --seconds 60 --set base=tiny-cpu --set seeds=[0,1] --set budget.steps=40"
+    )
     monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path / "out"), "--runs", *runs])
     lease.main()
     assert said.pop() == "2 forecasts sealed, 0 runs not started"

@@ -200,9 +200,9 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["tiny-loo", "--dry-run", "--resume"], "runs/tiny-loo contains no study to resume"),
+        (["loo", "--dry-run", "--resume"], "runs/loo contains no study to resume"),
         (["loss"], r"not set, so there is nothing to train: add --set model\.path=\.\.\. --set task\.name=\.\.\."),
-        (["tiny-lo"], r'there is no study "tiny-lo"; did you mean "tiny-loo"\? \(scalerl study list'),
+        (["lo"], r'there is no study "lo"; did you mean "loo"\? \(scalerl study list'),
         (["precision"], "nothing to compare no-fp32 with here\nfp32-\\w+ is not run: inert"),
     ],
 )

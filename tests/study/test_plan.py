@@ -10,7 +10,6 @@ from scalerl.recipe.tree import expand
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.plan import StudyPlan, changes_of, check_runnable, make_plan, show_changes
 from scalerl.study.spec import divided, load_study
-from scalerl.training.loop.slots import expected_lag
 
 
 def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> StudyPlan:
@@ -42,10 +41,6 @@ def test_every_shipped_study_can_be_planned(name):
     assert plan.study.description
     assert len(plan.runs) == len(plan.arms) * len(plan.study.seeds) >= 2
     assert all(arm.changes for arm in plan.arms[1:])
-    if name.startswith("tiny-"):  # it runs as it is, and without a GPU
-        plan = planned(name, gpu=False)
-        check_runnable(plan)
-        assert [arm.name for arm in plan.arms if arm.skipped] == []
 
 
 def test_the_questions_of_the_paper_are_there():
@@ -54,8 +49,37 @@ def test_the_questions_of_the_paper_are_there():
         "curriculum", "length-control", "prevalent-recipes", "batch-size", "generations-per-prompt", "context-length",
         "model-size", "multi-task", "cispo-cap", "gspo-scale",
     }  # fmt: skip
-    # The embedded base comes in one size.
-    assert asked | {f"tiny-{name}" for name in asked - {"model-size"}} <= set(shipped("study"))
+    assert asked <= set(shipped("study"))
+
+
+OF_ONE_BASE = {
+    "model-size": "it names a model of its own",
+    "multi-task": "it names tasks of its own",
+    "tools": "its base knows the tool",
+    "precision": "a CPU computes in FP32 anyway",
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(shipped("study")) - set(OF_ONE_BASE)))
+def test_study_is_asked_of_another_base(name):
+    of_study, of_recipes = divided(["base=tiny-cpu"])
+    plan = make_plan(*load_study(name, of_study), of_recipes, gpu=False)
+    check_runnable(plan)
+    tiny = load_recipe("tiny-cpu")
+    assert {arm.recipe.budget for arm in plan.arms} == {tiny.budget}
+    assert {arm.recipe.model.path for arm in plan.arms} == {tiny.model.path}
+    assert [arm.name for arm in plan.arms][1:] == [arm.name for arm in planned(name).arms][1:]
+
+
+def test_another_base_leaves_amounts_of_compute_behind(tmp_path):
+    text = ONE_ARM + "budget.steps = 9\n[budget]\nsteps = 7\n[fit]\nuntil_compute = 5\nskip_before = 0.1\n"
+    text += "[holdout]\nfrom_compute = 6\n"
+    (tmp_path / "other.toml").write_text('extends = "tiny-cpu"\nbudget.steps = 3\n')
+    other = f"base={tmp_path / 'other.toml'}"
+    plan = plan_of(tmp_path, text, other, "fit.until_compute=2.5")
+    assert [arm.recipe.budget.steps for arm in plan.arms] == [3, 3]
+    assert (plan.study.fit.skip_before, plan.study.fit.until_compute, plan.study.holdout) == (0.1, 2.5, None)
+    assert [arm.recipe.budget.steps for arm in plan_of(tmp_path, text, other, "budget.steps=5").arms] == [5, 5]
 
 
 def test_shipped_studies_vary_the_settings_of_the_paper():
@@ -64,35 +88,16 @@ def test_shipped_studies_vary_the_settings_of_the_paper():
     pipelines = [arm.recipe.pipeline for arm in planned("generations-per-prompt").arms]
     assert {pipeline.groups_per_batch * pipeline.completions_per_group for pipeline in pipelines} == {768}
     assert sorted(arm.recipe.loss.model_dump()["cap"] for arm in planned("cispo-cap").arms) == [4, 5, 8]
-    for name in ("gspo-scale", "tiny-gspo-scale"):
-        clips = [arm.recipe.loss.model_dump() for arm in planned(name).arms]
-        assert sorted(clip["clip_high"] / 4 for clip in clips) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
-        assert [clip["clip_low"] for clip in clips] == pytest.approx([0.75 * clip["clip_high"] for clip in clips])
+    clips = [arm.recipe.loss.model_dump() for arm in planned("gspo-scale").arms]
+    assert sorted(clip["clip_high"] / 4 for clip in clips) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
+    assert [clip["clip_low"] for clip in clips] == pytest.approx([0.75 * clip["clip_high"] for clip in clips])
     study = planned("batch-size").study
     assert study.holdout is not None
     computes = (study.fit.skip_before_compute, study.fit.until_compute, study.holdout.from_compute)
     assert computes == (1500, 15_000, 15_000)
-    for name in ("multi-task", "tiny-multi-task"):
-        alone, both = planned(name).arms
-        assert list(alone.recipe.tasks) == ["math"]
-        assert {task: part.name for task, part in both.recipe.tasks.items()}["code"] == "programs"
-
-
-def test_arms_of_tiny_max_lag_differ_in_lag():
-    recipes = [arm.recipe for arm in planned("tiny-max-lag", gpu=False).arms]
-    lags = {recipe.pipeline.max_lag: expected_lag(recipe.rollout.slots or 0, recipe.pipeline) for recipe in recipes}
-    assert sorted(lags) == [4, 8, 12]
-    assert all(lag.binds for lag in lags.values())
-    assert lags[12].mean - lags[4].mean > 2
-
-
-def test_tiny_multi_task_has_the_settings_of_its_recipe():
-    _, both = planned("tiny-multi-task", gpu=False).arms
-    keys = changes_of(load_recipe("tiny-math-code"), both.recipe).keys()
-    # What shapes demonstrations matters to SFT alone, and a study measures more often.
-    shaping = {f"tasks.{key}" for key in ("math.guess_share", "math.guess_growth", "math.slip_rate", "code.slip_rate")}
-    others = {key for key in keys if key.partition(".")[0] not in ("sft", "evaluation", "budget", "checkpoint")}
-    assert others == shaping
+    alone, both = planned("multi-task").arms
+    assert list(alone.recipe.tasks) == ["math"]
+    assert {task: part.name for task, part in both.recipe.tasks.items()}["code"] == "programs"
 
 
 # Leave one out --------------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ def report(
 
     report.html opens in any browser without a network; report.md and its pictures are for a paper or a pull request.
 
-    [dim]scalerl report runs/tiny-loo[/dim]
+    [dim]scalerl report runs/loo[/dim]
 
     See also: watch for the same while runs are trained.
     """

@@ -35,7 +35,7 @@ def study(
     out: Path | None = option("DIR", "Study folder to write. Unset: runs/NAME."),
     overrides: list[str] | None = option(
         "KEY=VALUE",
-        "Change a setting of all arms, of one arm (arms.NAME.KEY), or seeds, compute, fit, holdout.",
+        "Change a setting of all arms, of one arm (arms.NAME.KEY), or base, seeds, compute, fit, holdout.",
         "--set",
     ),
     jobs: int = option("N", "Number of simultaneous runs, each on its own GPU if there are enough.", default=1, min=1),
@@ -49,7 +49,7 @@ def study(
 ) -> None:
     """Run every arm of a study with every seed, then write a report that compares them.
 
-    [dim]scalerl study tiny-loo --out runs/tiny-loo[/dim]
+    [dim]scalerl study loo --set base=tiny-cpu --out runs/loo[/dim]
 
     A study file names a base recipe, the changes of each arm, seeds and a budget:
 

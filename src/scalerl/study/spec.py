@@ -22,7 +22,7 @@ _SUFFIX = ".toml"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 # Keys of --set that change the study itself; every other key is a setting of its recipes.
-_STUDY_KEYS = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
+_STUDY_KEYS = ("arms", "base", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
 Changes = dict[str, Any]
 
@@ -81,9 +81,13 @@ def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     """
     label, source, _ = locate("study", name_or_path, StudyError)
     tree = read_table(label, source, StudyError)
-    for change in overrides:
+    new_base = [change for change in overrides if change.partition("=")[0].strip() == "base"]
+    others = [change for change in overrides if change not in new_base]
+    for change in new_base:
+        tree = _without_amounts(_changed(tree, change))
+    for change in others:
         tree = _changed(tree, change)
-        label += f" with --set {change}"
+    label = " with --set ".join([label, *new_base, *others])
     try:
         study = Study.model_validate(tree)
     except ValidationError as error:
@@ -121,6 +125,26 @@ def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
         )
     change = nested(rest.removeprefix(f"{names[-1]}."), value)
     return {**tree, "arms": {**arms, names[-1]: merge(expand(arms[names[-1]]), expand(change))}}
+
+
+_AMOUNTS = {"fit": ("skip_before_compute", "until_compute"), "holdout": ("from_compute",)}
+
+
+def _without_amounts(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study without its amounts of compute, which suit its own base; another base has a budget of its own."""
+    changed = {key: value for key, value in expand(tree).items() if key != "budget"}
+    arms = changed.get("arms", {})
+    changed["arms"] = {name: _without(arm, "budget") for name, arm in arms.items()}
+    for table, amounts in _AMOUNTS.items():
+        if table in changed:
+            changed[table] = _without(changed[table], *amounts)
+    if not changed.get("holdout"):
+        changed.pop("holdout", None)
+    return changed
+
+
+def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def test_tiny_tools_is_checked_with_a_conversation(tmp_path: Path):
 
 
 def test_the_arms_of_the_study_differ_in_the_tool_alone():
-    plan = make_plan(*load_study("tiny-tools-or-none"), gpu=False)
+    plan = make_plan(*load_study("tools"), gpu=False)
     environments = {arm.name: arm.recipe.task.environment.name for arm in plan.arms}
     assert environments == {"calculator": "calculator", "no-calculator": ""}
 

@@ -8,8 +8,8 @@ from scalerl.training.run.inputs import Inputs
 from scalerl.training.run.prompts import Prompts
 
 STABLE_RATE, STABLE_LAG = 0.1, 0.85
-"""Learning rate x width, and this x (max_lag + 1), above which runs of the tiny model collapsed (the study
-tiny-lag-rate, docs/results/lag-rate.md)."""
+"""Learning rate x width, and this x (max_lag + 1), above which runs of the tiny model collapsed
+(docs/results/lag-rate.md)."""
 
 
 def notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts], *, gpu: bool) -> tuple[str, ...]:
