@@ -1,6 +1,9 @@
 """GGUF files, written here by the gguf package itself, against the models they were made from."""
 
 import hashlib
+import resource
+import struct
+import time
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -188,6 +191,46 @@ def test_missing_or_cut_file_is_one_sentence(size, fault, tmp_path, cache):
         load(path)
     assert "\n" not in str(error.value)
     assert not cache.exists()
+
+
+def of_fields(*fields: bytes, num_tensors: int = 0, num_fields: int | None = None, version: int = 3) -> bytes:
+    """The beginning of a GGUF file, by hand: the package's writer takes minutes for millions of fields."""
+    return struct.pack("<4sIQQ", b"GGUF", version, num_tensors, num_fields or len(fields)) + b"".join(fields)
+
+
+def array(kind: int, num: int, content: bytes) -> bytes:
+    return struct.pack("<Q", 1) + b"a" + struct.pack("<IIQ", 9, kind, num) + content
+
+
+MANY = 5_000_000
+HOSTILE = {
+    r"elements than any model needs \(5,000,000": of_fields(array(9, MANY, struct.pack("<IQ", 4, 0) * MANY)),
+    r"elements than any .* \(4,000,000; at most": of_fields(*[array(4, 2_000_000, bytes(8_000_000))] * 3),
+    "is cut or damaged .* an array of type 9": of_fields(array(9, 1, struct.pack("<IQ", 4, 0))),
+    "fields than any model needs": of_fields(num_fields=MANY) + array(4, 0, b"") * MANY,
+    "tensors than any model needs": of_fields(num_tensors=MANY) + bytes(24) * MANY,
+    "is cut or damaged": of_fields(array(8, 2, struct.pack("<Q", 2**63))),
+    "has version 9 of the format": of_fields(version=9),
+}
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_hostile_header_is_refused_at_little_cost(fault, tmp_path):
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(HOSTILE[fault])
+    began_s = time.process_time()
+    began_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(GgufError, match=fault):
+        load(path)
+    assert time.process_time() - began_s < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began_kb < 10**6
+
+
+def test_too_many_layers_are_refused(tmp_path):
+    model = tiny_llama()
+    model.config.num_hidden_layers = 10**7
+    with pytest.raises(GgufError, match="it has 10,000,000 layers"):
+        load(write(tmp_path / "deep.gguf", model))
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):

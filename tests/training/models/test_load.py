@@ -1,4 +1,7 @@
 import json
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +20,7 @@ from transformers import (
 )
 
 from scalerl.errors import ModelError, StoreError
+from scalerl.training.models import template
 from scalerl.training.models.load import head, hidden_states, load_config, load_model, save_model
 
 
@@ -229,6 +233,52 @@ BROKEN = {
         Gemma2Config(**SIZES, head_dim=4, final_logit_softcapping=0.01)
     ),
 }
+
+
+def with_config(**values):
+    def changed(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return changed
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
+ENDLESS += "{% endfor %}"
+HOSTILE = {
+    "has 10,000,000 layers; at most 1,000 are read$": with_config(num_hidden_layers=10**7),
+    "its config.json has [0-9,]+ bytes, which no model needs$": with_config(layer_types=["full_attention"] * 10**6),
+    "chat template of .* takes more than 1 s for 2 turns: put a .* that ends": written(
+        "chat_template.jinja", ENDLESS.encode()
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", HOSTILE)
+def test_hostile_model_is_refused_at_little_cost(sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr(template, "_LIMIT_S", 1.0)
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    HOSTILE[sentence](folder)
+    began_s = time.process_time()
+    began_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelError, match=sentence):
+        load(folder)
+    assert time.process_time() - began_s < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began_kb < 10**6
+
+
+def test_templates_of_any_thread_are_stopped(tmp_path, monkeypatch):
+    """A prompt may be rendered by another thread than the main one, and other threads go on."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% if messages|length > 1 %}" + ENDLESS + "{% endif %}{{ messages[0]['content'] }}"
+    turn = {"role": "user", "content": "w2"}
+    monkeypatch.setattr(template, "_LIMIT_S", 0.5)
+    with ThreadPoolExecutor(2) as threads:
+        endless = threads.submit(template.rendered, tokenizer, [turn, turn])
+        assert template.rendered(tokenizer, [turn]) == "w2"
+        with pytest.raises(ModelError, match="takes more than"):
+            endless.result()
+        assert threads.submit(template.rendered, tokenizer, [turn]).result() == "w2"
 
 
 @pytest.mark.parametrize("sentence", BROKEN)

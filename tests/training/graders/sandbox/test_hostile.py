@@ -164,7 +164,7 @@ def test_ordinary_user_is_as_safe(one_in: int, outside: dict[str, object]):
         pytest.skip("needs a system interpreter of Python 3.11 or later")
     root = Path(__file__).parents[4]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        shutil.copytree(root / "src/scalerl/training/graders/sandbox", Path(folder, "scalerl/graders/sandbox"))
+        shutil.copytree(root / "src/scalerl/training/graders/sandbox", Path(folder, "scalerl/training/graders/sandbox"))
         shutil.copy(root / "src/scalerl/errors.py", Path(folder, "scalerl"))
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         programs = list({**OUTSIDE, **EXHAUSTION, **CHEATS}.items())[::one_in]
