@@ -114,17 +114,14 @@ def test_the_papers_procedure_is_not_decided_about():
 
 def test_a_cold_start_is_not_levelling_off():
     """Flat to half of the run, then a sigmoid to 0.60."""
-    states, inside = [], 0
+    states = []
     for seed in range(6):
         compute = np.linspace(0.2, 4.0, 60)
         truth = 0.4 + np.where(compute > 2, sigmoid(np.maximum(compute - 2, 1e-9), midpoint=2.0) - 0.4, 0.0)
         reward = truth + 0.006 * np.random.default_rng(seed).standard_normal(60)
         curve = fit(compute, reward, start=0.4)
         states.append(decide(curve).state)
-        low, high = curve.interval("ceiling")
-        inside += low < 0.6 < high
     assert set(states) == {State.RISING}
-    assert inside >= 5
 
 
 # Falls ----------------------------------------------------------------------------------------------------------------

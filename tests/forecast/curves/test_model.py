@@ -1,4 +1,4 @@
-"""The model's closed forms against numerical integration, and its search against a dense grid."""
+"""The model's closed forms against numerical integration, and its sums over shapes against brute force."""
 
 from pathlib import Path
 
@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from simulate import run
 
-from scalerl.forecast.curves import FORMS, Kind, fit, priors
+from scalerl.forecast.curves import FORMS, Fit, Kind, fit, grid, model, priors
 from scalerl.forecast.curves.data import make_blocks, make_points
 from scalerl.forecast.curves.forms import sigmoid
-from scalerl.forecast.curves.model import RISE_SIZES, draw, log_sum, posterior
+from scalerl.forecast.curves.model import posterior
+from scalerl.forecast.curves.normal import chi_squared_quantile
 from scalerl.forecast.curves.priors import Prior
 from scalerl.forecast.curves.problem import NO_FALL, make_problem
-from scalerl.forecast.curves.search import search, tempered
+from scalerl.forecast.curves.sample import draw, even_points, share_out
 from scalerl.forecast.curves.wander import kernels, make_wanders, places_of
-from scalerl.forecast.curves.weigh import prepare, rough_mass, weigh, weigh_exactly
+from scalerl.forecast.curves.weigh import log_sum, prepare, weigh, weigh_fully
 from scalerl.forecast.logs import Selection, read
 
 
@@ -31,12 +32,12 @@ def prepared(problem):
     return prepare(problem)
 
 
-SHAPE = np.array([[np.log(1.9)], [np.log(0.33)], [0.2]])
+SHAPE = np.array([[np.log(1.9)], [np.log(0.33)]])
 
 
 def weighed(prepared, covariance: int, course: int):
     cells = weigh(prepared, SHAPE, np.array([covariance]), np.array([course]))
-    return weigh_exactly(prepared, cells, SHAPE, rough_mass(prepared, cells), np.zeros(1), np.random.default_rng(0))
+    return weigh_fully(prepared, cells.take(*np.zeros((3, 1), dtype=int)), SHAPE, np.zeros(1))
 
 
 def covariance_of(problem, wanders, number: int) -> np.ndarray:
@@ -109,13 +110,12 @@ def test_cells_are_weighed_as_by_integration(problem, prepared, covariance: int)
 def test_wanders_are_diagonal_under_their_rotation():
     compute, reward = run(0, num=9, reach=3.0)
     blocks = make_blocks(make_points(compute, reward, run=np.arange(9) % 2), 0.4, 0.05)
-    shape = np.array([0.5, -0.3, 0.0])
-    risen = sigmoid(blocks.x, *shape)
+    risen = sigmoid(blocks.x, 0.5, -0.3)
     apart = np.equal.outer(blocks.run, blocks.run) - 0.5
     tables = {0: [(0.0, priors.INDEPENDENT), *priors.DRIFTS]} | {
         number: list(priors.DRIFTS) for number in range(1, len(priors.DRIFT_LENGTHS))
     }
-    for wander in make_wanders(blocks, shape):
+    for wander in make_wanders(blocks, risen):
         kernel = kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
         for number, size in enumerate(wander.size):
             total = np.diag(np.append(blocks.weight, blocks.start_weight))
@@ -128,43 +128,100 @@ def test_wanders_are_diagonal_under_their_rotation():
                 assert wander.log_weight[number] == pytest.approx(expected)
 
 
-def test_the_search_finds_what_a_dense_grid_has():
-    """Against 14,000 shapes on a grid, which noisy data let be coarse."""
-    compute, reward = run(2, num=20, reach=3.0, noise=0.03)
-    blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
-    problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, 0.0)
-    prepared = prepare(problem)
-    plain, rng = np.array([NO_FALL]), np.random.default_rng(0)
-    rows, _ = search(prepared, plain, RISE_SIZES, rng)
-    ticks = (np.arange(24) + 0.5) / 24 * 6.4 - 3.2
-    normal = np.stack(np.meshgrid(ticks, ticks, ticks, indexing="ij"), axis=-1).reshape(-1, 3)
-    log_prior = -0.5 * (normal**2).sum(axis=1) + 3 * np.log(ticks[1] - ticks[0])
-    shapes = problem.shapes(normal)
-    cells = weigh(prepared, shapes, np.arange(len(prepared.level)), plain)
-    dense = weigh_exactly(prepared, cells, shapes, rough_mass(prepared, cells), log_prior, rng)
-    drawn, expected = (draw(prepared, each, 4000, rng) for each in (rows, dense))
-    for name in ("log_exponent", "log_midpoint", "log_skew", "gain"):
-        mine, theirs = getattr(drawn, name), getattr(expected, name)
-        assert mine.mean() == pytest.approx(theirs.mean(), abs=0.2 * theirs.std()), name
-        assert mine.std() == pytest.approx(theirs.std(), rel=0.2), name
+# Luck: none, but for the points of the draws -------------------------------------------------------------------------
 
 
-def test_tempering_leaves_an_effective_number():
-    log_mass = -np.arange(50.0)
-    weight = tempered(log_mass, 10.0)
-    assert weight.sum() == pytest.approx(1.0)
-    assert 1 / (weight @ weight) == pytest.approx(10.0, rel=0.1)
-    even = tempered(np.zeros(50), 10.0)
-    assert even == pytest.approx(np.full(50, 0.02))
+def kinds(seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Compute and reward of runs that were hard to sum over: unfinished, precise, flat and falling ones."""
+    rng = np.random.default_rng(seed)
+    compute = np.linspace(0.1, 4.0, 30)
+    noise = 0.004 * rng.standard_normal(30)
+    rewards = {
+        "unfinished": sigmoid(np.log(compute), np.log(1.6), np.log(5.0)),
+        "late": sigmoid(np.log(compute), np.log(2.5), np.log(1.0)),
+        "precise": sigmoid(np.log(compute), np.log(2.0), np.log(0.5)) - 4.5 * noise,
+        "flat": np.zeros(30),
+        "fall": sigmoid(np.log(compute), np.log(2.0), np.log(0.5)) - 0.05 * (compute > 3.0),
+    }
+    return {name: (compute, 0.4 + 0.2 * reward + noise) for name, reward in rewards.items()}
 
 
-def test_a_skew_keeps_midpoint_and_slope():
-    for skew in (-2.0, -0.5, 0.7, 2.5):
-        half, above = sigmoid(np.array([0.3, 0.3001]), np.log(2.2), 0.3, skew)
-        assert half == pytest.approx(0.5)
-        assert (above - half) / 1e-4 == pytest.approx(2.2 / 4, rel=1e-3)
-    plain = sigmoid(np.array([-1.0, 2.0]), np.log(1.5), 0.2)
-    assert plain == pytest.approx(1 / (1 + np.exp(-1.5 * (np.array([-1.0, 2.0]) - 0.2))))
+def answers(curve: Fit) -> np.ndarray:
+    """The ceiling with its interval, and the probability of each kind."""
+    return np.array([curve.params["ceiling"], *curve.interval("ceiling"), *map(curve.probability, Kind)])
+
+
+@pytest.mark.parametrize("name", kinds(0))
+def test_another_seed_hardly_changes_the_answer(name: str):
+    every = np.array([answers(fit(*kinds(0)[name], start=0.4, seed=seed)) for seed in range(5)])
+    width = (every[:, 2] - every[:, 1]).mean()
+    assert (np.ptp(every[:, :3], axis=0) < 0.1 * width).all()
+    assert (np.ptp(every[:, 3:], axis=0) <= 1e-3).all()
+
+
+def test_a_seed_gives_one_answer_and_the_default_is_fixed():
+    data = kinds(0)["late"]
+    assert fit(*data, seed=0).interval("ceiling") == fit(*data).interval("ceiling")
+    assert fit(*data, seed=1).interval("ceiling") != fit(*data).interval("ceiling")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", kinds(0))
+@pytest.mark.slow
+def test_the_sum_is_that_of_brute_force(name: str, seed: int, monkeypatch: pytest.MonkeyPatch):
+    """Against some hundred times the boxes, every course of a fall, and ten times the draws."""
+    data = kinds(seed)[name]
+    mine = answers(fit(*data, start=0.4))
+    more = {"FINE": 1 / 10_000, "RESOLVED": 1 / 1000, "AT_ONCE": 300, "MOST_ROUNDS": 60}
+    more |= {"NUM_FIRST": 45, "NUM_WEIGHED": 60_000, "MOST_COURSES": 1000}
+    for constant, value in more.items():
+        monkeypatch.setattr(grid, constant, value)
+    monkeypatch.setattr(model, "NUM_DRAWS", 20_000)
+    brute = answers(fit(*data, start=0.4))
+    width = brute[2] - brute[1]
+    assert (np.abs(mine - brute)[:3] < 0.1 * width).all()
+    assert (np.abs(mine - brute)[3:] < 0.05).all()
+
+
+def test_boxes_add_up_to_the_prior(monkeypatch: pytest.MonkeyPatch):
+    """With a mass that is the prior's, which is 1; however boxes are split, and with narrow posteriors in between."""
+    boxes = grid.first_boxes()
+    for _ in range(6):
+        density = grid.log_prior(boxes.centre)
+        boxes = grid.Boxes(centre=boxes.centre, width=boxes.width, log_density=density)
+        assert log_sum(boxes.log_mass) == pytest.approx(0.0, abs=2e-3)
+        monkeypatch.setattr(grid, "weighed_boxes", lambda prepared, kept, boxes: (boxes, kept))
+        nearest = np.argsort(((boxes.centre - [1.1, -0.4]) ** 2).sum(axis=1))[:9]
+        boxes, _ = grid.split(None, None, boxes, nearest)  # type: ignore[arg-type]
+
+
+def test_thinned_cells_stand_for_all():
+    log_mass = np.log(np.random.default_rng(0).gamma(0.1, size=20_000) + 1e-12)
+    which, log_count = grid.thinned(log_mass)
+    assert len(which) < 1.2 * grid.NUM_WEIGHED
+    assert len(np.unique(which)) == len(which)
+    assert log_sum(log_mass[which] + log_count) == pytest.approx(log_sum(log_mass))
+    heavy = np.argsort(log_mass)[-10:]
+    assert np.isin(heavy, which).all()
+
+
+def test_points_are_even():
+    points = even_points(500, 7, np.random.default_rng(0))
+    assert (np.diff(points[0]) == pytest.approx(1 / 500)) and (np.floor(500 * points[0]) == np.arange(500)).all()
+    for row in points[1:]:
+        assert (np.abs(np.histogram(row, bins=20, range=(0, 1))[0] - 25) <= 3).all()
+    assert share_out(np.log([0.25, 0.0, 0.75] + np.array([0, 1e-300, 0])), 10).tolist() == [2, 0, 8]
+
+
+def test_quantiles_of_the_noise():
+    from scipy.stats import chi2
+
+    share = np.array([0.05, 0.3, 0.5, 0.95])
+    for df in (8.0, 40.0):
+        assert chi_squared_quantile(df, share) == pytest.approx(chi2.ppf(share, df), rel=5e-3)
+
+
+# What the model says --------------------------------------------------------------------------------------------------
 
 
 def test_runs_that_rise_alike_make_a_recipe_that_rises():

@@ -181,6 +181,7 @@ def fit(
     pool: Prior | None = None,
     method: Literal["posterior", "paper"] = "posterior",
     grid: Grid | None = None,
+    seed: int = 0,
 ) -> Fit:
     """Fit a curve to reward against compute.
 
@@ -189,7 +190,8 @@ def fit(
     `run` labels the run (seed) of each point and `evaluation` its prompts and step (for paired comparisons).
     `skip_before` is a compute or a share of the largest ("10%"). `bounds=None` is for unbounded rewards. `pool` is
     the prior learned from other runs (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786,
-    A.5, over `grid`, without intervals.
+    A.5, over `grid`, without intervals. `seed` moves the points at which the posterior is drawn from: another one
+    changes quantiles by a few per cent of an interval, and the same one gives the same answer.
     """
     shape, fixed = _checked(form, method, start, dict(fixed or {}), bounds)
     tails(level)
@@ -211,7 +213,7 @@ def fit(
     blocks = make_blocks(points, start, start_sd)
     prior = _prior_with(fixed, WEAK if pool is None else pool, blocks.scale)
     ceiling = fixed.get("ceiling", _form_ceiling(shape, bounds))
-    drawn = posterior(blocks, form=form, prior=prior, fixed_ceiling=ceiling)
+    drawn = posterior(blocks, form=form, prior=prior, fixed_ceiling=ceiling, seed=seed)
     done = replace(
         empty,
         fixed=fixed,
@@ -227,7 +229,8 @@ def fit(
 def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None) -> Fit:
     """Fit the same points again, with the ceiling held fixed or with another prior."""
     given = {name: getattr(curve, name) for name in (*OF_POINTS, "start", "start_sd", "form", "level")}
-    again = fit(**given, fixed=curve.fixed if ceiling is None else {**curve.fixed, "ceiling": ceiling}, pool=pool)
+    fixed = curve.fixed if ceiling is None else {**curve.fixed, "ceiling": ceiling}
+    again = fit(**given, fixed=fixed, pool=pool, seed=0 if curve.posterior is None else curve.posterior.seed)
     return again if pool is None else replace(again, alone=curve)
 
 

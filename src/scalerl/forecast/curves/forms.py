@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-MOST_SKEW = 3.0
-"""Beyond e^3 a skewed sigmoid has reached its limit, and its formula overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +19,7 @@ class Form:
     formula: str
     source: str
     shape: Callable[..., Array]
-    """shape(log_compute, log_exponent, log_midpoint, log_skew), broadcasting."""
+    """shape(log_compute, log_exponent, log_midpoint), broadcasting."""
     has_exponent: bool = True
     has_midpoint: bool = True
     has_start: bool = True
@@ -40,28 +38,18 @@ class Form:
         )
 
 
-def sigmoid(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
-    """Return 1 / (1 + (C_mid / C)^B), the law of arXiv 2510.13786 (eq. 1), with a skew.
-
-        s(C) = (1 + (2^(1/v) - 1) (C_mid / C)^k)^-v,   k = B / (2 v (1 - 2^(-1/v)))
-
-    C_mid is where half of the gain is reached and B / 4 the slope there for every skew v. Before it the curve takes off
-    with exponent v k; after it, it saturates with exponent k. v = 1 is the paper's law.
-    """
-    skew = np.exp(np.clip(log_skew, -MOST_SKEW, MOST_SKEW))
-    half = np.exp2(-1.0 / skew)
-    steepness = np.exp(log_exponent) / (2.0 * skew * (1.0 - half))
+def sigmoid(log_compute: Array, log_exponent, log_midpoint) -> Array:
+    """Return 1 / (1 + (C_mid / C)^B), the law of arXiv 2510.13786 (eq. 1)."""
     with np.errstate(over="ignore"):
-        odds = (1.0 / half - 1.0) * np.exp(steepness * (log_midpoint - log_compute))
-        return np.exp(-skew * np.log(1.0 + odds))
+        return 1.0 / (1.0 + np.exp(np.exp(log_exponent) * (log_midpoint - log_compute)))
 
 
-def exponential(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
+def exponential(log_compute: Array, log_exponent, log_midpoint) -> Array:
     """Return 1 - 2^(-C / C_mid): exponential saturation, written with its half-way point."""
     return -np.expm1(-np.log(2.0) * np.exp(np.minimum(log_compute - log_midpoint, 20.0)))
 
 
-def power(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
+def power(log_compute: Array, log_exponent, log_midpoint) -> Array:
     """Return 1 - C^-B, which is 0 at the largest compute: A - D / C^B = level + gain * shape with gain = D."""
     return -np.expm1(np.minimum(-np.exp(log_exponent) * log_compute, 100.0))
 

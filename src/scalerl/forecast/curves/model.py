@@ -3,171 +3,44 @@
     reward = level + gain * s(C) - drop * f(C) + wander + run * s(C) + noise
 
     level, gain   the reward before training, and what the rise adds to it; ceiling = level + gain
-    s             the paper's sigmoid (arXiv 2510.13786, eq. 1) with a skew, or another form
+    s             the paper's sigmoid (arXiv 2510.13786, eq. 1), or another form
     drop, f       how far the reward falls after its peak, and the share of the fall that has happened at C
-    wander        slow drift of the evaluations (an Ornstein-Uhlenbeck process along them), or a departure of the curve
-                  from its shape (a Matern process in log compute)
+    wander        slow drift of the evaluations (an Ornstein-Uhlenbeck process along them), or a misfit of the curve's
+                  shape (a Matern process in log compute)
     run           deviation of one run's gain from the mean of the runs, and of that mean from the recipe
     noise         binomial where the number of answers is known, otherwise of one unknown size
 
-A curve is *flat* (no rise), a *rise*, or a rise with a *fall*. Given a shape (exponent, midpoint, skew), a course (no
-fall, or one that begins at some place) and a covariance of the wander, the rest is linear: level, gain, drop and the
-size of the noise integrate out in closed form (`weigh.py`). Courses (`problem.py`) and covariances (`wander.py`) are
-few and are summed over. Shapes are found by rounds of weighing and drawing again (`search.py`). There are no tests
-before the fit and no corrections after it. `priors.py` has every assumed number; docs/math.md derives the formulas.
+A curve is *flat* (no rise), a *rise*, or a rise with a *fall*. Given a shape (exponent, midpoint), a course (no fall,
+or one that begins at some place) and a covariance of the wander, the rest is linear: level, gain, drop and the size of
+the noise integrate out in closed form (`weigh.py`). Courses (`problem.py`) and covariances (`wander.py`) are few and
+are summed over, and so are shapes, on boxes that are split where the mass is (`grid.py`). Draws are spread evenly over
+what has mass (`sample.py`).
+
+There are no tests before the fit. One thing is added after it, because no evaluation says anything about it: beyond the
+last evaluation a forecast gets an *allowance* (`Posterior.allowance`) for how far curves were found to leave their
+shape. `priors.py` has every assumed number; docs/math.md derives the formulas.
 """
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 import numpy as np
 
 from scalerl.forecast.curves import priors
 from scalerl.forecast.curves.data import Blocks
-from scalerl.forecast.curves.forms import FORMS, Array, Form, sigmoid
-from scalerl.forecast.curves.normal import normal_cdf, normal_quantile
+from scalerl.forecast.curves.forms import FORMS, Array, Form
+from scalerl.forecast.curves.grid import Kept, search
 from scalerl.forecast.curves.priors import Prior
 from scalerl.forecast.curves.problem import NO_FALL, Problem, fallen_share, make_problem
-from scalerl.forecast.curves.search import Cloud, search
+from scalerl.forecast.curves.sample import Draws, Kind, draw, draw_flat, share_out
 from scalerl.forecast.curves.wander import Wander, kernels, movement, places_of
-from scalerl.forecast.curves.weigh import Prepared, Weighed, pick_by_mass, prepare
+from scalerl.forecast.curves.weigh import Prepared, Weighed, log_sum, prepare
 
-MODEL = "scalerl-curve-8"
+MODEL = "scalerl-curve-9"
 """Name of the model in JSON, sealed forecasts and prior files. Change it if the same points get different answers."""
 NUM_DRAWS = 2000
 """Number of draws in a posterior."""
 _NEW_RUN = -1
 """Number of a run that is not among those of the data."""
-
-
-class Kind(IntEnum):
-    """The kind of a curve: flat, a rise, or a rise followed by a fall."""
-
-    flat = 0
-    rise = 1
-    fall = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
-    """Draws of all parameters, in random order."""
-
-    kind: np.ndarray
-    level: Array
-    gain: Array
-    log_exponent: Array
-    log_midpoint: Array
-    """Log midpoint, relative to the largest compute."""
-    log_skew: Array
-    drop: Array
-    """Total fall of the reward; 0 without a fall."""
-    place: Array
-    length: Array
-    """Place and length of the fall, as in `Courses`."""
-    noise: Array
-    covariance: np.ndarray
-    """Index of the covariance among those of all wanders, one wander after the other."""
-    departure_normal: Array
-    """Standard normal numbers that scale the departure from the shape beyond the last evaluation."""
-    recipe_normal: Array
-    """Standard normal numbers that scale the distance of the recipe from the mean of its runs."""
-    seen: np.ndarray
-    """Whether the rise or the fall exceeds `NOTICED` times its standard error."""
-
-    def take(self, which) -> "Draws":
-        return Draws(**{name: getattr(self, name)[which] for name in self.__slots__})
-
-    @staticmethod
-    def join(many: "list[Draws]", order: np.ndarray) -> "Draws":
-        names = Draws.__slots__
-        return Draws(**{name: np.concatenate([getattr(each, name) for each in many])[order] for name in names})
-
-
-def draw(prepared: Prepared, weighed: Weighed, num: int, rng: np.random.Generator) -> Draws:
-    """Draw shapes, courses and covariances by their mass, then the parameters that were integrated out.
-
-    The noise is drawn first, then the drop given the noise, the gain given the drop, and the level given both.
-    """
-    problem = prepared.problem
-    # One of the normals of the gain's prior, and one cell: a shape, a course and a covariance.
-    drawn = np.unravel_index(_sample_by_mass(weighed.log_mass, num, rng), weighed.log_mass.shape)
-    cell = drawn[1]
-    covariance, course = weighed.covariance[cell], weighed.course[cell]
-    noise = np.sqrt(weighed.squares[drawn] / rng.chisquare(problem.df, num))
-
-    falls = course != NO_FALL
-    mean_drop = weighed.drop[drawn]
-    drop_sd = noise / np.sqrt(weighed.drop_precision[drawn])
-    shares = rng.uniform(size=num)
-    drop = np.zeros(num)
-    drop[falls] = truncated_normal_quantile(mean_drop[falls], drop_sd[falls], np.inf, shares[falls])
-
-    mean_gain = weighed.gain[drawn] - weighed.gain_per_drop[drawn] * (drop - mean_drop)
-    gain_sd = noise / np.sqrt(weighed.gain_precision[drawn])
-    gain = truncated_normal_quantile(mean_gain, gain_sd, problem.gains.room, rng.uniform(size=num))
-
-    level = problem.centre + prepared.level[covariance] - gain * weighed.on_level[cell]
-    level -= drop * prepared.fall_on_level[covariance, course]
-    level += noise / np.sqrt(prepared.level_precision[covariance]) * rng.standard_normal(num)
-    if problem.fixed_ceiling is not None:
-        # The linear model was solved from the ceiling down (`Problem.rises`), so this is the ceiling.
-        level -= gain
-
-    log_exponent, log_midpoint, log_skew = weighed.shape[:, cell]
-    return Draws(
-        kind=np.where(falls, Kind.fall, Kind.rise),
-        level=level,
-        gain=gain,
-        log_exponent=log_exponent,
-        log_midpoint=log_midpoint,
-        log_skew=log_skew,
-        drop=drop,
-        place=problem.courses.place[course],
-        length=problem.courses.length[course],
-        noise=noise,
-        covariance=covariance,
-        departure_normal=rng.standard_normal(num),
-        recipe_normal=rng.standard_normal(num),
-        seen=(gain >= priors.NOTICED * gain_sd) | (drop >= priors.NOTICED * drop_sd),
-    )
-
-
-def draw_flat(prepared: Prepared, log_mass: Array, num: int, rng: np.random.Generator) -> Draws:
-    """Draw curves without a rise, given the log mass of each covariance."""
-    problem = prepared.problem
-    covariance = _sample_by_mass(log_mass, num, rng)
-    zeros, ones = np.zeros(num), np.ones(num)
-    noise = np.sqrt((prepared.squares[covariance] + problem.prior_squares) / rng.chisquare(problem.df, num))
-    level = problem.centre + prepared.level[covariance]
-    return Draws(
-        kind=np.full(num, Kind.flat),
-        level=level + noise / np.sqrt(prepared.level_precision[covariance]) * rng.standard_normal(num),
-        **dict.fromkeys(("gain", "log_exponent", "log_midpoint", "log_skew", "drop"), zeros),
-        # A flat curve has no fall, but place and length must be those of a possible one.
-        place=ones,
-        length=ones,
-        noise=noise,
-        covariance=covariance,
-        departure_normal=rng.standard_normal(num),
-        recipe_normal=rng.standard_normal(num),
-        seen=np.zeros(num, dtype=bool),
-    )
-
-
-def _sample_by_mass(log_mass: Array, num: int, rng: np.random.Generator) -> np.ndarray:
-    """Return `num` indices into the flattened masses: a systematic sample by mass, in random order."""
-    shares = (rng.permutation(num) + rng.uniform()) / max(num, 1)
-    return pick_by_mass(np.exp(log_mass - log_mass.max()), shares)
-
-
-def truncated_normal_quantile(mean: Array, sd: Array, high: float, share: Array) -> Array:
-    """Return quantiles, at these shares, of normals truncated to 0 .. `high`."""
-    # Compute from the nearer tail, where small probabilities are exact.
-    sign = np.where(mean < 0.0, -1.0, 1.0)
-    below_zero = normal_cdf(sign * (0.0 - mean) / sd)
-    below_high = normal_cdf(sign * (high - mean) / sd)
-    probability = np.clip(below_zero + (below_high - below_zero) * share, 1e-300, 1.0 - 1e-15)
-    return np.clip(mean + sign * sd * normal_quantile(probability), 0.0, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -178,29 +51,25 @@ class Posterior:
     form: Form
     draws: Draws
     wanders: list[Wander]
-    shared_shape: Array | None
-    """Log exponent, midpoint and skew of the rise to which the differences between runs are proportional; None with one
-    run."""
     fixed_ceiling: float | None
     room: float
     """The largest gain that is possible."""
+    seed: int
 
     def curve(self, compute) -> Array:
         """Return draws of the recipe's curve: one row per draw, one column per compute.
 
-        Beyond the last evaluation it may leave its shape, further with each doubling until its rise is over. It
-        differs from the mean of several runs in proportion to its rise.
+        It differs from the mean of several runs in proportion to its rise.
         """
         mean = self.mean_curve(compute)
-        if self.shared_shape is None:
+        if self.blocks.num_runs == 1:
             return mean
-        x = self._relative_log(compute)
-        return self.clip(mean + self.recipe_offset[:, None] * sigmoid(x, *self.shared_shape))
+        return self.clip(mean + self.recipe_offset[:, None] * self.rise(self._relative_log(compute)))
 
     @property
     def recipe_offset(self) -> Array:
         """Draws of the distance of the recipe's ceiling from the mean of its runs."""
-        if self.shared_shape is None:
+        if self.blocks.num_runs == 1:
             return np.zeros(len(self.draws.kind))
         spread = self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
         return spread * self.draws.recipe_normal
@@ -209,16 +78,19 @@ class Posterior:
         """Return log compute, relative to the largest measured compute."""
         return np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)) / self.blocks.scale, 1e-9))
 
+    def rise(self, x: Array) -> Array:
+        """Return draws of the share of the gain that is reached at these relative log computes."""
+        return self.form.shape(x, self.draws.log_exponent[:, None], self.draws.log_midpoint[:, None])
+
     def mean_curve(self, compute) -> Array:
-        """Return draws of the runs' common curve."""
+        """Return draws of the runs' common curve, with the allowance beyond the last evaluation."""
         d, x = self.draws, self._relative_log(compute)
-        column = lambda name: getattr(d, name)[:, None]  # noqa: E731
-        shape = self.form.shape(x, column("log_exponent"), column("log_midpoint"), column("log_skew"))
-        curve = column("level") + column("gain") * shape
+        curve = d.level[:, None] + d.gain[:, None] * self.rise(x)
         falls = np.flatnonzero(d.kind == Kind.fall)
         curve[falls] -= d.drop[falls, None] * fallen_share(np.exp(x), d.place[falls, None], d.length[falls, None])
         if x.max(initial=0.0) > 0.0:
-            curve += self.departure[:, None] * np.sqrt(np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None]))
+            doublings = np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None])
+            curve += self.allowance[:, None] * np.sqrt(doublings)
         return self.clip(curve)
 
     @property
@@ -233,16 +105,17 @@ class Posterior:
         return np.clip((d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0), 1.0, 4.0)
 
     @property
-    def departure(self) -> Array:
-        """Draws of the curve's departure from its shape one doubling beyond the last evaluation, up or down.
+    def allowance(self) -> Array:
+        """Draws of the allowance one doubling beyond the last evaluation, up or down.
 
-        Its scale is a share of what the last doubling brought, plus the loss after a fall: the run may lose as much
-        again, or recover.
+        It widens forecasts after the fit: no evaluation informs it, and its size was set on measured curves. It is a
+        share of what the last doubling brought, plus the loss after a fall: the run may lose as much again, or recover.
+        It grows with the root of the number of doublings until the rise is over.
         """
         d = self.draws
-        ends = self.form.shape(np.log([[0.5], [1.0]]), d.log_exponent, d.log_midpoint, d.log_skew)
+        half_way, now = self.form.shape(np.log([[0.5], [1.0]]), d.log_exponent, d.log_midpoint)
         dropped = d.drop * fallen_share(np.ones(len(d.drop)), d.place, d.length)
-        return d.departure_normal * (dropped + priors.DIVERGENCE * d.gain * (ends[1] - ends[0]))
+        return d.beyond_normal * (dropped + priors.DIVERGENCE * d.gain * (now - half_way))
 
     @property
     def ceiling(self) -> Array:
@@ -250,9 +123,9 @@ class Posterior:
         d = self.draws
         if self.fixed_ceiling is not None:
             return np.full(len(d.kind), self.fixed_ceiling)
-        # The departure after a fall continues or undoes the fall, which the ceiling leaves out.
-        departure = np.where(d.kind == Kind.fall, 0.0, self.departure * np.sqrt(self.doublings_left))
-        ceiling = d.level + d.gain + departure + d.departure_normal * self._misfit_at_end * d.noise
+        # The allowance after a fall is for more of it or its end, which the ceiling leaves out.
+        allowance = np.where(d.kind == Kind.fall, 0.0, self.allowance * np.sqrt(self.doublings_left))
+        ceiling = d.level + d.gain + allowance + d.beyond_normal * self._misfit_at_end * d.noise
         return self.clip(ceiling + self.recipe_offset)
 
     @property
@@ -270,7 +143,7 @@ class Posterior:
         blocks, d = self.blocks, self.draws
         path = self.mean_curve(blocks.compute)
         residual = blocks.y - path
-        rng = np.random.default_rng(2)
+        rng = np.random.default_rng([self.seed, 2])
         for wander, number, mine in self._by_covariance():
             share = 1.0 - wander.shrink[number]
             if share.any():
@@ -293,11 +166,10 @@ class Posterior:
         index = blocks.index.max() + (compute - blocks.scale) / blocks.spacing
         here = (x, index, np.full(len(x), 0 if blocks.num_runs == 1 else _NEW_RUN))
         shared = kernels(blocks, places_of(blocks), here)
-        risen = np.zeros(len(x)) if self.shared_shape is None else sigmoid(x, *self.shared_shape)
+        risen = self.rise(x)
         values = self.curve(compute)
         residual = blocks.y - self.mean_curve(blocks.compute)
-        # A fixed seed: the same posterior gives the same answer.
-        normal = np.random.default_rng(1).standard_normal(values.shape)
+        normal = np.random.default_rng([self.seed, 1]).standard_normal(values.shape)
         for wander, number, mine in self._by_covariance():
             size, rotate = wander.size[number], wander.rotate[:, : blocks.num]
             # The wander's mean and variance given the residuals, in the rotated basis; all variances are in units of
@@ -307,7 +179,7 @@ class Posterior:
             values[mine] += residual[mine] @ (rotate.T @ (root * covariance))
             known = (covariance**2).sum(axis=0)
             before = size * (movement(blocks, x) ** 2 if wander.is_misfit else 1.0)
-            variance = np.maximum(before + (wander.spread * risen) ** 2 - known, 0.0)
+            variance = np.maximum(before - known + (wander.spread * risen[mine]) ** 2, 0.0)
             values[mine] += d.noise[mine, None] * np.sqrt(variance + blocks.evaluation_weight) * normal[mine]
         return self.clip(values)
 
@@ -342,11 +214,6 @@ class Posterior:
             yield *rows[covariance], np.flatnonzero(self.draws.covariance == covariance)
 
 
-RISE_SIZES = (384, 128, 400)
-FALL_SIZES = (64, 96, 192)
-"""Numbers of shapes in the first round of a search, in later ones and in the last."""
-
-
 def posterior(
     blocks: Blocks,
     *,
@@ -357,24 +224,25 @@ def posterior(
 ) -> Posterior:
     """Return the posterior of a curve.
 
-    Rises, rises with a fall and flat curves are weighed one after the other and share the draws by mass.
+    Rises, rises with a fall and flat curves are summed over one after the other and share the draws by mass. The sums
+    are a function of the data; `seed` only moves the points at which draws are taken from them.
     """
     own_form = FORMS[form]
     # A given ceiling says that the curve rises to it: the curve is not flat and does not fall.
     flat, fall = (priors.FLAT, priors.FALL) if fixed_ceiling is None else (0.0, 0.0)
     problem = make_problem(blocks, own_form, prior_of_form(prior, own_form), fixed_ceiling, fall)
-    rng = np.random.default_rng(seed)
-    prepared, rise, cloud = search_rises(problem, rng)
+    prepared, rise = search_rises(problem)
     parts = [rise]
     if len(problem.courses.place) > 1:
-        falls = np.arange(1, len(problem.courses.place))
-        covariances = covariances_with_likely_spread(prepared, rise)
-        parts.append(search(prepared, falls, FALL_SIZES, rng, cloud.wider(), covariances)[0])
+        courses = np.arange(1, len(problem.courses.place))
+        kept = Kept(course=courses, covariance=covariances_with_likely_spread(prepared, rise))
+        parts.append(search(prepared, kept, log_others=log_sum(rise.log_mass))[0])
     flat_mass = weigh_flat(prepared)
     # The masses of the rises and falls are conditional on a curve that is not flat.
     log_masses = [log_sum(part.log_mass) + np.log(1.0 - flat) for part in parts]
     log_masses.append(log_sum(flat_mass) + np.log(max(flat, 1e-300)))
     *counts, num_flat = share_out(np.array(log_masses), NUM_DRAWS)
+    rng = np.random.default_rng(seed)
     drawn = [draw(prepared, part, num, rng) for part, num in zip(parts, counts, strict=True)]
     drawn.append(draw_flat(prepared, flat_mass, int(num_flat), rng))
     return Posterior(
@@ -382,9 +250,9 @@ def posterior(
         form=own_form,
         draws=Draws.join(drawn, rng.permutation(NUM_DRAWS)),
         wanders=prepared.wanders,
-        shared_shape=prepared.shared_shape,
         fixed_ceiling=fixed_ceiling,
         room=problem.gains.room,
+        seed=seed,
     )
 
 
@@ -398,27 +266,45 @@ def prior_of_form(prior: Prior, form: Form) -> Prior:
     return prior if form.has_midpoint else replace(prior, log_exponent=priors.LOG_POWER, log_midpoint=(0.0, 1e-4))
 
 
-def search_rises(problem: Problem, rng: np.random.Generator) -> tuple[Prepared, Weighed, Cloud]:
-    """Search for rises without a fall; with several runs, search again with a spread between them.
+def search_rises(problem: Problem) -> tuple[Prepared, Weighed]:
+    """Sum over rises without a fall; with several runs, sum again with a spread between them.
 
-    Runs differ in proportion to the rise of their recipe. The first search finds its shape, which the spread barely
-    changes.
+    Runs differ in proportion to the rise of their recipe. That is taken to be the mean rise of the first sum, which
+    the spread barely changes.
     """
-    no_fall = np.array([NO_FALL])
     prepared = prepare(problem)
-    rise, cloud = search(prepared, no_fall, RISE_SIZES, rng)
+    kept = Kept(course=np.array([NO_FALL]), covariance=np.arange(len(prepared.level)))
+    rise, boxes = search(prepared, kept)
     if problem.blocks.num_runs > 1:
-        likeliest = rise.log_mass.max(axis=0).argmax()
-        prepared = prepare(problem, rise.shape[:, likeliest])
-        rise, cloud = search(prepared, no_fall, RISE_SIZES, rng, cloud.wider())
-    return prepared, rise, cloud
+        prepared = prepare(problem, mean_rise(problem, rise))
+        kept = Kept(course=kept.course, covariance=np.arange(len(prepared.level)))
+        rise, _ = search(prepared, kept, boxes.within(FLATTER))
+    return prepared, rise
 
 
-def covariances_with_likely_spread(prepared: Prepared, rise: Weighed) -> np.ndarray | None:
+def mean_rise(problem: Problem, weighed: Weighed) -> Array:
+    """Return the posterior mean of the rise at every block."""
+    mass = np.exp(weighed.log_mass - weighed.log_mass.max()).sum(axis=0)
+    shapes = problem.form.shape(problem.blocks.x[:, None], *weighed.shape)
+    return shapes @ mass / mass.sum()
+
+
+def covariances_with_likely_spread(prepared: Prepared, rise: Weighed) -> np.ndarray:
     """Return the covariances with a likely spread between runs, given the rises; a fall does not change that spread."""
     if prepared.spread is None:
-        return None
-    return np.flatnonzero(np.isin(prepared.spread, prepared.spread[rise.covariance]))
+        return np.arange(len(prepared.level))
+    mass = np.exp(rise.log_mass - rise.log_mass.max()).sum(axis=0)
+    by_spread = {
+        spread: mass[prepared.spread[rise.covariance] == spread].sum() for spread in np.unique(prepared.spread)
+    }
+    likely = [spread for spread, own in by_spread.items() if own > UNLIKELY_SPREAD * mass.sum()]
+    return np.flatnonzero(np.isin(prepared.spread, likely))
+
+
+FLATTER = 60.0
+"""With a spread between runs a posterior is flatter: shapes that were unlikely by so many e-folds are tried again."""
+UNLIKELY_SPREAD = 0.05
+"""A spread with less than this share of the mass of rises is not tried for falls."""
 
 
 def weigh_flat(prepared: Prepared) -> Array:
@@ -426,15 +312,3 @@ def weigh_flat(prepared: Prepared) -> Array:
     problem, spread = prepared.problem, prepared.spread
     log_mass = prepared.log_weight - 0.5 * problem.df * np.log(prepared.squares + problem.prior_squares)
     return log_mass if spread is None else np.where(spread > 0.0, -np.inf, log_mass)
-
-
-def share_out(log_masses: Array, num: int) -> np.ndarray:
-    """Divide `num` draws among the masses."""
-    share = np.exp(log_masses - log_masses.max())
-    return np.diff(np.round(np.cumsum(share) / share.sum() * num).astype(int), prepend=0)
-
-
-def log_sum(values: Array) -> float:
-    """Return log(sum(exp(values)))."""
-    top = float(values.max())
-    return top + float(np.log(np.exp(values - top).sum()))

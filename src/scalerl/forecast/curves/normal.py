@@ -101,3 +101,22 @@ def _less_sine(a: Array) -> Array:
     for k in range(28, 2, -2):
         value = 1.0 - square / (k * (k + 1.0)) * value
     return a * square / 6.0 * value
+
+
+def truncated_normal_quantile(mean: Array, sd: Array, high: float, share: Array) -> Array:
+    """Return quantiles, at these shares, of normals truncated to 0 .. `high`."""
+    # Compute from the nearer tail, where small probabilities are exact.
+    sign = np.where(mean < 0.0, -1.0, 1.0)
+    below_zero = normal_cdf(sign * (0.0 - mean) / sd)
+    below_high = normal_cdf(sign * (high - mean) / sd)
+    probability = np.clip(below_zero + (below_high - below_zero) * share, 1e-300, 1.0 - 1e-15)
+    return np.clip(mean + sign * sd * normal_quantile(probability), 0.0, high)
+
+
+def chi_squared_quantile(df: float, p: Array) -> Array:
+    """Return quantiles of a chi-squared, by the approximation of Wilson and Hilferty.
+
+    From 8 degrees of freedom it is within 0.5 % between the quantiles of 5 and 95 %, and within 4 % at that of 1 %.
+    """
+    off = 2.0 / (9.0 * df)
+    return df * np.maximum(1.0 - off + np.sqrt(off) * normal_quantile(p), 0.05) ** 3

@@ -20,8 +20,6 @@ LOG_EXPONENT = (np.log(2.0), 0.65)
 LOG_POWER = (np.log(0.2), 1.2)
 # People look at a run, or stop it, within a factor of about ten of its bend, and often before it.
 LOG_MIDPOINT = (0.4, 1.5)
-# Ratio of the exponents of take-off and saturation: between a third and three in two runs of three.
-LOG_SKEW = (0.0, 1.0)
 
 # The gain is half-normal; its scale is one of these shares of the possible gain, with these weights. Together they
 # are nearly even in the logarithm, and lean to large gains: a run that is worth training usually gains something.

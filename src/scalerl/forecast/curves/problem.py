@@ -1,7 +1,7 @@
 """The problem that a fit solves: the evaluations and the priors of all unknowns, in one unit.
 
 The priors of courses, gains and covariances are a few numbers each (`priors.py`). The prior of shapes transforms
-standard normal numbers (`Problem.shapes`), which the search draws.
+standard normal numbers (`Problem.shapes`), of which `grid.py` makes boxes.
 """
 
 from dataclasses import dataclass
@@ -88,13 +88,13 @@ class Problem:
         return -self.with_start(shares)
 
     def shapes(self, normal: Array) -> Array:
-        """Map standard normal numbers (columns) to log exponent, midpoint and skew (rows) by the prior."""
+        """Map standard normal numbers (columns) to log exponent and midpoint (rows) by the prior."""
         prior = self.prior
-        exponent, midpoint = normal[:, 0], normal[:, 1]
+        values = normal.T
         if prior.has_heavy_tails:
-            exponent, midpoint = student_quantile(normal_cdf(np.clip(normal[:, :2].T, -7.0, 7.0)))
-        places = (prior.log_exponent, prior.log_midpoint, priors.LOG_SKEW)
-        return np.stack([m + sd * z for (m, sd), z in zip(places, (exponent, midpoint, normal[:, 2]), strict=True)])
+            values = student_quantile(normal_cdf(np.clip(values, -7.0, 7.0)))
+        (log_exponent, its_sd), (log_midpoint, sd) = prior.log_exponent, prior.log_midpoint
+        return np.stack([log_exponent + its_sd * values[0], log_midpoint + sd * values[1]])
 
 
 def fallen_share(compute: Array, place, length) -> Array:

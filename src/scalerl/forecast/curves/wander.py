@@ -9,7 +9,7 @@ import numpy as np
 
 from scalerl.forecast.curves import priors
 from scalerl.forecast.curves.data import Blocks
-from scalerl.forecast.curves.forms import Array, sigmoid
+from scalerl.forecast.curves.forms import Array
 
 Place = tuple[Array, Array, np.ndarray]
 """Log compute, number among the evaluations, and run, of several evaluations."""
@@ -65,15 +65,12 @@ class Wander:
         return self.kernel == len(priors.DRIFT_LENGTHS)
 
 
-def make_wanders(blocks: Blocks, shared_shape: Array | None) -> list[Wander]:
-    """Return all covariances to try.
-
-    Runs of one recipe differ in proportion to a sigmoid of `shared_shape`; with None they do not differ.
-    """
+def make_wanders(blocks: Blocks, rise: Array | None) -> list[Wander]:
+    """Return all covariances to try. Runs of one recipe differ in proportion to `rise`; with None they do not differ."""
     unit = blocks.span / blocks.noise
     noise = blocks.weight if blocks.start is None else np.append(blocks.weight, blocks.start_weight)
-    spreads = (0.0,) if shared_shape is None else (0.0, *priors.RUN_SPREADS)
-    between = between_runs(blocks, shared_shape)
+    spreads = (0.0,) if rise is None else (0.0, *priors.RUN_SPREADS)
+    between = between_runs(blocks, rise)
     pairs = list(zip(kernels(blocks, places_of(blocks), places_of(blocks)), wander_sizes(unit), strict=True))
     wanders = []
     for spread in spreads:
@@ -98,12 +95,12 @@ def wander_sizes(unit: float) -> list[Array]:
     return [np.concatenate([no_wander, drifts]), *[drifts] * (len(priors.DRIFT_LENGTHS) - 1), misfits]
 
 
-def between_runs(blocks: Blocks, shared_shape: Array | None) -> Array:
+def between_runs(blocks: Blocks, rise: Array | None) -> Array:
     """Return the covariance of the evaluations for a spread of 1 between runs.
 
     It leaves out the runs' common deviation, which the data cannot tell from the recipe.
     """
-    risen = np.zeros(blocks.num) if shared_shape is None else sigmoid(blocks.x, *shared_shape)
+    risen = np.zeros(blocks.num) if rise is None else rise
     return (np.equal.outer(blocks.run, blocks.run) - 1.0 / blocks.num_runs) * np.outer(risen, risen)
 
 

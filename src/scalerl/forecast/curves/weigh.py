@@ -3,7 +3,7 @@
 prepare         integrates the level out of rewards and falls, once for all shapes
 weigh           integrates level and drop out of every cell: a covariance, a shape and a course
 rough_mass      approximates the mass of every cell by its best gain
-weigh_exactly   weighs the cells that matter with the whole prior of the gain and all limits
+weigh_fully     weighs cells with the whole prior of the gain and all limits
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,6 @@ class Prepared:
 
     problem: Problem
     wanders: list[Wander]
-    shared_shape: Array | None
-    """Log exponent, midpoint and skew of the rise to which the differences between runs are proportional; None with one
-    run."""
     columns: Array
     """The level, the rewards and each fall (last axis), times the inverse covariance. The product of a rise with one of
     them is their scalar product under that covariance. The level is projected out of rewards and falls."""
@@ -47,9 +44,12 @@ class Prepared:
     """`fall_precision` times the drop's mean without a gain."""
 
 
-def prepare(problem: Problem, shared_shape: Array | None = None) -> Prepared:
-    """Integrate the level out of rewards and falls, under every covariance."""
-    wanders = make_wanders(problem.blocks, shared_shape)
+def prepare(problem: Problem, rise: Array | None = None) -> Prepared:
+    """Integrate the level out of rewards and falls, under every covariance.
+
+    Runs of one recipe differ in proportion to `rise`, its values at the blocks; with None they do not differ.
+    """
+    wanders = make_wanders(problem.blocks, rise)
     ones = np.ones((len(problem.rewards), 1))
     table = np.concatenate([ones, problem.rewards[:, None], problem.falls()], axis=1)
     columns, own = [], []
@@ -67,7 +67,6 @@ def prepare(problem: Problem, shared_shape: Array | None = None) -> Prepared:
     return Prepared(
         problem=problem,
         wanders=wanders,
-        shared_shape=shared_shape,
         columns=columns,
         log_weight=np.concatenate([each.log_weight for each in wanders])
         + 0.5 * np.log(problem.level_precision / precision),
@@ -193,7 +192,7 @@ def rough_mass(prepared: Prepared, cells: Cells) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """Exactly weighed cells (last axis) for each component of the gain's prior (first axis)."""
+    """Fully weighed cells (last axis) for each component of the gain's prior (first axis)."""
 
     log_mass: Array
     squares: Array
@@ -211,28 +210,19 @@ class Weighed:
     on_level: Array
 
 
-NUM_WEIGHED = 1200
-"""Number of cells to draw and weigh exactly."""
+def weigh_fully(prepared: Prepared, mine: Cells, shape: Array, log_share: Array) -> Weighed:
+    """Weigh cells with the whole prior of the gain and all limits; `log_share` is the log prior mass of their shapes.
 
-
-def weigh_exactly(
-    prepared: Prepared, cells: Cells, shapes: Array, rough: Array, log_share: Array, rng: np.random.Generator
-) -> Weighed:
-    """Draw cells by their rough mass, and weigh them with the whole prior of the gain and all limits.
-
-    `log_share` is the log prior mass of each shape. A drawn cell is weighted by its exact over its rough mass, so the
-    total estimates that of all cells.
+    Everything is in closed form but the limits, whose probabilities are taken at likely values of the other unknowns.
     """
     problem = prepared.problem
     gains, df = problem.gains, problem.df
-    places, log_drawn = draw_cells(rough, log_share, rng)
-    mine = cells.take(*places)
     # The gain under each component of its prior, with the drop integrated out ...
     precision = mine.precision + gains.precision[:, None]
     gain = (mine.pull + (gains.precision * gains.mean)[:, None]) / precision
     squares = mine.squares + (gains.precision * gains.mean**2)[:, None] - precision * gain**2
     squares = np.maximum(squares, 0.0) + problem.prior_squares
-    log_mass = log_drawn + mine.log_weight
+    log_mass = log_share + mine.log_weight
     log_mass = log_mass + gains.log_weight[:, None] - 0.5 * np.log(precision) - 0.5 * df * np.log(squares)
     # ... and the drop, with the gain integrated out.
     has_fall = mine.course != NO_FALL
@@ -247,7 +237,7 @@ def weigh_exactly(
         gain=gain,
         gain_precision=gain_precision,
         gain_per_drop=fall_precision * mine.on_fall / gain_precision,
-        shape=shapes[:, places[1]],
+        shape=shape,
         covariance=mine.covariance,
         course=mine.course,
         on_level=mine.on_level,
@@ -255,19 +245,6 @@ def weigh_exactly(
     for log_probability in log_limits(prepared, weighed):
         log_mass += log_probability
     return weighed
-
-
-def draw_cells(
-    rough: Array, log_share: Array, rng: np.random.Generator
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Array]:
-    """Draw cells by their rough mass; return their places, and the log weight of each over its rough mass."""
-    log_cell = rough + log_share[:, None]
-    top = float(log_cell.max())
-    mass = np.exp(log_cell - top).ravel()
-    which = pick_by_mass(mass, (np.arange(NUM_WEIGHED) + rng.uniform()) / NUM_WEIGHED)
-    covariance, shape, course = np.unravel_index(which, log_cell.shape)
-    log_count = top + np.log(mass.sum() / NUM_WEIGHED) - rough[covariance, shape, course]
-    return (covariance, shape, course), log_count
 
 
 def log_limits(prepared: Prepared, weighed: Weighed) -> Iterator[Array]:
@@ -296,7 +273,7 @@ def log_limits(prepared: Prepared, weighed: Weighed) -> Iterator[Array]:
         yield log_normal_cdf(level / error * np.sqrt(prepared.level_precision[covariance]) + 1.0)
 
 
-def pick_by_mass(mass: Array, shares: Array) -> np.ndarray:
-    """Return the indices at which the cumulative mass reaches these shares."""
-    total = np.cumsum(mass)
-    return np.minimum(np.searchsorted(total, shares * total[-1]), len(total) - 1)
+def log_sum(values: Array) -> float:
+    """Return log(sum(exp(values)))."""
+    top = float(values.max())
+    return top + float(np.log(np.exp(values - top).sum()))
