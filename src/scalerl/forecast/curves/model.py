@@ -266,6 +266,10 @@ def prior_of_form(prior: Prior, form: Form) -> Prior:
     return prior if form.has_midpoint else replace(prior, log_exponent=priors.LOG_POWER, log_midpoint=(0.0, 1e-4))
 
 
+FLATTER = 60.0
+"""With a spread between runs a posterior is flatter: shapes that were unlikely by so many e-folds are tried again."""
+
+
 def search_rises(problem: Problem) -> tuple[Prepared, Weighed]:
     """Sum over rises without a fall; with several runs, sum again with a spread between them.
 
@@ -289,22 +293,18 @@ def mean_rise(problem: Problem, weighed: Weighed) -> Array:
     return shapes @ mass / mass.sum()
 
 
+UNLIKELY_SPREAD = 0.05
+"""A spread with less than this share of the mass of rises is not tried for falls."""
+
+
 def covariances_with_likely_spread(prepared: Prepared, rise: Weighed) -> np.ndarray:
     """Return the covariances with a likely spread between runs, given the rises; a fall does not change that spread."""
     if prepared.spread is None:
         return np.arange(len(prepared.level))
     mass = np.exp(rise.log_mass - rise.log_mass.max()).sum(axis=0)
-    by_spread = {
-        spread: mass[prepared.spread[rise.covariance] == spread].sum() for spread in np.unique(prepared.spread)
-    }
-    likely = [spread for spread, own in by_spread.items() if own > UNLIKELY_SPREAD * mass.sum()]
-    return np.flatnonzero(np.isin(prepared.spread, likely))
-
-
-FLATTER = 60.0
-"""With a spread between runs a posterior is flatter: shapes that were unlikely by so many e-folds are tried again."""
-UNLIKELY_SPREAD = 0.05
-"""A spread with less than this share of the mass of rises is not tried for falls."""
+    tried = np.unique(prepared.spread)
+    shares = np.array([mass[prepared.spread[rise.covariance] == spread].sum() for spread in tried]) / mass.sum()
+    return np.flatnonzero(np.isin(prepared.spread, tried[shares > UNLIKELY_SPREAD]))
 
 
 def weigh_flat(prepared: Prepared) -> Array:

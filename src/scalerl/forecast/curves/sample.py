@@ -144,7 +144,7 @@ BASES = (2, 3, 5, 7, 11, 13)
 
 
 def even_points(num: int, dims: int, rng: np.random.Generator) -> Array:
-    """Return evenly spread points (columns) of the unit cube, shifted at random: Hammersley's, whose first is sorted."""
+    """Return evenly spread points (columns) of the unit cube: Hammersley's, shifted. The first coordinate is sorted."""
     shifts = rng.uniform(size=dims)
     first = (np.arange(num) + shifts[0]) / max(num, 1)
     others = [(mirrored(num, base) + shift) % 1.0 for base, shift in zip(BASES, shifts[1:], strict=False)]

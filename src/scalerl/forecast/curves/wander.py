@@ -1,4 +1,4 @@
-"""Wander: correlated departures of evaluations from their curve, as covariances diagonalised by one rotation.
+"""Wander: correlated deviations of evaluations from their curve, as covariances diagonalised by one rotation.
 
 Drift is an Ornstein-Uhlenbeck process along the evaluations of a run, misfit a Matern process in log compute.
 """
@@ -66,7 +66,7 @@ class Wander:
 
 
 def make_wanders(blocks: Blocks, rise: Array | None) -> list[Wander]:
-    """Return all covariances to try. Runs of one recipe differ in proportion to `rise`; with None they do not differ."""
+    """Return all covariances to try. Runs differ in proportion to `rise`; with None they do not differ."""
     unit = blocks.span / blocks.noise
     noise = blocks.weight if blocks.start is None else np.append(blocks.weight, blocks.start_weight)
     spreads = (0.0,) if rise is None else (0.0, *priors.RUN_SPREADS)
