@@ -130,12 +130,16 @@ def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool
     except StoreError as error:
         raise StoreError(f"{error}{resumes_from(out)}") from error
     text = f"{ended}, with a checkpoint: the same command with --resume continues"
+    if run.unsaved is not None:
+        text = f"{ended}; the last checkpoint failed ({run.unsaved}){resumes_from(out)}"
     if end.kind == "stopped":
         terminal.leave(text)
     if end.kind == "paused":
         typer.echo(text)
         return
     typer.echo(f"\nDone: {end.reason}. The run is in {out}")
+    if run.unsaved is not None:
+        typer.echo(f"Warning: the last checkpoint failed: {run.unsaved}{resumes_from(out)}")
     conclude(out, plots=plots)
 
 
@@ -315,6 +319,11 @@ class Terminal(RunTerminal):
             text = f"{label}{alarm.text}"
             self.print(text, style=style)
             self.notifier.send(text)
+
+    def checkpoint_failed(self, reason: str) -> None:
+        text = f"Warning: no checkpoint was written: {reason}. Training continues, and the next checkpoint is tried."
+        self.print(text, style="red")
+        self.notifier.send(text)
 
     def _post_decision(self, name: str, outlook: "CurveResult | None") -> None:
         """Post the state of a run and what to do, if they have changed."""

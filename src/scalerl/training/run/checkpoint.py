@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from scalerl.errors import CheckpointError, first_line
+from scalerl.errors import CheckpointError, StoreError, first_line
 from scalerl.recipe.parts import CheckpointSettings
 from scalerl.runfolder.atomic_files import UNFINISHED, new_folder, write_errors, write_failure
 from scalerl.runfolder.json_text import parse_json
-from scalerl.training.learner.saved import SavedTensors, file_name
+from scalerl.training.learner.saved import SavedTensors, file_name, write_tensors
+from scalerl.training.run.aside import StateCopier, StateCopy, state_bytes
 from scalerl.training.run.hooks import Hook, RunEnd
 
 MANIFEST = "manifest.json"
@@ -43,6 +44,8 @@ META = "meta.json"
 _NAME = re.compile(r"step-\d{8,}")
 _FORMAT = 2
 _READ_BYTES = 1 << 24
+_ROOM_FOR_ROWS = 100_000_000
+"""Bytes of the disk that a checkpoint leaves free."""
 
 
 @runtime_checkable
@@ -60,7 +63,7 @@ class Checkpoint:
 
     step: int
     tensors: "Mapping[str, Mapping[str, Tensor]] | WritesTensors" = field(default_factory=dict)
-    """Tensors by kind ("weights", "optimizer", "rng" ...), or an object that writes them if other processes hold them.
+    """Tensors by kind ("weights", "optimizer", "rng" ...), or an object that writes them.
     After reading a checkpoint, tensors are read from its files only when they are used."""
     arrays: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +81,8 @@ def save(
 ) -> Path:
     """Write a checkpoint, then remove all but the last `keep` checkpoints and that of `keep_step`.
 
-    Older checkpoints are not touched until the new one is complete.
+    Older checkpoints are not touched until the new one is complete. Only if the disk has no room for another one, those
+    that the new one replaces are removed first, except the newest.
     """
     parent = Path(folder)
     target = parent / f"step-{checkpoint.step:08d}"
@@ -87,12 +91,40 @@ def save(
         parent.mkdir(exist_ok=True)
     for left in parent.glob(f"*{UNFINISHED}"):
         shutil.rmtree(left, ignore_errors=True)
+    _make_room(parent, checkpoint, keep=keep, keep_step=keep_step)
     with new_folder(target, replace=True, failures=(SafetensorError,)) as unfinished:
         _write(unfinished, checkpoint)
     for step, old in [*steps(parent).items()][:-keep]:
         if step != keep_step:
             shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _make_room(parent: Path, checkpoint: Checkpoint, *, keep: int, keep_step: int | None) -> None:
+    """If there is no room for another checkpoint, remove those that it replaces, except the newest one.
+
+    StoreError if that is not enough: a disk that is filled to the last byte has no room for the rows of a run either.
+    """
+    needed = _num_bytes(checkpoint) + _ROOM_FOR_ROWS
+    others = [(step, path) for step, path in steps(parent).items() if step != checkpoint.step]
+    for step, path in others[: len(others) - max(keep - 1, 1)]:
+        if shutil.disk_usage(parent).free >= needed:
+            return
+        if step != keep_step:
+            shutil.rmtree(path, ignore_errors=True)
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise StoreError(
+            f"cannot write {parent}: the disk is full: a checkpoint takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} "
+            f"GB are free"
+        )
+
+
+def _num_bytes(checkpoint: Checkpoint) -> int:
+    """Return the size of a checkpoint's tensors, as far as this process knows it."""
+    if isinstance(checkpoint.tensors, StateCopy):
+        return checkpoint.tensors.num_bytes
+    return 0 if isinstance(checkpoint.tensors, WritesTensors) else state_bytes(checkpoint.tensors)
 
 
 def steps(folder: str | os.PathLike[str]) -> dict[int, Path]:
@@ -165,18 +197,21 @@ def _read(folder: Path) -> Checkpoint:
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     from safetensors.numpy import save_file as save_arrays
-    from safetensors.torch import save_file as save_tensors
 
-    if isinstance(checkpoint.tensors, WritesTensors):
-        checkpoint.tensors.write(folder)
+    tensors = checkpoint.tensors
+    if isinstance(tensors, WritesTensors):
+        checksums = dict(tensors.write(folder) or {})
     else:
-        for kind, tensors in checkpoint.tensors.items():
-            save_tensors({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / file_name(kind))
+        names = {file_name(kind): of_kind for kind, of_kind in tensors.items()}
+        checksums = {name: write_tensors(folder / name, of_kind) for name, of_kind in names.items()}
     for name, arrays in checkpoint.arrays.items():
         contiguous = {key: np.asarray(array, order="C") for key, array in arrays.items()}
         save_arrays(contiguous, folder / _arrays_file(name))
     (folder / META).write_text(json.dumps(checkpoint.meta, allow_nan=False), encoding="utf-8")
-    files = {path.name: {"bytes": path.stat().st_size, "crc32": _crc32(path)} for path in sorted(folder.iterdir())}
+    files = {}
+    for path in sorted(folder.iterdir()):
+        crc = checksums[path.name] if path.name in checksums else _crc32(path)
+        files[path.name] = {"bytes": path.stat().st_size, "crc32": crc}
     manifest = {"format": _FORMAT, "step": checkpoint.step, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
@@ -196,7 +231,11 @@ def _crc32(path: Path) -> int:
 
 @dataclass(kw_only=True)
 class Checkpoints(Hook):
-    """Saves a run at regular intervals and at its end, at most once per step. It must be the last hook."""
+    """Saves a run at regular intervals and at its end, at most once per step. It must be the last hook.
+
+    If a checkpoint cannot be written, the run continues: `on_failure` is told the first time, and the next checkpoint
+    is tried as usual.
+    """
 
     folder: Path
     settings: CheckpointSettings
@@ -207,37 +246,66 @@ class Checkpoints(Hook):
     """Returns the step of the best evaluation, whose checkpoint is kept."""
     paused: Callable[[], AbstractContextManager[object]] = nullcontext
     saved: int = -1
-    """The newest saved step."""
+    """The newest saved step; -1 if there is none."""
+    on_failure: Callable[[str], None] = lambda reason: None
 
     def __post_init__(self) -> None:
         self._saved_at = time.monotonic()
-        self._writer, self._written = ThreadPoolExecutor(1, "checkpoint"), None
+        self._writer, self._copier = ThreadPoolExecutor(1, "checkpoint"), StateCopier()
+        self._written: Future[Path] | None = None
+        self._begun = self.saved
+        """The step of the last checkpoint that was begun."""
+        self.failure: str | None = None
+        """Why the last checkpoint could not be written; None if it was."""
+        self._has_reported = False
+
+    def prepare(self, state: Mapping[str, Mapping[str, Tensor]] | WritesTensors) -> None:
+        """Begin to allocate host memory for copies of states like this one."""
+        if not isinstance(state, WritesTensors):
+            self._copier.prepare(state)
 
     def after_step(self, done: Any, end: RunEnd | None) -> None:
+        if self._written is not None and self._written.done():
+            self.wait()
         step = self.step()
-        is_due = step > 0 and (step % self.settings.every == 0 or self.best() == step or self._is_late)
-        if step != self.saved and (end is not None or is_due):
+        is_new = step != self._begun or (end is not None and step != self.saved)
+        if is_new and (end is not None or self._is_due(step)):
             self._save(step)
 
-    @property
-    def _is_late(self) -> bool:
-        return time.monotonic() - self._saved_at > 60 * self.settings.every_minutes
+    def _is_due(self, step: int) -> bool:
+        if step == 0:
+            return False
+        is_late = time.monotonic() - self._saved_at > 60 * self.settings.every_minutes
+        return step % self.settings.every == 0 or self.best() == step or is_late
 
     def _save(self, step: int) -> None:
         with self.paused():
-            # Wait before the state is copied: a rank has room for only one copy.
+            # Wait before the state is copied: there is memory for only one copy.
             self.wait()
+            if self.saved == step:
+                return
             content = self.content()
-            self._written: Future[Path] | None = self._writer.submit(
-                save, self.folder, content, keep=self.settings.keep, keep_step=self.best()
-            )
             if not isinstance(content.tensors, WritesTensors):
-                # Other processes write a copy of their state while training continues; this one does not.
+                copied = self._copier.copy(content.tensors)
+                content = content if copied is None else replace(content, tensors=copied)
+            keep, best = self.settings.keep, self.best()
+            self._written = self._writer.submit(save, self.folder, content, keep=keep, keep_step=best)
+            self._begun, self._saved_at = step, time.monotonic()
+            if not isinstance(content.tensors, WritesTensors):
+                # The next step would change these tensors.
                 self.wait()
-        self.saved, self._saved_at = step, time.monotonic()
 
     def wait(self) -> None:
-        """Wait until no checkpoint is being written; raise the error of the last one, if any."""
+        """Wait until no checkpoint is being written."""
         written, self._written = self._written, None
-        if written is not None:
+        if written is None:
+            return
+        try:
             written.result()
+        except StoreError as error:
+            self.failure = str(error)
+            if not self._has_reported:
+                self._has_reported = True
+                self.on_failure(self.failure)
+            return
+        self.saved, self.failure = self._begun, None

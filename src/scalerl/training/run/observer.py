@@ -22,6 +22,9 @@ class RunObserver:
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
         """Called with the rows of an evaluation, its forecasts and the new alarms."""
 
+    def checkpoint_failed(self, reason: str) -> None:
+        """Called once if a checkpoint cannot be written, as on a full disk. Training continues."""
+
     def hung(self, reason: str) -> None:
         """Called from another thread, immediately before the process ends."""
 

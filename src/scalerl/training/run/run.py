@@ -100,6 +100,8 @@ class TrainingRun:
             observer=self.observer,
             watchdog=self._watchdog,
         )
+        self.unsaved: str | None = None
+        """Why the checkpoint at the end could not be written; None if it was."""
         self._saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
 
     def close(self) -> None:
@@ -131,6 +133,8 @@ class TrainingRun:
             )
             checkpoints = self._checkpoints([self.clock, self.rows, self.evaluations, health, sinks])
             hooks = [self.clock, self.rows, self.evaluations, health, sinks, checkpoints]
+            # Host memory for copies is allocated while the first evaluation runs.
+            checkpoints.prepare(self.learner.state_dict())
             try:
                 with self._watchdog, frozen_objects():
                     self.parts.make_ready(self.folder)
@@ -145,7 +149,9 @@ class TrainingRun:
                 else:
                     self._record_failure("failed", failure_text(error))
                 raise
-            store.write_status(self.folder, "stopped" if end.kind in ("stopped", "paused") else "done", end.reason)
+            self.unsaved = checkpoints.failure
+            reason = end.reason if self.unsaved is None else f"{end.reason}; the last checkpoint failed: {self.unsaved}"
+            store.write_status(self.folder, "stopped" if end.kind in ("stopped", "paused") else "done", reason)
             return end
 
     def _steps(self) -> Iterator[StepDone]:
@@ -206,6 +212,7 @@ class TrainingRun:
             best=lambda: best_step(self.rows.evals, self.recipe.best_set),
             paused=paused,
             saved=self._saved,
+            on_failure=self.observer.checkpoint_failed,
         )
 
     def _record_failure(self, status: str, reason: str) -> None:

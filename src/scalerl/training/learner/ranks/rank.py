@@ -19,7 +19,7 @@ from torch import Tensor
 
 from scalerl.errors import LearnerError, ModelError, RunFolderError
 from scalerl.recipe.parts import LearnerSettings, LoraSettings
-from scalerl.training.learner.saved import SavedTensors, file_name, write_rows
+from scalerl.training.learner.saved import SavedTensors, file_name, write_tensors
 from scalerl.training.learner.state import first_row, local
 from scalerl.training.models.load import model_folder
 from scalerl.training.models.lora import NamedTensors
@@ -224,7 +224,7 @@ class LearnerRank:
         for kind, (parts, rows) in snapshot.items():
             divided = self._is_divided and kind in ("weights", "optimizer")
             name = file_name(kind, self.rank, self._shard_size) if divided else file_name(kind)
-            write_rows(folder / name, parts, rows if divided else {})
+            write_tensors(folder / name, parts, rows if divided else {})
 
 
 def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:

@@ -320,7 +320,8 @@ class Decoder:
         graph = torch.cuda.CUDAGraph()
         # All graphs share a memory pool: the memory of a graph is never read after another graph has run.
         pool = next(iter(self.graphs.values())).pool() if self.graphs else None
-        with torch.cuda.graph(graph, pool=pool):
+        # Another thread may allocate host memory or wait for copies meanwhile.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             work()
         return graph
 
