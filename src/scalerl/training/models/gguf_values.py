@@ -47,6 +47,9 @@ class GgufWeights(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
     def __getitem__(self, name: str) -> Tensor:
         values = tensor_values(self._file, self._tensors[name], self._device)
         # llama.cpp has both parts of a rotary pair side by side in a head, transformers has them half a head apart.

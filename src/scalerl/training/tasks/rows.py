@@ -130,17 +130,15 @@ def read_rows(
 ) -> tuple[Sequence[Row], Sequence[Row] | None]:
     """Return the rows of a task, and those for evaluation if they are separate.
 
-    They are in files, or in splits of a data set on the hub or in a folder.
+    They are in files, or in splits of a data set on the hub or in a folder. Files replace the data set: recipes that
+    name a data set can also be used with a copy of its problems.
     """
-    if bool(path) == bool(dataset):
-        raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub)")
-    source, other = ("path", "dataset") if path else ("dataset", "path")
-    of_hub = {"subset": subset, "split": split if split != "train" else "", "evaluation_split": evaluation_split}
-    for name, value in (of_hub if path else {"evaluation_path": evaluation_path}).items():
-        if value:
-            raise TaskError(f"{task}: {name} is set, but it belongs to {other}; the problems come from {source}")
+    if not path and not dataset:
+        raise TaskError(f"{task}: set path (a file) or dataset (of the Hugging Face hub)")
     if path:
         return _read_file(Path(path)), _read_file(Path(evaluation_path)) if evaluation_path else None
+    if evaluation_path:
+        raise TaskError(f"{task}: evaluation_path is set, but it belongs to path; the problems come from dataset")
     held = _load(dataset, subset, evaluation_split) if evaluation_split else None
     return _load(dataset, subset, split), held
 
