@@ -282,7 +282,7 @@ class Terminal(RunTerminal):
 
     def started(self, run: "TrainingRun") -> None:
         self._run = run
-        for line in (f"{summary(run)} (train --check says more)", *run.parts.notices):
+        for line in (f"{summary(run)} (train --check says more)", run.start_up.words(), *run.parts.notices):
             self.print(line)
         done, step = run.budget.share, run.pipeline.version
         self.show_bar("step {task.fields[step]}", total=1.0, completed=done, step=step)

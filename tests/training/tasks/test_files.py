@@ -171,10 +171,8 @@ def test_single_user_turn_equals_the_plain_problem():
 @pytest.mark.parametrize(
     ("make", "settings", "sentence"),
     [
-        (file, {"path": "p.jsonl", "subset": "x"}, "file: subset is set, but it belongs to dataset"),
-        (file, {"path": "p.jsonl", "evaluation_split": "test"}, "file: evaluation_split is set, but it belongs to"),
         (hub, {"dataset": "d", "evaluation_path": "e.jsonl"}, "hub: evaluation_path is set, but it belongs to path"),
-        (hub, {}, "hub: set either path"),
+        (hub, {}, "hub: set path (a file) or dataset"),
         (file, {"answer_pattern": "(a"}, 'answer_pattern "(a" is not a regular expression'),
         (file, {"answer_pattern": "#### .+"}, 'answer_pattern "#### .+" has 0 groups but must have one'),
         (file, {"answer_pattern": "(a)(b)"}, 'answer_pattern "(a)(b)" has 2 groups but must have one'),
@@ -183,6 +181,13 @@ def test_single_user_turn_equals_the_plain_problem():
 def test_settings_that_cannot_be_are_refused(make: Callable[..., Task], settings: dict[str, str], sentence: str):
     with pytest.raises(TaskError, match=f"^{re.escape(sentence)}"):
         make(1, 0, **settings)
+
+
+def test_a_file_replaces_the_data_set_of_a_recipe(tmp_path: Path):
+    path = write(tmp_path / "t.jsonl", {"prompt": "a", "answer": "x"}, {"prompt": "b", "answer": "y"})
+    task = hub(1, 0, path=path, dataset="no/such", subset="main", evaluation_split="test")
+    assert len(task.training) == 1
+    assert len(task.evaluation) == 1
 
 
 def test_an_evaluation_file_removes_its_contents_from_training(tmp_path: Path):

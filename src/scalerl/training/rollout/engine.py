@@ -42,6 +42,10 @@ class EngineBase(ABC):
     def eval_work(self) -> Work:
         return self._work(paused=True)
 
+    def device_times(self) -> Mapping[str, float]:
+        """Return the seconds for which the device has worked so far, by kind of work; empty if they are unknown."""
+        return {}
+
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_usable()
         check_requests(requests, max_length=self._max_length, vocabulary=self.vocabulary)

@@ -229,6 +229,13 @@ def _crc32(path: Path) -> int:
     return value
 
 
+def _timed_save(folder: Path, checkpoint: Checkpoint, *, keep: int, keep_step: int | None) -> float:
+    """Save a checkpoint; return the seconds that it took."""
+    started = time.monotonic()
+    save(folder, checkpoint, keep=keep, keep_step=keep_step)
+    return time.monotonic() - started
+
+
 @dataclass(kw_only=True)
 class Checkpoints(Hook):
     """Saves a run at regular intervals and at its end, at most once per step. It must be the last hook.
@@ -252,12 +259,13 @@ class Checkpoints(Hook):
     def __post_init__(self) -> None:
         self._saved_at = time.monotonic()
         self._writer, self._copier = ThreadPoolExecutor(1, "checkpoint"), StateCopier()
-        self._written: Future[Path] | None = None
+        self._written: Future[float] | None = None
         self._begun = self.saved
         """The step of the last checkpoint that was begun."""
         self.failure: str | None = None
         """Why the last checkpoint could not be written; None if it was."""
         self._has_reported = False
+        self._row: dict[str, float] = {}
 
     def prepare(self, state: Mapping[str, Mapping[str, Tensor]] | WritesTensors) -> None:
         """Begin to allocate host memory for copies of states like this one."""
@@ -278,7 +286,17 @@ class Checkpoints(Hook):
         is_late = time.monotonic() - self._saved_at > 60 * self.settings.every_minutes
         return step % self.settings.every == 0 or self.best() == step or is_late
 
+    def take_row(self) -> dict[str, float]:
+        """Return columns about the last checkpoint, once: seconds for which training stopped, and of its writing."""
+        row, self._row = self._row, {}
+        return row
+
     def _save(self, step: int) -> None:
+        started = time.monotonic()
+        self._save_paused(step)
+        self._row["checkpoint/stopped_s"] = time.monotonic() - started
+
+    def _save_paused(self, step: int) -> None:
         with self.paused():
             # Wait before the state is copied: there is memory for only one copy.
             self.wait()
@@ -289,7 +307,7 @@ class Checkpoints(Hook):
                 copied = self._copier.copy(content.tensors)
                 content = content if copied is None else replace(content, tensors=copied)
             keep, best = self.settings.keep, self.best()
-            self._written = self._writer.submit(save, self.folder, content, keep=keep, keep_step=best)
+            self._written = self._writer.submit(_timed_save, self.folder, content, keep=keep, keep_step=best)
             self._begun, self._saved_at = step, time.monotonic()
             if not isinstance(content.tensors, WritesTensors):
                 # The next step would change these tensors.
@@ -301,7 +319,7 @@ class Checkpoints(Hook):
         if written is None:
             return
         try:
-            written.result()
+            self._row["checkpoint/written_s"] = written.result()
         except StoreError as error:
             self.failure = str(error)
             if not self._has_reported:

@@ -1,6 +1,7 @@
 """Measure a model on evaluation sets, for evals.jsonl and for `scalerl eval`."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
@@ -56,7 +57,9 @@ class Evaluations(Hook):
     def _evaluate(self, step: int, groups: Sequence[Group]) -> None:
         """Evaluate and write the rows, with samples of `groups`, the last training groups."""
         parts, engine, before = self.parts, self.parts.engine, self.parts.engine.eval_work
+        started = time.monotonic()
         with self.clock.aside("evaluation"), engine.paused():
+            paused_s = time.monotonic() - started
             engine.push_weights(parts.learner.weights(), step)
             spent = self.clock.row()
             evaluation = begin_evaluation(engine, parts.inputs, step=step, on_progress=self._on_progress)
@@ -68,8 +71,9 @@ class Evaluations(Hook):
             if step == 0:
                 # Training may teach the model a readable format, but will not mend a grader that always fails.
                 check_verdicts(results, parts.inputs, allowed=["grader/no_answer", "environment/no_answer"])
+            seconds = {"time/eval_s": time.monotonic() - started, "time/eval_pause_s": paused_s}
             samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
-            self.rows.add_evaluation(step, eval_rows(results, spent), samples)
+            self.rows.add_evaluation(step, eval_rows(results, spent, seconds), samples)
             self.last = step
         self.clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
 
@@ -104,9 +108,9 @@ def begin_evaluation(
     return Evaluation(engine, sets, graders=inputs.graders, on_progress=on_progress)
 
 
-def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float]) -> list[Row]:
-    """Return the rows of an evaluation, without step and attempt."""
-    columns = {key: spent[key] for key in ("gpu_hours", "flops", "tokens")}
+def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float], seconds: Mapping[str, float]) -> list[Row]:
+    """Return the rows of an evaluation, without step and attempt; `seconds` are those of all sets together."""
+    columns = {key: spent[key] for key in ("gpu_hours", "flops", "tokens")} | dict(seconds)
     return [{"set": name, **columns, **result_row(result)} for name, result in results.items()]
 
 

@@ -22,6 +22,7 @@ from scalerl.training.models.load import LoadedModel, load_model, load_tokenizer
 from scalerl.training.models.lora import master_dtype
 from scalerl.training.run.host import keep_compiled_code, limit_host_threads
 from scalerl.training.run.prompts import EvalSet, Prompts, encode_prompts, eval_set
+from scalerl.training.run.start_up import StartUp
 from scalerl.training.tasks.build import build_task, build_tasks
 from scalerl.training.tasks.length import LENGTHS, LengthControl, recognising
 from scalerl.training.tasks.rows import hide_hub_warnings
@@ -49,11 +50,14 @@ def load_inputs(
     sets: Collection[str] = (),
     device: torch.device | None = None,
     tasks: Mapping[str, Task] | None = None,
+    start_up: StartUp | None = None,
 ) -> Inputs:
     """Load the tasks and the model of a recipe and check that they fit together. The caller must close `graders`.
 
     `sets` are the names of the evaluation sets to load; empty for all. `tasks` replace those of the recipe.
+    `start_up` measures the parts.
     """
+    start_up = start_up or StartUp()
     path = recipe.model.required_path
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
@@ -68,6 +72,7 @@ def load_inputs(
                 suggestion=did_you_mean(min(unknown), [*tasks, *others]),
             )
         )
+    start_up.done("problems")
     with hide_hub_warnings():
         model = load_model(
             path,
@@ -77,6 +82,7 @@ def load_inputs(
             trust_remote_code=recipe.model.trust_remote_code,
             bits=recipe.model.lora.bits,
         )
+    start_up.done("model")
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = _length_control(recipe.length, tasks, text)
     _check_context(recipe.rollout, length)

@@ -22,6 +22,7 @@ from scalerl.recipe.parts import Curriculum as CurriculumSettings
 from scalerl.recipe.parts import LearnerSettings, ModelSettings, PipelineSettings, RewardSettings, RolloutSettings
 from scalerl.recipe.recipe import Recipe, body_dtype, code_outside, replaced
 from scalerl.training.environments.turns import TurnsEngine
+from scalerl.training.learner.step import compilation_s
 from scalerl.training.loop.grading import GroupGrading
 from scalerl.training.loop.pipeline import Pipeline, PipelineState
 from scalerl.training.loop.refill import Refill
@@ -31,6 +32,7 @@ from scalerl.training.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.training.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
 from scalerl.training.models.load import LoadedModel, load_config
 from scalerl.training.models.shape import ModelShape
+from scalerl.training.rollout.engine import EngineBase
 from scalerl.training.rollout.memory import most_slots
 from scalerl.training.run.checkpoint import Checkpoint, WritesTensors
 from scalerl.training.run.cluster.generators import FleetMeter, build_fleet, load_engine, make_engine
@@ -42,6 +44,7 @@ from scalerl.training.run.notices import notices
 from scalerl.training.run.pack import unpack_groups
 from scalerl.training.run.prompts import Prompts, encode_hints, hash_problems
 from scalerl.training.run.resume import Earlier
+from scalerl.training.run.start_up import StartUp
 from scalerl.training.tasks.curriculum import CURRICULA, Curriculum
 
 
@@ -92,6 +95,8 @@ class Parts:
     pipeline: Pipeline
     notices: tuple[str, ...]
     """Warnings for the user, shown before training begins."""
+    device_times: Callable[[], Mapping[str, float]]
+    """Returns the seconds for which the engine used the device so far, by kind of work, if it is in this process."""
     close: Callable[[], None]
     """Ends the engine and the processes of the graders."""
 
@@ -130,8 +135,11 @@ class Parts:
         return 0 if self.grading.num_rewarded else self.grading.num_answers
 
 
-def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
-    """Build every part of a training run, restored from the checkpoint in `earlier` if there is one."""
+def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier, start_up: StartUp) -> Parts:
+    """Build every part of a training run, restored from the checkpoint in `earlier` if there is one.
+
+    `start_up` measures the parts.
+    """
     # Announce the code here: it may be imported only in other processes.
     announce(*code_outside(recipe))
     if recipe.learner.context_ranks > 1:
@@ -143,21 +151,27 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         if place.on_ray and recipe.learner.sharding == "none":
             # On a cluster even a single learner is a rank.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
-        inputs = load_inputs(recipe, device=place.device)
+        inputs = load_inputs(recipe, device=place.device, start_up=start_up)
         opened.callback(inputs.graders.close)
         check_teacher(recipe.reference, inputs.text)
         prompts = training_prompts(inputs, recipe.rollout)
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
+        start_up.done("prompts")
         torch.manual_seed(recipe.seed)
+        compiled_s = compilation_s()
         learner: CheckpointedLearner = build_learner(inputs.model.model, recipe, place=place)
         opened.callback(learner.close)
+        start_up.done("learner")
+        start_up.within("learner", compilation_s() - compiled_s, name="compilation")
         state = _restore(learner, earlier.checkpoint)
         rollout = with_slots(recipe, inputs.model, place.gpus)
         # If not every step pushes, the learner's memory may be ahead of the last push.
         fleet = {"place": place, "weights": learner.weights, "borrows": recipe.pipeline.push_every == 1}
         engine, meter = _build_engine(inputs.model, recipe.model, rollout, recipe.learner, **fleet)
         opened.callback(engine.close)
+        start_up.done("engine")
+        device_times = engine.device_times if isinstance(engine, EngineBase) else dict
         # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank
         # that dies while the loop waits for completions.
         quiet_s = QUIET_S if meter is None else math.inf
@@ -186,7 +200,9 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
         assert rollout.slots is not None
+        start_up.done("other")
         return Parts(
+            device_times=device_times,
             inputs=inputs,
             place=place,
             prompts=prompts,

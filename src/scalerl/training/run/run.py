@@ -33,6 +33,7 @@ from scalerl.training.run.parts import Parts, build
 from scalerl.training.run.resume import Earlier, as_started, best_step, check_same, lock_folder, read_earlier
 from scalerl.training.run.rows import Rows
 from scalerl.training.run.sinks import Sinks, check_sinks
+from scalerl.training.run.start_up import StartUp
 from scalerl.training.types import Work
 
 _REPORT_S = 5.0  # time limit for reporting that a run hangs
@@ -57,7 +58,7 @@ class TrainingRun:
         """`pause_at` is the share of the budget at which the run writes a checkpoint and pauses. If a call of the
         engine or a grader takes longer than `hung_s`, the process ends; see watchdog.py for the default.
         """
-        started = time.monotonic()
+        started, self.start_up = time.monotonic(), StartUp()
         self.recipe = as_started(recipe, folder) if resume else derive(recipe)[0]
         self.folder, self.observer, self._resumes = folder, observer or RunObserver(), resume
         if resume:
@@ -72,7 +73,8 @@ class TrainingRun:
             if resume:
                 opened.enter_context(lock_folder(folder))
                 earlier = read_earlier(folder)
-            self.parts = build(self.recipe, watchdog=self._watchdog, earlier=earlier)
+            self.start_up.done("recipe")
+            self.parts = build(self.recipe, watchdog=self._watchdog, earlier=earlier, start_up=self.start_up)
             self._opened = opened.pop_all()
         self._opened.callback(self.parts.close)
         self.learner, self.pipeline, self.attempt = self.parts.learner, self.parts.pipeline, earlier.attempt + 1
@@ -83,13 +85,14 @@ class TrainingRun:
             hours=store.hours_name(self.device.type),
             pause_at=pause_at,
         )
+        self._columns = _StepColumns(self.parts)
         self.rows = Rows(
             folder,
             attempt=self.attempt,
             metrics=[*earlier.metrics],
             evals=complete(earlier.evals, len(self.parts.inputs.eval_sets)),
             spent=self.clock.row,
-            columns=_StepColumns(self.parts).of,
+            columns=self._columns.of,
             on_row=self.observer.stepped,
         )
         self.evaluations = Evaluations(
@@ -133,6 +136,7 @@ class TrainingRun:
             )
             checkpoints = self._checkpoints([self.clock, self.rows, self.evaluations, health, sinks])
             hooks = [self.clock, self.rows, self.evaluations, health, sinks, checkpoints]
+            self._columns.checkpoints = checkpoints
             # Host memory for copies is allocated while the first evaluation runs.
             checkpoints.prepare(self.learner.state_dict())
             try:
@@ -178,7 +182,8 @@ class TrainingRun:
         hardware = environment(self.device, self.parts.place.device_name)
         lag = self.parts.lag
         expected = {"mean": lag.mean, "largest": lag.largest}
-        store.write_env(self.folder, hardware | {"slots": lag.slots, "expected_lag": expected})
+        known = {"slots": lag.slots, "expected_lag": expected, "start_up": self.start_up.seconds}
+        store.write_env(self.folder, hardware | known)
         store.write_status(self.folder, "running")
         sinks = Sinks(self.recipe.sinks, self.rows, folder=self.folder, recipe=recipe, attempt=self.attempt)
         self._opened.callback(sinks.close)
@@ -262,6 +267,8 @@ class _StepColumns:
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._tool_s = parts, 0.0
+        self._device_times: Mapping[str, float] = {}
+        self.checkpoints: Checkpoints | None = None
 
     def of(self, done: StepDone) -> dict[str, Any]:
         parts, grading, tools = self._parts, self._parts.grading, {}
@@ -269,7 +276,11 @@ class _StepColumns:
             tools = {"rollout/tool_s": parts.turns.tool_s - self._tool_s}
             self._tool_s = parts.turns.tool_s
         sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
+        before, self._device_times = self._device_times, parts.device_times()
+        used = {f"time/{kind}_s": now - before.get(kind, 0.0) for kind, now in self._device_times.items()}
         columns = {
+            **used,
+            **({} if self.checkpoints is None else self.checkpoints.take_row()),
             **grading.num_without_verdict,
             **({} if parts.meter is None else parts.meter.row()),
             **outcome_columns(grading.num_outcomes),

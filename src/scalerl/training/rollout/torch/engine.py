@@ -34,6 +34,7 @@ from scalerl.training.rollout.torch.body import check_model, own_copy
 from scalerl.training.rollout.torch.decoder import Chunk, Decoder
 from scalerl.training.rollout.torch.head import OutputHead
 from scalerl.training.rollout.torch.scheduler import Admitted, PromptBatch, SlotScheduler, plan_prompts
+from scalerl.training.rollout.torch.stopwatch import Stopwatch
 from scalerl.training.types import Completion, Request, Work
 
 _PASS_PRODUCTS = 5e12
@@ -194,6 +195,11 @@ class TorchEngine(EngineBase):
         self.weights = self._model.state_dict(keep_vars=True)
         self._shape = slots, tuple(stop_tokens), max_length + self._chunk
         self._slots = _Slots(*self._shape)
+        self._stopwatch = Stopwatch(head.device)
+
+    def device_times(self) -> Mapping[str, float]:
+        """Return the seconds of prompts and of chunks so far; those of evaluations are counted separately."""
+        return self._stopwatch.seconds
 
     @property
     def num_pending(self) -> int:
@@ -256,6 +262,7 @@ class TorchEngine(EngineBase):
         slots, running = self._slots, self._running
         assert running is not None
         tokens, log_probs = self.decoder.collect()
+        self._stopwatch.read(prefix="eval_" if self._is_paused else "")
         result = slots.progress.apply(tokens)
         self._check_finite(log_probs, result, running)
         slots.advance(tokens, result)
@@ -290,10 +297,12 @@ class TorchEngine(EngineBase):
         for slot, kept in slots.scheduler.kept.items():
             # An unused slot is computed with the others, and must not overwrite the turn that it holds.
             position[slot], held[slot] = len(kept.tokens) - 1, True
+        self._stopwatch.begin()
         self.decoder.arrange(position, progress.active, held)
         for batch in plan_prompts(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
             self.decoder.prefill(batch)
             self._count_prefill(batch)
+        self._stopwatch.lap("prefill")
         greedy = slots.temperature == 0
         self.decoder.launch(
             Chunk(
@@ -306,6 +315,7 @@ class TorchEngine(EngineBase):
                 forced=progress.forced(self._chunk),
             )
         )
+        self._stopwatch.lap("decode")
         self._running = _RunningChunk(self._version, progress.count.copy())
 
     def _check_finite(self, log_probs: NDArray, result: ChunkResult, running: _RunningChunk) -> None:
