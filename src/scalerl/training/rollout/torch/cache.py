@@ -21,6 +21,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from scalerl.training.models.shape import head_sizes
 from scalerl.training.rollout.torch.layout import RowSpan
 
+ROOM = 4
+"""A pause keeps the cache of its requests on a GPU with at least this many times as much free memory."""
 ATTENTION = "scalerl_slots"
 """The name of `slot_attention` among the attention functions of transformers."""
 
@@ -118,13 +120,30 @@ class SlotCache:
             held.index_copy_(0, target, held.index_select(0, source))
 
     def copy_out(self, rows: Tensor, filled: int) -> list[Tensor]:
-        """Return the content of rows up to position `filled`, one tensor per layer, in host memory."""
-        return [stored[:, :, :filled].index_select(0, rows).cpu() for stored in self._parts]
+        """Return the content of rows up to position `filled`, one tensor per layer.
+
+        It is in the memory of the device if that has room, otherwise in the host's, which takes seconds.
+        """
+        parts = [stored[:, :, :filled] for stored in self._parts]
+        num_bytes = sum(math.prod((len(rows), *part.shape[1:])) * part.element_size() for part in parts)
+        if has_room(rows.device, num_bytes):
+            return [part.index_select(0, rows) for part in parts]
+        return [part.index_select(0, rows).cpu() for part in parts]
 
     def copy_in(self, held: Sequence[Tensor], rows: Tensor) -> None:
         """Write the result of copy_out to rows."""
         for stored, values in zip(self._parts, held, strict=True):
             stored[:, :, : values.shape[2]].index_copy_(0, rows, values.to(stored.device))
+
+
+def has_room(device: torch.device, num_bytes: int) -> bool:
+    """Return whether a GPU has much more free memory than this; False for a CPU."""
+    if device.type != "cuda":
+        return False
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * torch.cuda.mem_get_info(device)[1]
+    reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    free = min(torch.cuda.mem_get_info(device)[0] + reserved, allowed) - allocated
+    return free > ROOM * num_bytes
 
 
 class Pass(ABC):
