@@ -69,9 +69,9 @@ class Study(Settings):
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
     fit: FitWindowSettings = FitWindowSettings()
-    """Which part of each arm is fitted; the report shows this fit first."""
+    """Which part of each arm is fitted: skip_before by every fit of the report, until by its back-test."""
     holdout: HoldoutSettings | None = None
-    """Which part tests the forecast; by default, everything after the fitted part."""
+    """Which part scores the back-test; by default, everything after the fitted part."""
 
 
 def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, Study]:

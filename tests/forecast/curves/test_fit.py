@@ -207,3 +207,10 @@ def test_unusable_data_raise_a_clear_error(compute, reward, word):
     with pytest.raises(ValueError, match=None) as error:  # noqa: PT011
         fit(compute, reward)
     assert word in str(error.value)
+
+
+def test_a_share_that_is_skipped_is_of_all_points_also_of_those_after_the_end():
+    compute, reward = run(0, num=40, reach=4.0)
+    curve = fit(compute, reward, start=0.4, skip_before="10%", fit_until=2.0)
+    assert curve.compute.min() >= 0.4
+    assert curve.compute.min() == fit(compute, reward, start=0.4, skip_before=0.4, fit_until=2.0).compute.min()

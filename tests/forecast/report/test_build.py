@@ -188,3 +188,53 @@ def test_title_names_few_runs_and_counts_many(tmp_path: Path):
     runs = [write_run(tmp_path / f"r{n}", ceiling=0.5 + 0.02 * n, num=8) for n in range(4)]
     assert report(*runs[:2]).title == "r0 and r1"
     assert report(*runs).title == "4 runs"
+
+
+# What a study fits and holds out --------------------------------------------------------------------------------------
+
+
+def windowed(folder: Path, **plan: Any) -> Result:
+    return report(write_study(folder, num=24, plan={"compute": "gpu_hours", **plan}))
+
+
+def num_scored(result: Result) -> list[int]:
+    return [curve.backtest.num_points for curve in result.curves if curve.backtest is not None]
+
+
+def test_a_study_says_which_part_is_scored(tmp_path: Path):
+    """Of 24 evaluations, evenly spaced."""
+    assert num_scored(windowed(tmp_path / "default", fit={"until": 1.0})) == [12, 12]
+    assert num_scored(windowed(tmp_path / "early", fit={"until": 0.25})) == [18, 18]
+    assert num_scored(windowed(tmp_path / "from", fit={"until": 0.5}, holdout={"from": 0.75})) == [6, 6]
+    late = windowed(tmp_path / "late", fit={"until": 1.0}, holdout={"from": 0.75})
+    assert num_scored(late) == [6, 6]
+    assert [curve.tested_share for curve in late.curves] == pytest.approx([0.75, 0.75])
+
+
+def test_a_study_may_say_it_in_amounts_of_compute(tmp_path: Path):
+    largest = float(windowed(tmp_path / "whole").curves[0].series.compute.max())
+    until = windowed(tmp_path / "until", fit={"until": 1.0, "until_compute": 0.25 * largest})
+    assert num_scored(until) == [18, 18]
+    held = windowed(tmp_path / "from", fit={"until": 0.5}, holdout={"from_compute": 0.75 * largest})
+    assert num_scored(held) == [6, 6]
+
+
+def test_amounts_are_on_the_axis_of_the_study(tmp_path: Path):
+    whole = windowed(tmp_path / "whole").curves[0].series
+    folder = write_study(
+        tmp_path / "flops", num=24, plan={"compute": "gpu_hours", "fit": {"until_compute": 0.25 * whole.compute.max()}}
+    )
+    assert num_scored(report(folder, selection=Selection(x="flops"))) == [18, 18]
+
+
+def test_a_share_that_is_skipped_is_of_the_whole_run_in_a_back_test_too(tmp_path: Path, monkeypatch):
+    from scalerl.forecast.report import analyse
+
+    firsts = []
+    own = analyse.score
+    monkeypatch.setattr(analyse, "score", lambda fit, *points: firsts.append(fit.compute.min()) or own(fit, *points))
+    result = windowed(tmp_path / "skip", fit={"skip_before": 0.25, "until": 0.5})
+    for curve in result.curves:
+        largest = float(curve.series.compute.max())
+        assert curve.fit.compute.min() == pytest.approx(0.25 * largest)
+    assert firsts == pytest.approx([curve.fit.compute.min() for curve in result.curves])

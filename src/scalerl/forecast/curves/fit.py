@@ -289,17 +289,19 @@ def _prior_with(fixed: Mapping[str, float], prior: Prior, scale: float) -> Prior
 
 
 def _window(points: Points, skip_before: float | str | None, fit_until: float | None) -> Points:
-    """Keep the points between the two ends."""
+    """Keep the points between the two ends. A share is of all points, those after the end as well."""
+    kept = np.ones(points.num, dtype=bool)
     if fit_until is not None:
         if not fit_until > 0:
             raise ValueError(f"fit_until must be a positive compute, but is {fit_until:g}")
-        points = points.take(points.compute <= fit_until * (1 + 1e-12))
+        kept &= points.compute <= fit_until * (1 + 1e-12)
     if skip_before is not None and points.num:
-        points = points.take(points.compute >= _compute_of(skip_before, float(points.compute.max())) * (1 - 1e-12))
-    return points
+        kept &= points.compute >= compute_of(skip_before, float(points.compute.max())) * (1 - 1e-12)
+    return points if kept.all() else points.take(kept)
 
 
-def _compute_of(rule: float | str, largest: float) -> float:
+def compute_of(rule: float | str, largest: float) -> float:
+    """Return the compute that is meant by an amount, or by a share of the largest such as "10%"."""
     text = str(rule).strip()
     try:
         value = float(text[:-1]) / 100.0 * largest if text.endswith("%") else float(text)

@@ -9,7 +9,7 @@ A series that cannot be fitted is in `Result.left_out`. If no curve is usable, N
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,7 @@ def analyse_forecast(
     command: Command = "forecast",
 ) -> Result:
     """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
-    result, done = _analysed(command, series, options, HALF), []
+    result, done = _analysed(command, series, options, Window()), []
     for curve in result.curves:
         default_at = () if reach or command == "fit" else curve.computes_ahead
         if curve.usable:
@@ -68,7 +68,7 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
     result = _analysed("backtest", series, options)
     done = [
-        replace(curve, early=tuple((share, part(curve.series, share, options)) for share in fractions))
+        replace(curve, early=tuple((share, part(curve.series, Window(until=share), options)) for share in fractions))
         for curve in result.curves
     ]
     return replace(result, curves=tuple(done))
@@ -146,9 +146,37 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
-def _analysed(command: Command, series: Sequence[Series], options: FitOptions, share: float | None = None) -> Result:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Where a back-test stops to fit, and from where it scores: shares of a curve's compute, or amounts of it."""
+
+    until: float = HALF
+    scored_from: float | None = None
+    """None: right after what is fitted."""
+    until_compute: float | None = None
+    scored_from_compute: float | None = None
+    axis: str | None = None
+    """The axis of the amounts; None: that of the curve."""
+
+    def ends(self, data: Series, largest: float) -> tuple[float, float]:
+        """Return the compute up to which a curve is fitted, and the one after which it is scored."""
+        until = self._on_axis(data, self.until_compute, self.until * largest)
+        begin = until if self.scored_from is None else self.scored_from * largest
+        return until, max(self._on_axis(data, self.scored_from_compute, begin), until)
+
+    def _on_axis(self, data: Series, amount: float | None, otherwise: float) -> float:
+        """Return an amount on the curve's own axis: the compute of its last evaluation up to there."""
+        if amount is None:
+            return otherwise
+        own = data.axes.get(self.axis or "")
+        if own is None or axis_label(self.axis or "") == axis_label(data.x_label):
+            return amount
+        return float(data.compute[own <= amount * (1 + 1e-9)].max(initial=0.0))
+
+
+def _analysed(command: Command, series: Sequence[Series], options: FitOptions, window: Window | None = None) -> Result:
     """Fit every series that has no problem; raise NoCurveError if no curve is usable."""
-    result = analysed(command, series, options, share)
+    result = analysed(command, series, options, window)
     if not any(curve.usable for curve in result.curves):
         first = series[0]
         among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
@@ -162,11 +190,11 @@ def analysed(
     command: Command,
     series: Sequence[Series],
     options: FitOptions,
-    share: float | None,
+    window: Window | None,
     call: Callable[..., Iterable[Any]] = map,
 ) -> Result:
     """Fit every series that has no problem."""
-    curves = tuple(fitted_curves([data for data in series if not data.problem], options, share, call))
+    curves = tuple(fitted_curves([data for data in series if not data.problem], options, window, call))
     left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves)
     return Result(command=command, curves=curves, options=options, left_out=left_out, notes=tuple(notes))
 
@@ -183,24 +211,25 @@ def missing_say(curve: CurveResult) -> Say | None:
 def fitted_curves(
     series: Sequence[Series],
     options: FitOptions,
-    share: float | None = None,
+    window: Window | None = None,
     call: Callable[..., Iterable[Any]] = map,
 ) -> list[CurveResult]:
     """Fit every curve; curves of one model and task then inform each other.
 
-    Each is scored on its held-out rows, or else the forecast from a `share` of its compute on the rest. `call` applies
-    a function to every series, here or in workers.
+    Each is scored on its held-out rows, or else the forecast of a `window` of it. `call` applies a function to every
+    series, here or in workers.
     """
-    curves = pooled([*call(partial(_tested, options=options, share=share), series)], options, call)
+    curves = pooled([*call(partial(_tested, options=options, window=window), series)], options, call)
     return [scored(curve) if len(curve.series.holdout_compute) else curve for curve in curves]
 
 
-def _tested(data: Series, *, options: FitOptions, share: float | None) -> CurveResult:
-    """Fit one series, and score the forecast from a share of it where no rows are held out."""
+def _tested(data: Series, *, options: FitOptions, window: Window | None) -> CurveResult:
+    """Fit one series, and score the forecast of a window where no rows are held out."""
     curve = _fitted(data, options)
-    if share is None or len(data.holdout_compute) or not curve.fit.has_intervals or options.fit_until is not None:
+    if window is None or len(data.holdout_compute) or not curve.fit.has_intervals or options.fit_until is not None:
         return curve
-    return replace(curve, backtest=part(data, share, options).backtest)
+    early = part(data, window, options)
+    return replace(curve, backtest=early.backtest, tested_share=early.fit.scale / float(data.compute.max()))
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
@@ -211,8 +240,10 @@ def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
 
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     """Fit one series, or remember its fit."""
-    key = (data.compute.tobytes(), data.reward.tobytes(), repr((data.name, data.start, data.x_label, options)))
-    done = _FITS.pop(key, None) or fit(data.compute, data.reward, **options.of(data))
+    given = options.of(data)
+    what = (data.name, data.start, data.x_label, options, given["skip_before"])
+    key = (data.compute.tobytes(), data.reward.tobytes(), repr(what))
+    done = _FITS.pop(key, None) or fit(data.compute, data.reward, **given)
     _FITS[key] = done
     while len(_FITS) > num_remembered:
         del _FITS[next(iter(_FITS))]
@@ -265,16 +296,18 @@ def pool_notes(curves: Sequence[CurveResult]) -> Iterator[Say]:
 # Back-tests -----------------------------------------------------------------------------------------------------------
 
 
-def scored(curve: CurveResult) -> CurveResult:
-    """Return a curve with the score of its fit on the held-out points, where it has both."""
+def scored(curve: CurveResult, begin: float = 0.0) -> CurveResult:
+    """Return a curve with the score of its fit on the held-out points after a compute, where it has both."""
     data = curve.series
-    return replace(curve, backtest=score(curve.fit, data.holdout_compute, data.holdout_reward))
+    later = data.holdout_compute > begin * (1 + 1e-9)
+    return replace(curve, backtest=score(curve.fit, data.holdout_compute[later], data.holdout_reward[later]))
 
 
-def part(data: Series, share: float, options: FitOptions) -> CurveResult:
-    """Fit the series up to a share of its largest compute, and score it on the rest."""
-    largest = max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0))
-    return scored(_fitted(held_out_after(data, share * float(largest)), options))
+def part(data: Series, window: Window, options: FitOptions) -> CurveResult:
+    """Fit the series up to the window's end, and score it on what comes after."""
+    largest = float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
+    until, begin = window.ends(data, largest)
+    return scored(_fitted(held_out_after(data, until), options), begin)
 
 
 def held_out_after(data: Series, limit: float) -> Series:

@@ -12,7 +12,7 @@ from scalerl.forecast.logs import Selection, Series, series_from
 from scalerl.forecast.logs.formats import Log, read_logs
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.names import file_names
-from scalerl.forecast.report.analyse import HALF, analysed, compared
+from scalerl.forecast.report.analyse import HALF, Window, analysed, compared
 from scalerl.forecast.report.arms import hours_name, joined_seeds, uneven_pace
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.inside import Root
@@ -93,10 +93,10 @@ def report_on(
     if most is not None and len(series) > most:
         reasons.append(say("too_many_curves", most=most, num=len(series)))
         series = series[:most]
-    share = float((source.plan.get("fit") or {}).get("until") or HALF)
+    window = _window_of(source)
     num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in series if not data.problem)
     with Workers(worth(num_fits) if in_workers else 0) as workers:
-        result = analysed("report", series, options, share, workers.map)
+        result = analysed("report", series, options, window, workers.map)
     curves = tuple(with_end(_with_status(curve, runs), _end(curve, runs, end)) for curve in result.curves)
     others = _on_other_prompts(result)
     kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
@@ -126,6 +126,22 @@ def _with_study_options(options: FitOptions, source: Source) -> FitOptions:
     if options.skip_before is not None or (not share and compute is None):
         return options
     return replace(options, skip_before=f"{100 * share:g}%" if share else compute)
+
+
+def _window_of(source: Source) -> Window:
+    """Return the window of the back-test: what the study fits and holds out, or else the first half."""
+    fitted, held = source.plan.get("fit") or {}, source.plan.get("holdout") or {}
+    until, begin = fitted.get("until", 1.0), held.get("from")
+    if until >= 1.0:
+        until = HALF if begin is None else begin
+    until_compute, begin_compute = fitted.get("until_compute"), held.get("from_compute")
+    return Window(
+        until=until,
+        scored_from=begin,
+        until_compute=begin_compute if until_compute is None else until_compute,
+        scored_from_compute=begin_compute,
+        axis=source.plan.get("compute"),
+    )
 
 
 def _main_axis(

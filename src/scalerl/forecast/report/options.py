@@ -17,6 +17,7 @@ from scalerl.forecast.curves import (
     compare,
     compare_by_paper,
 )
+from scalerl.forecast.curves.fit import compute_of
 from scalerl.forecast.logs.columns import has_role
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.logs.typed import compute_typed, difference_typed, reward_typed, rewards_seen
@@ -211,7 +212,10 @@ class FitOptions:
                     f"{option:ceiling {ceiling:g}} is not between {low:g} and {high:g}: give it in the unit of "
                     f"{series.name}"
                 )
-        given = {name: getattr(self, name) for name in ("form", "level", "skip_before", "fit_until")}
+        given = {name: getattr(self, name) for name in ("form", "level", "fit_until")}
+        # A share is of the whole run, and a back-test fits a part of it.
+        whole = max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0))
+        given["skip_before"] = None if self.skip_before is None else compute_of(self.skip_before, float(whole))
         given |= {
             name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples", "evaluation")
         }

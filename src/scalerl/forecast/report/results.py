@@ -48,7 +48,10 @@ class CurveResult:
     decision: Decision | None = None
     """None for the paper's procedure."""
     backtest: Score | None = None
-    """How well the fit forecasts the held-out rows; without any, how well its first half forecasts the rest."""
+    """How well the fit forecasts the held-out rows; without any, how well the part up to `tested_share` forecasts the
+    rest: the first half, or what a study says."""
+    tested_share: float | None = None
+    """Share of its compute from which the curve was forecast; None with held-out rows."""
     early: tuple[tuple[float, "CurveResult"], ...] = ()
     """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()

@@ -14,7 +14,7 @@ from scalerl.forecast.logs.frame import grouped, listed
 from scalerl.forecast.logs.plan import Choice
 from scalerl.forecast.logs.series import uneven_steps
 from scalerl.forecast.report import words
-from scalerl.forecast.report.analyse import HALF, missing_say
+from scalerl.forecast.report.analyse import missing_say
 from scalerl.forecast.report.document import (
     TERMINAL,
     Blocks,
@@ -348,7 +348,7 @@ def scores(result: Result, name: str) -> Blocks:
     """Show how forecasts did on evaluations that they had not seen."""
     rows, missing = [], []
     for curve in result.members(name):
-        whole = "all but held-out rows" if len(curve.series.holdout_compute) else f"first {HALF:.0%}"
+        whole = "all but held-out rows" if curve.tested_share is None else f"first {curve.tested_share:.0%}"
         parts = [(whole, curve)] if curve.backtest is not None else []
         for part, own in [*parts, *((f"first {share:.0%}", each) for share, each in curve.early)]:
             if own.backtest is not None:
