@@ -42,7 +42,7 @@ class Keeper:
         self._graded.append((text, answer))
         return numeric(text, answer, thinking_start=thinking_start, thinking_end=thinking_end)
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], *_: object) -> None:
+    def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Training is paused while answers are evaluated, so theirs are the last."""
         (row,) = rows
         answers = list(self._graded)[-row["num_samples"] :]

@@ -45,8 +45,7 @@ LAYERS: dict[str, set[str]] = {
         "training.environments",
         "training.rollout",
         "training.learner",
-    }
-    | {"forecast.report"},
+    },
     # forecast: from any log to a decision
     "forecast.curves": {"errors"},
     "forecast.several": {"errors", "runfolder", "forecast.curves"},

@@ -3,10 +3,12 @@
     from scalerl.callbacks import ForecastCallback          transformers and TRL
     from scalerl.callbacks import LiveForecast              any loop: add(compute, reward), then outlook()
     from scalerl.callbacks import follow                    a log or tracker's run while it is written
+    from scalerl.callbacks import RunHealth                 a run of scalerl.train, in an observer
 
 Importing this loads neither transformers nor torch; ForecastCallback loads transformers.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scalerl.callbacks.follow import follow
@@ -14,14 +16,17 @@ from scalerl.callbacks.forecast import Forecast
 from scalerl.forecast.report.outlook import LiveForecast
 
 if TYPE_CHECKING:
+    from scalerl.callbacks.health import RunHealth
     from scalerl.callbacks.trainer import ForecastCallback
 
-__all__ = ["Forecast", "ForecastCallback", "LiveForecast", "follow"]
+__all__ = ["Forecast", "ForecastCallback", "LiveForecast", "RunHealth", "follow"]
+
+
+_MODULES = {"ForecastCallback": "trainer", "RunHealth": "health"}
+"""Where the names are that need more than a forecast does; they are imported when used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name != "ForecastCallback":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from scalerl.callbacks.trainer import ForecastCallback
-
-    return ForecastCallback
+    return getattr(import_module(f"scalerl.callbacks.{_MODULES[name]}"), name)

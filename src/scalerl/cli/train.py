@@ -21,11 +21,9 @@ from scalerl.errors import StoreError, UsageError, UserError
 from scalerl.runfolder import store
 
 if TYPE_CHECKING:
-    from scalerl.forecast.report.alarms import Alarm
     from scalerl.forecast.report.results import CurveResult
     from scalerl.recipe.recipe import Recipe
     from scalerl.training.run.derive import Derived
-    from scalerl.training.run.health import Outlooks
     from scalerl.training.run.memory import Gpus
     from scalerl.training.run.run import TrainingRun
 
@@ -124,7 +122,6 @@ def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool
                 terminal.print(lag)
             word = end.kind.capitalize() if end.kind in ("stopped", "paused") else "Done"
             ended = f"{word} at step {run.pipeline.version}"
-            # The study that pauses its runs posts its decisions itself.
             if end.kind != "paused":
                 terminal.notifier.send("\n".join([f"{ended}: {end.reason}", *terminal.last_lines]))
     except StoreError as error:
@@ -281,7 +278,9 @@ class Terminal(RunTerminal):
         """State and action of each set that were posted last."""
 
     def started(self, run: "TrainingRun") -> None:
-        self._run = run
+        from scalerl.callbacks.health import RunHealth
+
+        self._run, self._health = run, RunHealth(run)
         for line in (f"{summary(run)} (train --check says more)", run.start_up.words(), *run.parts.notices):
             self.print(line)
         done, step = run.budget.share, run.pipeline.version
@@ -303,7 +302,8 @@ class Terminal(RunTerminal):
     def evaluating(self, finished: int, total: int) -> None:
         self.update(description=f"evaluating {finished}/{total}")
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
+    def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        outlooks = self._health.outlooks(rows)
         self._reward, self.last_lines = rows[0]["reward"], []
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
@@ -314,7 +314,7 @@ class Terminal(RunTerminal):
             self._post_decision(row["set"], outlooks[row["set"]])
             if outcomes := outcome_words(row):
                 self.print(f"  {name}{outcomes}")
-        for alarm in alarms:
+        for alarm in self._health.alarms(outlooks):
             label, style = ("", None) if alarm.state == "over" else ("Warning: ", "red")
             text = f"{label}{alarm.text}"
             self.print(text, style=style)

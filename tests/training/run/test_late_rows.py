@@ -25,7 +25,7 @@ class Events(RunObserver):
     def stepped(self, row: Any) -> None:
         self.seen.append(("step", row["step"]))
 
-    def evaluated(self, rows: Any, outlooks: Any, alarms: Any) -> None:
+    def evaluated(self, rows: Any) -> None:
         self.seen.append(("evaluation", rows[0]["step"]))
 
 

@@ -16,6 +16,7 @@ import small_runs
 from needs import needs_bubblewrap
 from read_logs import rows
 
+from scalerl.callbacks import RunHealth
 from scalerl.errors import GraderPoolError, RecipeError
 from scalerl.forecast.logs import Selection, read_log, series_from
 from scalerl.forecast.report.alarms import Alarm, AlarmKind
@@ -25,7 +26,6 @@ from scalerl.runfolder import store
 from scalerl.training.graders.sandbox.job import Reference
 from scalerl.training.loop.grading import GraderRunner
 from scalerl.training.run.evaluate import evaluate_model
-from scalerl.training.run.health import Outlooks
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.run import TrainingRun
 
@@ -73,7 +73,8 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
     filters = ("filter.zero_variance=false", "filter.drop_truncated=false")
     run = TrainingRun(small("budget.steps=4", "evaluation.every=4", *task, *grading, *filters), tmp_path / "run")
     raised: list[Alarm] = []
-    run.observer.evaluated = lambda rows, outlooks, alarms: raised.extend(alarms)  # type: ignore[method-assign]
+    health = RunHealth(run)
+    run.observer.evaluated = lambda rows: raised.extend(health.alarms(health.outlooks(rows)))  # type: ignore[method-assign]
     assert run.train().reason == "budget of 4 steps spent"
     assert small_runs.graders_are_over(run.parts.inputs.graders)
     moods = {0: "crash", 1: "error", 2: "no_answer", 3: "timeout"}
@@ -169,10 +170,14 @@ class Listener(RunObserver):
         self.stops_after, self.stepped_to = stops_after, 0
         self.heard: list[tuple[list[str], dict[str, bool]]] = []
 
+    def started(self, run: TrainingRun) -> None:
+        self.health = RunHealth(run)
+
     def stepped(self, row: Mapping[str, Any]) -> None:
         self.stepped_to = row["step"]
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None:
+    def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        outlooks = self.health.outlooks(rows)
         self.heard.append(([row["set"] for row in rows], {name: one is not None for name, one in outlooks.items()}))
 
     def stopping(self) -> bool:

@@ -1,7 +1,7 @@
 """The forecast of a run while it trains: what `scalerl fit` says of its folder, or of the numbers of any other loop."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,12 @@ from scalerl.errors import InputError, unknown_argument
 from scalerl.forecast.curves import fit, reward_at
 from scalerl.forecast.curves.decide import State, decide
 from scalerl.forecast.curves.fit import LEAST_POINTS
-from scalerl.forecast.logs import Selection, Series, series_from
-from scalerl.forecast.logs.formats import read_place
+from scalerl.forecast.logs import Series
 from scalerl.forecast.logs.start import start_noise
 from scalerl.forecast.report.analyse import fitted_curves
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import CurveResult
+from scalerl.forecast.report.run_series import run_series
 
 FIRST_FIT = LEAST_POINTS - 1
 """Evaluations after the start from which a curve is fitted."""
@@ -100,20 +100,15 @@ class LiveForecast:
         return with_end(CurveResult(series=series, fit=done, decision=decide(done, self._worth)), self.end_compute)
 
 
-def outlooks_of(folder: Path, selection: Selection | None = None) -> dict[str, CurveResult]:
-    """Read a run folder as `scalerl fit` does and fit its evaluation sets; by set.
+def outlooks_of(rows: Sequence[Mapping[str, Any]], device: str) -> dict[str, CurveResult]:
+    """Fit the evaluation sets of one of our runs from its rows of evals.jsonl; by set.
 
     A set without a curve yet is left out.
     """
-    try:
-        log = read_place(folder)
-        series = series_from([log], selection or Selection())
-    except InputError:
-        return {}
-    ready = [data for data in series if not data.problem and len(data.compute) >= FIRST_FIT]
+    series = {name: data for name, data in run_series(rows, device).items() if len(data.compute) >= FIRST_FIT}
     # The curves of one run are different sets, which do not inform each other.
-    done = fitted_curves(ready, FitOptions(alone=True))
-    return {curve.series.evaluation_set or str(log.frame.words("set")[0]): curve for curve in done}
+    curves = fitted_curves([*series.values()], FitOptions(alone=True))
+    return dict(zip(series, curves, strict=True))
 
 
 def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:

@@ -1,10 +1,7 @@
 """The interface through which the terminal, or any program, follows a run."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from scalerl.training.run.health import Alarm, Outlooks
+from typing import Any, Literal
 
 
 class RunObserver:
@@ -19,8 +16,8 @@ class RunObserver:
     def evaluating(self, finished: int, total: int) -> None:
         """Called during an evaluation with the number of graded completions and their total number."""
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
-        """Called with the rows of an evaluation, its forecasts and the new alarms."""
+    def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Called with the rows of an evaluation, one per set. `scalerl.callbacks.RunHealth` forecasts from them."""
 
     def checkpoint_failed(self, reason: str) -> None:
         """Called once if a checkpoint cannot be written, as on a full disk. Training continues."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from scalerl.errors import StoreError, failure_text
-from scalerl.recipe.recipe import Recipe, remedies
+from scalerl.recipe.recipe import Recipe
 from scalerl.recipe.secrets import hidden, redact, secrets_in
 from scalerl.runfolder import store
 from scalerl.training.learner.step import compilation_s
@@ -24,12 +24,12 @@ from scalerl.training.run.checkpoint import Checkpoint, Checkpoints
 from scalerl.training.run.clock import Clock, StallDetector, larger
 from scalerl.training.run.derive import derive
 from scalerl.training.run.evaluate import Evaluations, complete, outcome_columns
-from scalerl.training.run.health import Health
 from scalerl.training.run.hooks import Hook, RunEnd, state_of, train
 from scalerl.training.run.host import CpuTime, environment, frozen_objects, machine_load
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.pack import pack_groups
 from scalerl.training.run.parts import Parts, build
+from scalerl.training.run.reports import Reports
 from scalerl.training.run.resume import Earlier, as_started, best_step, check_same, lock_folder, read_earlier
 from scalerl.training.run.rows import Rows
 from scalerl.training.run.sinks import Sinks, check_sinks
@@ -124,18 +124,9 @@ class TrainingRun:
         with self._opened:
             self.observer.started(self)
             sinks = self._open_folder()
-            health = Health(
-                rows=self.rows,
-                clock=self.clock,
-                report=self.observer.evaluated,
-                at_end=self.budget.at_end,
-                errors=lambda: self.parts.first_errors,
-                num_unrewarded=lambda: self.parts.num_unrewarded,
-                graders=", ".join(dict.fromkeys(each.judge.name for each in self.parts.inputs.eval_sets)),
-                remedies=remedies(self.recipe),
-            )
-            checkpoints = self._checkpoints([self.clock, self.rows, self.evaluations, health, sinks])
-            hooks = [self.clock, self.rows, self.evaluations, health, sinks, checkpoints]
+            reports = Reports(self.rows, self.clock, self.observer)
+            checkpoints = self._checkpoints([self.clock, self.rows, self.evaluations, reports, sinks])
+            hooks = [self.clock, self.rows, self.evaluations, reports, sinks, checkpoints]
             self._columns.checkpoints = checkpoints
             # Host memory for copies is allocated while the first evaluation runs.
             checkpoints.prepare(self.learner.state_dict())

@@ -1,18 +1,22 @@
-"""What a run says of itself: stalls, uneven time, the axis of its forecast."""
+"""What is said of a run while it trains: stalls, uneven time, errors, the axis of its forecast."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from scalerl.callbacks.health import Outlooks, RunHealth
 from scalerl.forecast.logs import read
 from scalerl.forecast.report.alarms import Alarm
 from scalerl.forecast.report.analyse import analyse_fit
 from scalerl.forecast.report.options import FitOptions
+from scalerl.recipe.load import load_recipe
 from scalerl.runfolder import store
 from scalerl.training.run.clock import Clock, StallDetector
-from scalerl.training.run.health import Health, Outlooks
+from scalerl.training.run.observer import RunObserver
+from scalerl.training.run.reports import Reports
 from scalerl.training.run.rows import Rows
 
 END = {"gpu_hours": 10.0, "flops": 1e15, "tokens": 1e6, "step": 100}
@@ -51,22 +55,24 @@ class Reported:
         self.rows = Rows(folder)
         store.write_json(folder / store.RECIPE, {})
         store.write_env(folder, {"device": "cpu"})
-        self.reports: list[tuple[Outlooks, list[Alarm]]] = []
-        self.health = Health(
-            rows=self.rows,
-            clock=self.clock,
-            report=lambda rows, outlooks, alarms: self.reports.append((outlooks, list(alarms))),
-            at_end=END.get,
-            errors=lambda: errors or {},
-            num_unrewarded=lambda: num_unrewarded,
-            graders="mine:grade",
+        judge = SimpleNamespace(name="mine:grade")
+        inputs = SimpleNamespace(eval_sets=[SimpleNamespace(judge=judge)])
+        self.health = RunHealth(
+            SimpleNamespace(
+                rows=self.rows,
+                clock=self.clock,
+                device=SimpleNamespace(type="cpu"),
+                budget=SimpleNamespace(at_end=END.get),
+                recipe=load_recipe("tiny-cpu"),
+                parts=SimpleNamespace(inputs=inputs, first_errors=errors or {}, num_unrewarded=num_unrewarded),
+            )
         )
 
     def evaluated(self, *rows: dict[str, Any], samples: Sequence[dict[str, Any]] = ()) -> tuple[Outlooks, list[Alarm]]:
         for row in rows:
             self.rows.add_evaluation(row["step"], [row], samples)
-        self.health.after_step(None, None)
-        return self.reports[-1]
+        outlooks = self.health.outlooks(rows[-1:])
+        return outlooks, self.health.alarms(outlooks)
 
 
 @pytest.mark.parametrize(("rows", "unit"), [(EVEN, "CPU-hours"), (BUSY, "FLOPs")])
@@ -80,13 +86,21 @@ def test_live_forecast_equals_fit_with_the_same_unit(tmp_path: Path, rows: list[
     assert [alarm.kind for alarm in raised] == ["uneven_time"] * (unit == "FLOPs")
 
 
-def test_nothing_is_reported_without_an_evaluation(tmp_path: Path):
-    run = Reported(tmp_path)
-    run.health.after_step(None, None)
-    assert run.reports == []
-    run.evaluated(EVEN[0])
-    run.health.after_step(None, None)
-    assert len(run.reports) == 1
+def test_an_evaluation_is_reported_once(tmp_path: Path):
+    heard: list[int] = []
+
+    class Listener(RunObserver):
+        def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
+            heard.extend(row["step"] for row in rows)
+
+    rows = Rows(tmp_path)
+    reports = Reports(rows, Clock(), Listener())
+    reports.after_step(None, None)
+    assert heard == []
+    rows.add_evaluation(3, [EVEN[3]], [])
+    for _ in range(2):
+        reports.after_step(None, None)
+    assert heard == [3]
 
 
 def test_uneven_time_and_stalls_are_reported_once(tmp_path: Path):
