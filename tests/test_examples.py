@@ -27,7 +27,7 @@ def test_fit_a_csv_is_ten_lines_and_ends_with_a_forecast(
     assert (EXAMPLES / "fit_a_csv.py").read_text().count("\n") <= 10
     run(monkeypatch, "fit_a_csv.py")
     printed = capsys.readouterr().out
-    assert "Take fixed" in printed
+    assert "Choose fixed" in printed
     assert "at 100" in printed
 
 
@@ -37,7 +37,7 @@ def test_notebook_shows_what_its_cells_return():
     stored = json.loads(make_notebook["NOTEBOOK"].read_text())
     before = [words(cell) for cell in stored["cells"]]
     assert [words(cell) for cell in make_notebook["executed"](stored)["cells"]] == before
-    assert any("Take fixed" in text for text in before)
+    assert any("Choose fixed" in text for text in before)
     assert sum("image/png" in text for text in before) == 1
 
 

@@ -190,7 +190,7 @@ def read(
     """Read logs of any trainer: files, folders, or patterns such as "logs/*.jsonl". Needs no torch.
 
     `x` and `y` are the columns of compute and reward, `by` those whose values are separate curves, and `seed` the one
-    whose values are runs of one curve; unset, they are recognised. `gpus` builds GPU-hours from the log's times.
+    whose values are runs of one curve; unset, they are detected. `gpus` builds GPU-hours from the log's times.
     `start` is the reward before training: a number, "40%", or "first" for each run's first row.
 
     >>> runs = scalerl.read("runs.csv", x="hours", y="score", by="recipe")

@@ -201,12 +201,12 @@ def test_help_shows_few_options_and_help_all_the_rest():
 
 
 RECOGNISED = {
-    "log.jsonl": "Compute is hours (built from the log's times), reward is reward (recognised)",
+    "log.jsonl": "Compute: hours (built from the log's times). Reward: reward. Both detected",
     "log.jsonl --gpus 8 --y reward": "Compute is gpu_hours (built from the log's times), reward is reward",
-    "log.jsonl --x step": "Compute is step, reward is reward (recognised)",
-    "log.csv": "reward is eval/aime/acc (recognised; also there: eval/math500/acc)",
+    "log.jsonl --x step": "Compute: step. Reward: reward. The reward was detected",
+    "log.csv": "Reward: eval/aime/acc (also there: eval/math500/acc)",
     "log.csv --y eval/math500/acc": "reward is eval/math500/acc",
-    "rows.csv": "Compute is step (the number of the row), reward is reward (recognised)",
+    "rows.csv": "Compute: step (the number of the row). Reward: reward. Both detected",
 }
 
 

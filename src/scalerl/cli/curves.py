@@ -29,8 +29,8 @@ class Common:
     """The options that the commands on logs share; those of Selection and FitOptions have the names of their fields."""
 
     files: list[str] = opt.argument("FILE|FOLDER", KINDS)
-    x: str | None = option("COLUMN", "Column of compute. Unset: recognised.")
-    y: str | None = option("COLUMN", "Column of reward. Unset: recognised.")
+    x: str | None = option("COLUMN", "Column of compute. Unset: detected.")
+    y: str | None = option("COLUMN", "Column of reward. Unset: detected.")
     by: ParsedList = option(
         "COL[,COL]",
         "One curve for each value. Unset: for each recipe, arm, model ... or file.",
@@ -45,7 +45,7 @@ class Common:
     plot: Parsed = option("FILE", "Draw the curves: .png or .svg.", check=lambda text, _: _plot(text))
     as_json: bool = opt.JSON
     explain: bool = flag("--explain", "Say why, and what was read from the log.")
-    seed: str | None = rare("COLUMN", "Column whose values are runs of one recipe. Unset: recognised.")
+    seed: str | None = rare("COLUMN", "Column whose values are runs of one recipe. Unset: detected.")
     where: list[str] | None = rare(
         "COL=VALUE|COL!=VALUE",
         "Keep only rows with (or without) this value; may be repeated: values of one column are alternatives.",

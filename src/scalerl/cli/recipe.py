@@ -230,7 +230,7 @@ def check_command(
         "FILE", "verl's YAML or overrides, TRL's arguments (YAML, JSON, Python, a command), prime-rl's TOML."
     ),
     framework: str | None = option(
-        "NAME", "trl, verl or prime-rl. Unset: recognised.", check=opt.one_of("trl", "verl", "prime-rl")
+        "NAME", "trl, verl or prime-rl. Unset: detected.", check=opt.one_of("trl", "verl", "prime-rl")
     ),
     as_json: bool = opt.JSON,
 ) -> None:

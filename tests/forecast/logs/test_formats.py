@@ -333,7 +333,7 @@ def test_values_and_cells_are_limited(tmp_path: Path, monkeypatch: pytest.Monkey
         ("a.json", "[1, 2]", "is JSON, but holds no list of rows"),
         ("trainer_state.json", '{"log_history": []}', "trainer_state.json holds no rows yet: wait"),
         ("a.log", "histogram: nothing\nwe evaluated, and it was good\n" * 20, "no line records a training step"),
-        ("run/recipe.json", "{}", "has no rows in evals.jsonl yet: wait for its first evaluation"),
+        ("run/recipe.json", "{}", "has no rows in evals.jsonl: a run has a curve once it is evaluated"),
         ("run/study.json", "[]", "JSON object is needed"),
         ("run/study.json", "{", "not JSON"),
         ("run/study.json", "{}", "holds no rows"),

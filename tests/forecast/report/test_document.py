@@ -193,7 +193,7 @@ def test_no_number_is_cut_on_a_narrow_terminal(width: int):
         "0.612 [0.590, 0.634]",
         "+0.021 [-0.002, +0.050]",
     )
-    block = Grid(key="curves", heads=("curve", "state", "ceiling", "one doubling brings"), rows=(cells, cells), left=2)
+    block = Grid(key="curves", heads=("curve", "state", "ceiling", "doubling adds"), rows=(cells, cells), left=2)
     out = io.StringIO()
     Console(width=width, file=out).print(render([Section(key="", title="", blocks=(block,))], TERMINAL))
     lines = out.getvalue().splitlines()

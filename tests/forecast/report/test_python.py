@@ -37,8 +37,8 @@ def test_answers_print_as_the_commands_do(runs: Runs):
     assert answer.pairs[0].winner == answer.rankings[0].winner == "fixed"
     assert answer.sections[0].blocks[0].text in repr(answer).replace("\n", " ")
     assert "<pre" in answer._repr_html_()
-    assert "exponent B" in answer.explain()
-    assert "exponent B" not in repr(answer)
+    assert "midpoint" in answer.explain()
+    assert "midpoint" not in repr(answer)
     assert f"{answer.curves[0].ceiling.low!r}" in repr(answer.curves[0].ceiling)
 
 
@@ -99,7 +99,7 @@ def test_errors_name_options_as_arguments():
 
 def test_sentences_name_options_as_arguments(runs: Runs):
     details = runs.compare().explain()
-    assert "worth= names another" in details
+    assert "override with worth=" in details
     assert "--" not in details
-    assert ".explain() says more." in repr(runs.compare())
-    assert "name others with x= and y=" in repr(scalerl.read(EXAMPLE, by="recipe").fit())
+    assert "Add .explain() for the details." in repr(runs.compare())
+    assert "override with x= and y=" in repr(scalerl.read(EXAMPLE, by="recipe").fit())

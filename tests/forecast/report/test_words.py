@@ -38,6 +38,7 @@ FALL = Fall(drop=VALUE, peak=0.7, now=0.088, last_good=80.0, num_after=12, proba
 TO_DO = {"state": State.RISING, "action": Action.OPEN, "settled_at": 2.0}
 PAST = {"state": State.PAST_PEAK, "action": Action.STOP, "fall": FALL, "unit": "GPU-hours", "checkpoint": 320.0}
 COLUMN = {"column": "hours", "rule": "named", "others": ("step", "tokens"), "too_few": {"flops": 3}}
+OPEN = {"at": 4e15, "unit": "FLOPs", "name": "one", "p_best": 0.49, "loss": VALUE, "worth": 0.01}
 NEEDED = {"compute": BY_SPEC["%"], "level": 0.9, "p_never": 0.99}
 DOUBLING = {"doubling": BY_SPEC["+r"], "worth": 0.01, "p_worth": 0.6}
 GIVEN: dict[str, Mapping[str, Any]] = {
@@ -47,6 +48,8 @@ GIVEN: dict[str, Mapping[str, Any]] = {
     "either": COMPARED,
     "to_do": {**TO_DO, "settled_at": None},
     "column": COLUMN,
+    "columns": {"compute": ("hours",), "reward": ("score",), "detected": ("x", "y")},
+    "open": OPEN,
     "ceiling_or_peak": {"ceiling": VALUE, "fall": None},
     "needed": NEEDED,
     "advice": {"answer": Answer.EITHER, "winner": None},
@@ -88,6 +91,10 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "to_do/checkpoint by compute": {**PAST, "checkpoint": None},
     "column/named": {**COLUMN, "rule": "option"},
     "column/counted": {**COLUMN, "rule": "counted"},
+    "columns/named": {"compute": ("hours",), "reward": ("score",), "detected": ()},
+    "columns/one": {"compute": ("hours",), "reward": ("score",), "detected": ("y",)},
+    "open/regret": {**OPEN, "p_best": 0.93},
+    "advice/open": {"answer": Answer.OPEN, "winner": None},
     "column/built": {**COLUMN, "rule": "clock"},
     "ceiling_or_peak/fallen": {"fall": FALL},
     "needed/never": {**NEEDED, "compute": None},

@@ -76,7 +76,7 @@ def probability_text(probability: float) -> str:
     """Format a probability; one near 0 or 1 is not written as 0% or 100%."""
     if math.isnan(probability):
         return "-"
-    return "over 99%" if probability > 0.99 else "under 1%" if probability < 0.01 else f"{probability:.0%}"
+    return "above 99%" if probability > 0.99 else "below 1%" if probability < 0.01 else f"{probability:.0%}"
 
 
 def money_text(amount: float) -> str:

@@ -229,7 +229,7 @@ CURVE_COLUMNS: dict[str, words.Words] = {
     "state": "{state}",
     "share reached": "{decision.share:%}",
     "ceiling": words.ceiling_or_peak,
-    "one doubling brings": "{doubling:+r}",
+    "doubling adds": "{doubling:+r}",
 }
 PAPER_COLUMNS = {"curve": "{name}", "A": "{ceiling:r}", "B": "{exponent:.2f}", "C_mid": "{midpoint:c}"}
 
@@ -249,7 +249,7 @@ def pairs(result: Result, name: str) -> Blocks:
     if comparison is None or comparison.pick is None:
         return
     colours = {curve.name: place for place, curve in enumerate(members)}
-    columns = {"curve": "{name}", "P(best)": "{p_best:p}", "expected loss": "{loss:r}",
+    columns = {"curve": "{name}", "P(best)": "{p_best:p}", "expected regret": "{loss:r}",
                f"reward at {compute_text(comparison.at)} {unit}": "{reward:r}"}  # fmt: skip
     shades = tuple(colours[each.name] for each in comparison.standings)
     yield table("standings", columns, zip(comparison.standings), finest, colours=shades)
@@ -272,7 +272,7 @@ def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
         if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)
     ]
     columns = {**PAIR_COLUMNS, f"curves cross at ({unit})": "{crossing:c}"}
-    title = "On the axes of the paper, which decide nothing by themselves"
+    title = "The paper's measures, for reference (not used in the decision)"
     yield table("pairs", columns, rows, finest, left=2, level=WHY if len(every) > 1 else DETAIL)
     yield table("paper_axes", AXES_COLUMNS, rows, finest, title=title)
 
@@ -280,17 +280,17 @@ def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
 PAIR_COLUMNS: dict[str, words.Words] = {
     "a / b": "{a} / {b}",
     "answer": words.advice,
-    "a less b at the budget": "{lead:+r}",
+    "difference (a - b)": "{lead:+r}",
     "P(a ahead)": "{p_ahead:p}",
-    "P(alike)": "{p_close:p}",
+    "P(within threshold)": "{p_close:p}",
 }
 AXES_COLUMNS: dict[str, words.Words] = {
     "a / b": "{a} / {b}",
-    "A of a less b": "{ceiling_difference:+r}",
+    "ceiling (a - b)": "{ceiling_difference:+r}",
     "P(a higher)": "{p_higher_ceiling:p}",
     "compute a / b": "{target.ratio:x}",
     "to reach": "{target.reward:r}",
-    "B at one A": words.exponents,
+    "exponents at one ceiling": words.exponents,
     "P(a larger)": "{p_larger_exponent:p}",
 }
 RULE_COLUMNS: dict[str, words.Words] = {
@@ -316,7 +316,10 @@ def axes(result: Result, name: str) -> Blocks:
         else:
             texts = (say("axis_answer", labels=of, answer=answer).text for answer, of in by_answer.items())
             yield say("axes_disagree", answers=tuple(texts))
-        rows = [({"label": label}, each, each.comparison) for label, each in zip(labels, answers, strict=True)]
+        rows = []
+        for label, each in zip(labels, answers, strict=True):
+            own = {"label": label, "answer_text": axis_answer(each.comparison)}
+            rows.append((own, each, each.comparison))
         finest = {"decimals": decimals_of(members)}
         yield table("axes", AXIS_COLUMNS, rows, finest, left=2, level=DETAIL if len(by_answer) == 1 else WHY)
     if answers and axis_label(answers[0].axis) == AXIS_LABELS["step"]:
@@ -328,15 +331,15 @@ def axis_answer(comparison: Comparison) -> str:
     """Return the answer on an axis; open choices agree, whoever leads."""
     pick = comparison.pick
     if pick is None or pick.answer == Answer.OPEN:
-        return "open"
-    return f"{pick.answer} {join_names(sorted(comparison.chosen), 'or')}"
+        return "no clear winner"
+    return join_names(sorted(comparison.chosen), "or")
 
 
 AXIS_COLUMNS = {
     "compute in": "{label}",
-    "answer": "{pick.answer}: {chosen}",
+    "answer": "{answer_text}",
     "P(best) of the first": "{standings.0.p_best:p}",
-    "its expected loss": "{standings.0.loss:r}",
+    "its expected regret": "{standings.0.loss:r}",
     "budget": "{at:c}",
 }
 
@@ -382,7 +385,7 @@ def details(result: Result, name: str) -> Blocks:
             yield say("smallest_change", curve, change=change, decimals=curve.decimals + 1)
     if result.options.method != "paper":
         yield say("worth", worth=result.worth)
-    hidden = () if any(curve.fit.alone is not None for curve in members) else ("A alone",)
+    hidden = () if any(curve.fit.alone is not None for curve in members) else ("ceiling alone",)
     columns = {head: template for head, template in PARAMETER_COLUMNS.items() if head not in hidden}
     rows = [({"alone": param_value(curve.fit.alone, "ceiling")}, curve, curve.params, curve.fit) for curve in members]
     title = f"{FORMS[members[0].fit.form].formula}, C in {members[0].unit}"
@@ -393,11 +396,11 @@ PARAMETER_COLUMNS = {
     "curve": "{name}",
     "points": "{num_points}",
     "runs": "{num_runs}",
-    "ceiling A": "{ceiling:r}",
-    "A alone": "{alone:r}",
-    "exponent B": "{exponent:.2f}",
-    "midpoint C_mid": "{midpoint:c}",
-    "start R0": "{start:r}",
+    "ceiling": "{ceiling:r}",
+    "ceiling alone": "{alone:r}",
+    "exponent": "{exponent:.2f}",
+    "midpoint": "{midpoint:c}",
+    "start": "{start:r}",
     "noise": "{noise_sd:.4g}",
 }
 
@@ -429,10 +432,14 @@ def columns_say(curves: Sequence[CurveResult]) -> Say:
     named = Choice((), "option")
     compute = {curve.axis: curve.series.plan.get("x", named) for curve in curves}
     reward = {curve.y: curve.series.plan.get("y", named) for curve in curves}
-    is_named = all(why.rule == "option" for why in (*compute.values(), *reward.values()))
+    detected = tuple(
+        name
+        for name, choices in (("x", compute), ("y", reward))
+        if any(why.rule != "option" for why in choices.values())
+    )
     texts = [tuple(say("column", why, column=column).text for column, why in reasons.items())
              for reasons in (compute, reward)]  # fmt: skip
-    return say("columns" if is_named else "columns_recognised", compute=texts[0], reward=texts[1])
+    return say("columns", compute=texts[0], reward=texts[1], detected=detected)
 
 
 def equal_curves(result: Result) -> Iterator[Say]:

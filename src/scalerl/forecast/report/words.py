@@ -17,7 +17,8 @@ from string import Formatter
 from typing import Any
 
 from scalerl.errors import option
-from scalerl.forecast.curves import Action, State, Value, tails
+from scalerl.forecast.curves import Action, Answer, State, Value, tails
+from scalerl.forecast.curves.decide import LIKELIER, SURE, UNLIKELY
 from scalerl.forecast.logs.facts import SENTENCES
 from scalerl.forecast.logs.frame import listed
 from scalerl.forecast.logs.plan import BUILT
@@ -131,26 +132,22 @@ def filled(words: Words, values: Values) -> str:
 
 def _missing_points(values: Values) -> str:
     start = ", the start included" if values["has_start"] else ""
-    left_out = " {num_left_out} more lie outside the range that is fitted." if values["num_left_out"] else ""
-    return filled(
-        "It is too early to judge {name}: it has {num:g} of the {needed:g} points that are needed" + start + "."
-        + left_out,
-        values,
-    )  # fmt: skip
+    left_out = "; {num_left_out} are left out by {option:skip-before} or {option:fit-until}"
+    needs = "Too early to judge {name}: it has {num:g} usable points and needs {needed:g}" + start
+    return filled(needs + (left_out if values["num_left_out"] else "") + ".", values)
 
 
 def _doubling(values: Values) -> str:
-    """Say what one more doubling brings, and what it costs where that is known."""
+    """Say whether to go on: what doubling the compute should add, and what it costs where that is known."""
     cost = " for {price:$}" if values.get("price") is not None else ""
-    chance = ": more than what matters ({worth:w}) with probability {p_worth:p}. "
-    return filled("One more doubling brings {doubling:+r}" + cost + chance + DOUBLING[values["action"]], values)
+    adds = ": doubling the compute should add {doubling:+r}" + cost
+    chance = "; the chance that it adds more than {worth:w} is {p_worth:p}"
+    action = Action(values["action"])
+    needed = f" (above {LIKELIER:.0%} to go on, below {UNLIKELY:.0%} to stop)" if action == Action.OPEN else ""
+    return filled(ACTIONS[action].capitalize() + adds + chance + needed + ".", values)
 
 
-DOUBLING = {
-    "go on": "Go on.",
-    "stop": "Stop: more compute hardly pays.",
-    "open": "Whether to go on is open.",
-}
+ACTIONS = {Action.GO_ON: "go on", Action.STOP: "stop", Action.OPEN: "inconclusive"}
 
 
 def to_do(values: Values) -> str:
@@ -158,26 +155,42 @@ def to_do(values: Values) -> str:
     state, action = values["state"], values["action"]
     if state == State.PAST_PEAK:
         place = "at {fall.last_good:c} {unit}" if values["checkpoint"] is None else "of step {checkpoint:,.0f}"
-        return filled(f"take the checkpoint {place}", values)
+        return filled(f"choose the checkpoint {place}", values)
     if state == State.TOO_EARLY and values.get("is_over"):
         return "evaluate more often, or train longer: too early to judge"
-    settled = ": about {settled_at:g} times the compute settles it" if values["settled_at"] is not None else ""
-    return filled(TO_DO.get(state) or f"{action}{settled if action == Action.OPEN else ''}", values)
+    if state in TO_DO:
+        return TO_DO[state]
+    is_settled = action == Action.OPEN and values["settled_at"] is not None
+    settled = ": about {settled_at:g} times the compute should settle it" if is_settled else ""
+    return filled(ACTIONS[action] + settled, values)
 
 
-TO_DO = {State.TOO_EARLY: "wait: too early to judge", State.FLAT: "look into the recipe"}
+TO_DO = {State.TOO_EARLY: "wait: too early to judge", State.FLAT: "check the recipe"}
 
 
 def column(values: Values) -> str:
-    """Name a column; of one that the user did not name, say why it was taken, and what else could have been."""
-    rule, few = values["rule"], [f"{name} ({rows})" for name, rows in values["too_few"].items()]
-    if rule == "option":
-        return values["column"]
-    how = ["the number of the row" if rule == "counted" else "built from the log's times"]
-    if rule not in BUILT:
-        others = [f"also there: {listed(list(values['others']))}"] if values["others"] else []
-        how = ["recognised", *others, *([f"too few rows in {listed(few)}"] if few else [])]
-    return f"{values['column']} ({'; '.join(how)})"
+    """Name a column; of one that the user did not name, say how it was made, or what else could have been chosen."""
+    rule, name = values["rule"], values["column"]
+    how: list[str] = []
+    if rule == "counted":
+        how.append("the number of the row")
+    elif rule in BUILT:
+        how.append("built from the log's times")
+    elif rule != "option":
+        few = [f"{other} ({rows})" for other, rows in values["too_few"].items()]
+        how += [f"also there: {listed(list(values['others']))}"] if values["others"] else []
+        how += [f"too few rows in {listed(few)}"] if few else []
+    return f"{name} ({'; '.join(how)})" if how else name
+
+
+def _columns(values: Values) -> str:
+    """Say which columns are compute and reward, and how to override those that were detected."""
+    endings = {
+        ("x", "y"): " Both detected; override with {option:x} and {option:y}.",
+        ("x",): " Compute was detected; override with {option:x}.",
+        ("y",): " The reward was detected; override with {option:y}.",
+    }
+    return filled("Compute: {compute}. Reward: {reward}." + endings.get(tuple(values["detected"]), ""), values)
 
 
 def ceiling_or_peak(values: Values) -> str:
@@ -193,8 +206,10 @@ def needed(values: Values) -> str:
 
 
 def advice(values: Values) -> str:
-    """Say what comparing two recipes, or all of them, comes to: take one, either, or open."""
-    return filled("{answer}" if values["winner"] is None else "take {winner}", values)
+    """Say what comparing two recipes, or all of them, comes to: one of them, either, or no clear winner."""
+    if values["winner"] is not None:
+        return filled("choose {winner}", values)
+    return "no clear winner" if values["answer"] == Answer.OPEN else str(values["answer"])
 
 
 def exponents(values: Values) -> str:
@@ -205,16 +220,24 @@ def exponents(values: Values) -> str:
 def _settled(values: Values) -> str:
     times, seeds = values["times"], values["seeds"]
     ways = [f"about {times:g} times the compute of both"] if times is not None else []
-    ways += [f"{seeds} seeds of each"] if seeds is not None else []
+    ways += [f"about {seeds} seeds of each"] if seeds is not None else []
     if not ways:
-        return filled("Neither 16 times the compute nor 32 seeds would settle {a} against {b}.", values)
-    return filled(f"To settle {{a}} against {{b}} should take {', or '.join(ways)}.", values)
+        return filled("Even 16 times the compute or 32 seeds are unlikely to settle {a} against {b}.", values)
+    return filled(f"To settle {{a}} against {{b}}, {', or '.join(ways)} would be needed.", values)
 
 
 def _either(values: Values) -> str:
-    rest = ": at {at:c} {unit} they differ by less than what matters ({worth:w}) with probability {probability:p}."
+    rest = ": at {at:c} {unit} they differ by less than the threshold ({worth:w}) with probability {probability:p}."
     first = "Either {names:or} will do" if len(values["names"]) == 2 else "Any of {names:or} will do"
     return filled(first + rest, values)
+
+
+def _open(values: Values) -> str:
+    """Say why no recipe is chosen: the number that decided, with the one that was needed."""
+    leads = "No clear winner at {at:c} {unit}: {name} leads, with a {p_best:p} chance of being best"
+    if values["p_best"] < SURE:
+        return filled(leads + f" ({SURE:.0%} needed).", values)
+    return filled(leads + ", but an expected regret of {loss:r} (below {worth:w} needed).", values)
 
 
 def _chart_note(values: Values) -> str:
@@ -232,8 +255,8 @@ def _chart_note(values: Values) -> str:
 def _picture_note(values: Values) -> str:
     more = "; {more} more have no name here" if values["more"] else ""
     return filled(
-        "A [{level:.0%} interval] how high, B how fast, C_mid when; bands: {level:.0%} of the curve, and of a new "
-        "evaluation; hollow points were not fitted; bars: ceilings" + more,
+        "Intervals and bands hold {level:.0%}: of the curve, and paler of a new evaluation; bars at the right are "
+        "ceilings; hollow points were not fitted" + more,
         values,
     )
 
@@ -322,7 +345,7 @@ def _alarm(kind: str) -> Callable[[Values], str]:
         whose = f"the training problems of {subject}" if subject else "a task's training problems"
         fact = ALARMS[kind].format(**values, whose=whose)
         if values["state"] == "over":
-            return f"Over: {fact}."
+            return f"Resolved: {fact}."
         if values["state"] == "changed":
             before = f"{values['before']:.0%}" if "{value:.0%}" in ALARMS[kind] else f"{values['before']:.2g}"
             return f"{_capital(fact)} now, after {before}."
@@ -369,10 +392,10 @@ def _forecast(values: Values) -> str:
     """Say what a forecast is on one line."""
     ceiling = "" if values["ceiling"] is None else "; ceiling {ceiling:r}"
     doubling = "" if values["doubling"] is None or values["state"] == State.PAST_PEAK else (
-        "; twice the compute brings {doubling:+r}, more than what matters ({worth:w}) with probability {p_worth:p}"
+        "; doubling the compute should add {doubling:+r} (a chance of {p_worth:p} of more than {worth:w})"
     )  # fmt: skip
     end = "" if values["end"] is None else "; at the end of the budget {end:r}"
-    noticed = "; a rise of {noticed:r} would have been noticed" if values["state"] == State.FLAT else ""
+    noticed = "; a rise of {noticed:r} or more would have shown" if values["state"] == State.FLAT else ""
     source = "training rewards" if values["is_training"] else "evaluations"
     state = "" if values["state"] == State.TOO_EARLY else "{state}: "
     return filled(state + "{to_do}" + noticed + ceiling + doubling + end + "; from {num} " + source, values)
@@ -384,7 +407,7 @@ def _continue(values: Values) -> str:
 
 
 GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
-DIFFERENCE = "; a difference of {low:+.3f} to {high:+.3f} (90% interval)."
+DIFFERENCE = ": {low:+.3f} to {high:+.3f} (90% interval)."
 
 WORDS: dict[str, Words] = {
     # What was decided about a log
@@ -392,61 +415,57 @@ WORDS: dict[str, Words] = {
     "problem": "{name} has no curve: {problem}",
     "holds_for": "For {names}:",
     "several_runs": "{num} runs",
-    "columns": "Compute is {compute}, reward is {reward}.",
-    "columns_recognised": "Compute is {compute}, reward is {reward}; name others with {option:x} and {option:y}.",
-    "explain": "{option:explain} says more.",
+    "columns": _columns,
+    "explain": "Add {option:explain} for the details.",
     "in_set": "On {set}:",
     # Where a run stands
     "too_early_points": _missing_points,
     "too_early_computes": (
-        "It is too early to judge {name}: its points are at {num:g} different computes, and {needed:g} are needed."
+        "Too early to judge {name}: it was evaluated at {num:g} different computes and needs {needed:g}."
     ),
     "too_early_beginning": (
-        "It is too early to judge {name}: its log begins at {num:c} {unit}, in the middle of the run, so what it has "
-        "risen from is not known. Give the reward before training with {option:start}."
+        "Too early to judge {name}: its log begins at {num:c} {unit}, in the middle of the run, so the start is "
+        "unknown. Give the reward before training with {option:start}."
     ),
-    "flat": "{name} is flat: a rise of {noticed:r} would have been noticed.",
-    "rising": "{name} is rising: it has reached {share:%} of its whole gain.",
-    "levelling_off": "{name} is levelling off: it has reached {share:%} of its whole gain.",
+    "flat": "{name} is flat: a rise of {noticed:r} or more would have shown.",
+    "rising": "{name} is rising: it has reached {share:%} of its total gain.",
+    "levelling_off": "{name} is levelling off: it has reached {share:%} of its total gain.",
     "past_peak": (
-        "{name} is past its peak: it has fallen by {drop:r} from {peak:r}, and by more than what matters ({worth:w}) "
-        "with probability {probability:p}."
+        "{name} is past its peak: it has fallen by {drop:r} from {peak:r}; the chance that the fall exceeds "
+        "{worth:w} is {probability:p}."
     ),
     "checkpoint_step": (
-        "Take the checkpoint of {name} at step {checkpoint:,.0f}, the last point before the fall; {num_after} came "
-        "after it."
+        "Choose the checkpoint of {name} at step {checkpoint:,.0f}, the last evaluation before the fall; "
+        "{num_after} came after it."
     ),
     "checkpoint_compute": (
-        "Take the checkpoint of {name} at {last_good:c} {unit}, the last point before the fall; {num_after} came "
-        "after it."
+        "Choose the checkpoint of {name} at {last_good:c} {unit}, the last evaluation before the fall; "
+        "{num_after} came after it."
     ),
-    "checkpoint_saved": "The last checkpoint of {name} on disk before the fall is that of step {step:,.0f}.",
+    "checkpoint_saved": "The last saved checkpoint of {name} before the fall is that of step {step:,.0f}.",
     "ceiling": "Its ceiling is {ceiling:r}.",
     "dip": "A dip of {depth:r} at {compute:c} {unit} was regained later.",
     "doubling": _doubling,
-    "flat_doubling": "Look into the recipe before you spend more: nothing has risen.",
-    "open_settled": "About {settled_at:g} times the present compute should settle it.",
-    "open_unsettled": "Even 16 times the present compute would hardly settle it.",
+    "flat_doubling": "Check the recipe before spending more: nothing has risen.",
+    "open_settled": "About {settled_at:g} times the compute should settle this.",
+    "open_unsettled": "Even 16 times the compute is unlikely to settle this.",
     "weak_backtest_half": (
-        "Do not rely on the forecast of {name}: one from the first half of the run missed what followed. Of "
-        "{num_points} later points {coverage:%} fell inside its {level:%} interval."
+        "Do not rely on this forecast of {name}: fitted on the first half of the run, it missed the second. Its "
+        "{level:%} interval held {coverage:%} of {num_points} later points."
     ),
     "weak_backtest_held_out": (
-        "Do not rely on the forecast of {name}: of {num_points} points that were held out {coverage:%} fell "
-        "inside its {level:%} interval."
+        "Do not rely on this forecast of {name}: its {level:%} interval held {coverage:%} of {num_points} points "
+        "that were held out."
     ),
-    "forecast_at": "At {compute:c} {unit} a new measurement should give {reward:r}.",
+    "forecast_at": "At {compute:c} {unit} a new evaluation should give {reward:r}.",
     "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
-    "smallest_change": (
-        "Ignore changes of {name} below {change:r}: noise makes a larger difference between two points once in "
-        "twenty times."
-    ),
-    "worth": "Differences below {worth:w} do not matter here; {option:worth} names another value.",
+    "smallest_change": ("{name}: a difference below {change:r} between two evaluations is within noise (90%)."),
+    "worth": "Threshold: differences below {worth:w} do not count; override with {option:worth}.",
     "price_needs_hours": (
-        "{option:price} needs compute in GPU-hours, and here it is {unit}: no cost is given. {option:gpus N} builds "
-        "them from the times of a log."
+        "No cost: {option:price} needs compute in GPU-hours, and here it is {unit}. {option:gpus N} builds GPU-hours "
+        "from the times of a log."
     ),
-    "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
+    "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: forecasts that far are untested.",
     "column": column,
     # In cells of tables
     "to_do": to_do,
@@ -456,32 +475,29 @@ WORDS: dict[str, Words] = {
     # Below charts
     "chart_note": _chart_note,
     "straight_note": (
-        "Fitted again with one ceiling of {ceiling:r}: the gain won over the gain left is a straight line whose slope "
-        "is the exponent B. A steeper line is more efficient, and half is won where the line crosses 0."
+        "Fitted again with one ceiling of {ceiling:r}: gain so far over gain left is a straight line whose slope is "
+        "the exponent. A steeper line is more efficient; half of the gain is reached where the line crosses 0."
     ),
     "picture_note": _picture_note,
     "legend_p_best": "P(best) {p_best:p}",
     "legend_peak": "peak {peak:r} at {last_good:C}",
-    "legend_curve": "A {ceiling:r}, B {exponent:.2f}, C_mid {midpoint:c}",
+    "legend_curve": "ceiling {ceiling:r}, exponent {exponent:.2f}, midpoint {midpoint:c}",
     "no_curve_yet": "There is no curve yet.",
     "nothing_to_compare": "There are no two curves to compare.",
     "without_curve": "Without a curve: {names}.",
     # Which recipe
     "take": (
-        "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it loses {loss:r} on "
-        "average, less than what matters ({worth:w})."
+        "Choose {name}: at {at:c} {unit} it is best with probability {p_best:p} (expected regret {loss:r}, threshold "
+        "{worth:w})."
     ),
     "either": _either,
-    "open": (
-        "Which to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it loses "
-        "{loss:r} on average; what matters is {worth:w}."
-    ),
+    "open": _open,
     "settle": _settled,
-    "default_budget": "This is 4 times the largest compute measured; {option:at} names another budget.",
-    "best_checkpoint": "After a fall, the best checkpoint is what is compared: {names}.",
+    "default_budget": "The budget is 4 times the largest compute measured; override with {option:at}.",
+    "best_checkpoint": "Compared at their best checkpoint, because they have fallen since: {names}.",
     "assumed_spread": (
-        "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
-        "assumed; {option:run-spread} names another."
+        "With one run each of {names}, the spread between seeds is unknown; a standard deviation of up to {sd:r} is "
+        "assumed ({option:run-spread})."
     ),
     "shared_exponents": "Exponents at one ceiling of {ceiling:r}: {exponents}.",
     "same_run": "{a} and {b} hold the same points: one is the other, or a part of it.",
@@ -490,17 +506,17 @@ WORDS: dict[str, Words] = {
     "different_rewards": "The curves are of different rewards ({names}) and are not compared.",
     "unlike_rewards": "The curves are of different rewards ({names}): the answer holds only if these measure the same.",
     "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
-    "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
-    "axis_answer": "by {labels}: {answer}",
-    "axes_agree": "By each of {axes} the answer is the same.",
+    "axes_disagree": "The answer depends on the unit of compute: {answers}. Use the unit you pay for.",
+    "axis_answer": "{answer} by {labels}",
+    "axes_agree": "The answer is the same in {axes}.",
     "uneven_steps": (
-        "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
+        "A step costs up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
     ),
     "pooled": (
-        "{num} curves with one reward and nearly one start inform each other, as runs of one task; {option:alone} "
-        "keeps them apart."
+        "{num} curves share a reward and start close together, so they are fitted as one task; {option:alone} fits "
+        "each by itself."
     ),
-    "equal_curves": "{names} have the same reward at every point: what differs between them has had no effect.",
+    "equal_curves": "{names} have the same reward at every point: what differs between them had no effect.",
     # The paper's procedure
     "paper": "By the paper's procedure {name} has A = {ceiling:r}, B = {exponent:.2f} and C_mid = {midpoint:c} {unit}.",
     "paper_edge": "For {name}, {names} lies on the edge of the grid of the paper's procedure.",
@@ -565,20 +581,20 @@ WORDS: dict[str, Words] = {
     # What training changed
     "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
     "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",
-    "gain_within_noise": f"Nothing learned beyond noise: {GAIN}{DIFFERENCE}",
+    "gain_within_noise": f"No change beyond noise: {GAIN}{DIFFERENCE}",
     "gain_no_update": _untrained,
     # Plans
     "plan_no_curve_yet": "No arm has a curve yet: continue all of them.",
     "plan_either": (
-        "{names:or} will do equally well: at {at:c} {unit} they differ by less than what matters ({worth:w})."
+        "{names:or} will do equally well: at {at:c} {unit} they differ by less than the threshold ({worth:w})."
     ),
     "plan_continue": _continue,
-    "plan_worth_most": "One more stage pays most on {name}: expect {value:.2g} of reward from it.",
+    "plan_worth_most": "Best next step: another stage of {name} (expected improvement of the choice: {value:.2g}).",
     "plan_at_target": "At the target: {names}.",
-    "plan_chosen": "Taken, and not continued: {names}.",
-    "plan_not_chosen": "Stop {names}: another arm is taken.",
-    "plan_tells_most": "More compute on {names} would tell most.",
-    "plan_tells_little": "Stop {names}: more compute would hardly change the choice.",
+    "plan_chosen": "Chosen, and not continued: {names}.",
+    "plan_not_chosen": "Stop {names}: another arm is chosen.",
+    "plan_tells_most": "More compute on {names} would be most informative.",
+    "plan_tells_little": "Stop {names}: more compute is unlikely to change the choice.",
     "plan_no_curve": "Too few points to judge: {names}.",
     "plan_past_peak": "Stop {names}: past the peak, more compute does not help.",
     "plan_budget": "The budget is spent: no compute is left for {names}.",
@@ -586,7 +602,7 @@ WORDS: dict[str, Words] = {
     # Transfers and sealed forecasts
     "transfer": "{size} from a start of {start:r} should level off at {ceiling:r}, half-way at {midpoint:c}.",
     "transfer_at": "At {compute:c}: {reward:r}.",
-    "transfer_learnt": "Learnt from {names}, whose ceilings scatter by {scatter:r} about the law.",
+    "transfer_learnt": "Learned from {names}, whose ceilings scatter by {scatter:r} about the law.",
     "transfer_far": "The target is more than ten times as large as the largest sibling: this is a guess.",
     "transfer_not_smaller": "{name} is left out: it is not smaller than the target.",
     "transfer_state": "{name} is left out: it is {detail}.",

@@ -11,6 +11,11 @@ from scalerl.forecast.report.options import check_one_axis
 from scalerl.forecast.report.results import CurveResult, fits_of
 from scalerl.forecast.several.plan import Candidate, Planned, Reason
 
+REASONS = {
+    Reason.TELLS_MOST: "most informative",
+    Reason.TELLS_LITTLE: "unlikely to change the choice",
+}
+"""Words for reasons that their names do not explain."""
 TOLERANCE = 1.01
 """Times the target that an arm may have spent: the last evaluation often lies a little beyond."""
 
@@ -37,7 +42,7 @@ def plan_document(planned: Planned, curves: Sequence[CurveResult]) -> Document:
     fits, rows = fits_of(curves), []
     for arm in planned.arms:
         value = arm.value if math.isfinite(arm.value) and arm.action == "continue" else None
-        advice = arm.action if arm.reason is None else f"{arm.action}: {arm.reason}"
+        advice = arm.action if arm.reason is None else f"{arm.action} ({REASONS.get(arm.reason, arm.reason)})"
         rows.append(({"alone": _alone(fits[arm.name], planned.target), "value": value, "advice": advice}, arm))
     unit, target = curves[0].unit, compute_text(planned.target)
     columns = {head.format(unit=unit, target=target): template for head, template in PLAN_COLUMNS.items()}
