@@ -1,15 +1,16 @@
 """What a look adds to the one before it."""
 
+from dataclasses import replace
 from typing import Any
 
 from scalerl.forecast.report.alarms import Alarm, AlarmKind
 from scalerl.forecast.report.board.look import Look
 from scalerl.forecast.report.board.news import News
-from scalerl.forecast.report.document import Level, Say, sections
+from scalerl.forecast.report.document import Level, Say, say, sections
 
 
 def said(kind: str, **values: Any) -> Say:
-    return Say(kind, values, Level.ANSWER)
+    return replace(say(kind, **values), level=Level.ANSWER)
 
 
 def doubling(action: str) -> Say:

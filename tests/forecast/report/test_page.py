@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from scalerl.forecast.report.document import Grid, Level, Lines, Say, say, sections
+from scalerl.forecast.report.document import Grid, Level, Lines, say, sections
 from scalerl.forecast.report.markup import Markup, joined, tag
 from scalerl.forecast.report.page import html, page
 
@@ -36,7 +36,7 @@ def test_links_and_colours_are_those_of_the_rows():
 
 
 def test_section_of_details_is_folded_behind_its_title():
-    detail = Say("no_curve_yet", {}, Level.DETAIL)
+    detail = replace(say("no_curve_yet"), level=Level.DETAIL)
     mixed, folded = (html(sections(("s", "Title", blocks))) for blocks in ([say("explain"), detail], [detail]))
     assert "<h2>Title</h2>" in mixed.partition("<details")[0]
     assert "<summary>Details</summary>" in mixed

@@ -24,7 +24,7 @@ from scalerl.forecast.logs.axes import UNEVEN_TIME
 from scalerl.forecast.report.document import Level, Say
 from scalerl.forecast.report.evaluations import counted, ks_of, pass_at
 from scalerl.forecast.report.results import CurveResult
-from scalerl.forecast.report.words import NO_VERDICT
+from scalerl.forecast.report.words import NO_VERDICT, text
 
 Array = NDArray[np.float64]
 Columns = Mapping[str, Array]
@@ -111,7 +111,8 @@ class Alarm:
     def say(self, **where: str) -> Say:
         """Return the alarm in words; given its `run` and the `unit` of compute, they also say when it was."""
         level = Level.WHY if self.ended is not None else Level.WARNING
-        return Say(f"alarm_{self.kind}", asdict(self) | where, level)
+        kind, values = f"alarm_{self.kind}", {**asdict(self), **where}
+        return Say(kind, values, level, text(kind, values))
 
 
 # Signals --------------------------------------------------------------------------------------------------------------

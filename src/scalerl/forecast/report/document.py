@@ -9,10 +9,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,19 +28,16 @@ class Say:
     """One thing to say: code reads the kind and the values, people read the text."""
 
     kind: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    level: Level = Level.WHY
-
-    @property
-    def text(self) -> str:
-        return words.text(self.kind, self.values)
+    values: Mapping[str, Any]
+    level: Level
+    text: str
 
 
 def say(kind: str, /, *objects: Any, **given: Any) -> Say:
     """Return something to say; the values that its words name are given, or attributes of the objects."""
     values = words.Lookup(given, *objects)
-    words.text(kind, values)
-    return Say(kind, {**given, **values}, level_of(kind))
+    text = words.text(kind, values)
+    return Say(kind, {**given, **values}, level_of(kind), text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +118,23 @@ class Drawn:
     """The ceiling and its interval: a bar beside the curves."""
     ceiling_at: float = 0.0
     """Compute at which that bar is drawn, beyond the end of every curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stroke:
+    """One thing that is drawn of a curve, in the units of the axes; a page and a picture differ only in its look."""
+
+    kind: str
+    """`line`, `forecast`, `band`, `new-band`, `ceiling`, `level`, `mark`, or the role of points."""
+    shape: Literal["line", "area", "points"]
+    compute: np.ndarray
+    reward: np.ndarray
+    error: np.ndarray | None = None
+    """Standard errors of points."""
+    run: int = 0
+    """Number of the run that points are of; runs have different signs."""
+    name: str = ""
+    """What it is of: the run, or the curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

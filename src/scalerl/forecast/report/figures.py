@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -13,7 +13,7 @@ from scalerl.forecast.curves.data import block_means
 from scalerl.forecast.curves.decide import course
 from scalerl.forecast.logs.names import num_shared
 from scalerl.forecast.logs.series import Series
-from scalerl.forecast.report.document import POINT, Curves, Dots, Drawn, Level, Line, say
+from scalerl.forecast.report.document import POINT, Curves, Dots, Drawn, Level, Line, Stroke, say
 from scalerl.forecast.report.results import CurveResult
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
@@ -123,6 +123,40 @@ def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, n
             has_marks=any(each.marks for each in drawn),
         ),
     )
+
+
+def strokes(each: Drawn) -> Iterator[Stroke]:
+    """Yield what is drawn of a curve, from back to front."""
+    line = each.line
+    for kind, band in (("new-band", line.new_band), ("band", line.band)) if line is not None else ():
+        if band is not None:
+            low, high = band
+            there_and_back = np.concatenate([line.compute, line.compute[::-1]])
+            edge = np.concatenate([low, high[::-1]])
+            yield Stroke(kind=kind, shape="area", compute=there_and_back, reward=edge)
+    for compute, reward, is_solid in line.parts() if line is not None else ():
+        yield Stroke(kind="line" if is_solid else "forecast", shape="line", compute=compute, reward=reward)
+    dots = each.dots.take(each.dots.compute > 0)
+    for role, run in product(ROLES, range(len(dots.runs))):
+        part = dots.take((dots.role == role) & (dots.run == run))
+        if len(part.compute):
+            yield Stroke(
+                kind=role.replace(" ", "-"),
+                shape="points",
+                compute=part.compute,
+                reward=part.reward,
+                error=part.error,
+                run=run,
+                name=dots.runs[run] or each.name,
+            )
+    if each.ceiling is not None:
+        at, value = np.array([each.ceiling_at]), each.ceiling
+        ends = np.array([value.low, value.high])
+        yield Stroke(kind="ceiling", shape="line", compute=at.repeat(2), reward=ends, name=each.name)
+        yield Stroke(kind="level", shape="points", compute=at, reward=np.array([value.value]), name=each.name)
+    if each.marks:
+        compute, reward = np.array(each.marks).T
+        yield Stroke(kind="mark", shape="points", compute=compute, reward=reward, name=each.name)
 
 
 def with_bars(drawn: Sequence[Drawn]) -> list[Drawn]:

@@ -68,10 +68,6 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
     return f"{show(value.value)} [{ends}]"
 
 
-def ceiling_text(value: Value) -> str:
-    return f"ceiling {interval_text(value)}"
-
-
 def probability_text(probability: float) -> str:
     """Format a probability; one near 0 or 1 is not written as 0% or 100%."""
     if math.isnan(probability):

@@ -11,7 +11,6 @@ import textwrap
 import warnings
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from scalerl.errors import InputError, StoreError, option
 from scalerl.forecast.curves import Comparison
 from scalerl.forecast.logs.written import amount_text
-from scalerl.forecast.report.document import Curves, Drawn, say
+from scalerl.forecast.report.document import Curves, Stroke, say
 from scalerl.forecast.report.figures import (
     BY_FOLDER,
     BY_WORD,
@@ -31,6 +30,7 @@ from scalerl.forecast.report.figures import (
     limits_of,
     short_names,
     straight_chart,
+    strokes,
 )
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.runfolder.atomic_files import new_file
@@ -220,23 +220,10 @@ def _draw_compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
 
 def draw_chart(axes: Any, chart: Curves) -> None:
     """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
-    few, (x_limits, y_limits) = len(chart.drawn) <= MOST_BANDS, limits_of(chart)
+    x_limits, y_limits = limits_of(chart)
     for each in chart.drawn:
-        line, shade = each.line, colour(each.colour)
-        _draw_points(axes, each, few)
-        if line is not None:
-            for band, alpha in ((line.new_band, 0.07), (line.band, 0.17)):
-                if band is not None:
-                    axes.fill_between(line.compute, *band, color=shade, alpha=alpha, linewidth=0)
-            for compute, reward, is_solid in line.parts():
-                axes.plot(compute, reward, color=shade, linestyle="-" if is_solid else DASHED,
-                          linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
-        for place in each.marks:
-            axes.plot(*place, marker="D", color=shade, markersize=7, markeredgecolor="black", zorder=6)
-        if each.ceiling is not None:
-            value, at = each.ceiling, each.ceiling_at
-            axes.plot([at, at], [value.low, value.high], color=shade, linewidth=2.4, alpha=0.5)
-            axes.plot([at], [value.value], marker="_", color=shade, markersize=8, markeredgewidth=2)
+        for stroke in strokes(each):
+            _draw_stroke(axes, stroke, each.colour, few=len(chart.drawn) <= MOST_BANDS)
     inches = axes.get_position().width * axes.figure.get_figwidth()
     ticks = compute_ticks(*x_limits, most=max(2, int(inches / TICK_INCHES)))
     axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=x_limits, ylim=y_limits)
@@ -249,20 +236,34 @@ def draw_chart(axes: Any, chart: Curves) -> None:
         axes.text(chart.at, 0.01, "budget ", transform=axes.get_xaxis_transform(), ha="right", fontsize=7, color=GREY)
 
 
-def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
-    """Draw the points of a curve: filled where they were fitted; runs differ by their markers."""
-    dots, many = each.dots, len(each.dots.reward) > MANY_POINTS
-    size = (4.6 if few else 3.0) * (0.7 if many else 1.0)
-    styles = {
-        "left out": {"markerfacecolor": "none", "alpha": 0.6, "zorder": 3},
-        "fitted": {"markeredgecolor": "white", "markeredgewidth": 0.0 if many else 0.4, "zorder": 3.5 if many else 5,
-                   "alpha": 0.5 if many else 0.9 if few else 0.55},
-        "held out": {"markerfacecolor": "white", "zorder": 5},
-    }  # fmt: skip
-    for run, (role, style) in product(range(len(dots.runs)), styles.items()):
-        part = dots.take((dots.run == run) & (dots.role == role))
-        axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, linestyle="", markersize=size,
-                      marker=marker(each.colour, run), color=colour(each.colour), **style)  # fmt: skip
+def _draw_stroke(axes: Any, stroke: Stroke, curve: int, *, few: bool) -> None:
+    """Draw one stroke of a curve; of many curves, and of many points, thinner."""
+    x, y, look = stroke.compute, stroke.reward, {"color": colour(curve), **LOOKS[stroke.kind]}
+    if stroke.shape == "area":
+        axes.fill(x, y, linewidth=0, **look)
+    elif stroke.shape == "line":
+        axes.plot(x, y, **{"linewidth": 1.7 if few else 1.1, **look})
+    else:
+        is_many = len(x) > MANY_POINTS
+        if is_many and stroke.kind == "fitted":
+            look |= {"markeredgewidth": 0.0, "zorder": 3.5, "alpha": 0.5}
+        usual = {"marker": marker(curve, stroke.run), "markersize": (4.6 if few else 3.0) * (0.7 if is_many else 1.0)}
+        axes.errorbar(x, y, stroke.error, elinewidth=0.7, linestyle="", **{**usual, **look})
+
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "new-band": {"alpha": 0.07},
+    "band": {"alpha": 0.17},
+    "line": {"zorder": 4},
+    "forecast": {"zorder": 4, "linestyle": DASHED},
+    "left-out": {"zorder": 3, "markerfacecolor": "none", "alpha": 0.6},
+    "fitted": {"zorder": 5, "markeredgecolor": "white", "markeredgewidth": 0.4, "alpha": 0.9},
+    "held-out": {"zorder": 5, "markerfacecolor": "white"},
+    "ceiling": {"linewidth": 2.4, "alpha": 0.5},
+    "level": {"marker": "_", "markersize": 8, "markeredgewidth": 2},
+    "mark": {"zorder": 6, "marker": "D", "markersize": 7, "markeredgecolor": "black"},
+}
+"""How each kind of stroke looks, as the classes of report.css say it for the page."""
 
 
 def draw_ladder(figure: Any, place: Any, data: Picture, comparison: Comparison) -> None:
@@ -270,7 +271,7 @@ def draw_ladder(figure: Any, place: Any, data: Picture, comparison: Comparison) 
     from matplotlib.ticker import MaxNLocator
 
     rewards = {each.name: each.reward for each in comparison.standings}
-    rungs = {f"Reward at {amount_text(comparison.at)} {data.chart.x_label}\n(grey: not worth a choice)": rewards}
+    rungs = {f"Reward at {amount_text(comparison.at)} {data.chart.x_label}\n(grey: within the threshold)": rewards}
     if data.straight is not None:
         rungs[f"B at one ceiling\nof {comparison.shared_ceiling:.3g}"] = comparison.shared_exponents
     colours = {each.name: colour(each.colour) for each in data.chart.drawn}

@@ -31,7 +31,7 @@ from scalerl.forecast.report.document import (
 from scalerl.forecast.report.figures import chart, straight_chart
 from scalerl.forecast.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
 from scalerl.forecast.report.options import AXIS_LABELS, axis_label, unit_of
-from scalerl.forecast.report.results import CurveResult, Result, param_value
+from scalerl.forecast.report.results import Command, CurveResult, Result, param_value
 from scalerl.forecast.report.words import level_of
 
 WHY, DETAIL = Level.WHY, Level.DETAIL
@@ -41,20 +41,21 @@ FAR = 30.0
 """Times the data from which a forecast is called far."""
 
 
-def document(result: Result) -> Document:
-    """Return everything there is to say."""
-    by_set = [
-        (f"{key}/{name}", f"{title}: {name}" if name else title, make(result, name))
-        for name in result.sets
-        for key, (title, make) in OF_A_SET.items()
-    ]
-    return sections(*by_set, *of_runs(result), ("log", "What was read", log_says(result)))
+def document(result: Result, *, explain: bool = True) -> Document:
+    """Return everything there is to say; without `explain` only the sections of the command's own answer."""
+    keys = tuple(OF_A_SET) if explain else ANSWERS[result.command]
+    parts: list[tuple[str, str, Blocks]] = []
+    for name in result.sets:
+        for key in keys:
+            title, make = OF_A_SET[key]
+            parts.append((f"{key}/{name}", f"{title}: {name}" if name else title, make(result, name)))
+    return sections(*parts, *of_runs(result), ("log", "What was read", log_says(result)))
 
 
 def answer_text(result: Result, explain: bool) -> Any:
     """Return what a command prints; without `explain` only what its answer needs."""
     hint = sections(("hint", "", () if explain else [say("explain")]))
-    return render((*document(result), *hint), TERMINAL, explain=explain)
+    return render((*document(result, explain=explain), *hint), TERMINAL, explain=explain)
 
 
 def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
@@ -423,8 +424,8 @@ def log_says(result: Result) -> Blocks:
         fact, names = same[0][0], tuple(name for _, name in same)
         level = level_of(fact.kind)
         if len(names) < len(result.curves):
-            yield Say("holds_for", {"names": names}, level)
-        yield Say(fact.kind, fact.values, level)
+            yield replace(say("holds_for", names=names), level=level)
+        yield say(fact.kind, fact.values)
 
 
 def columns_say(curves: Sequence[CurveResult]) -> Say:
@@ -450,6 +451,13 @@ def equal_curves(result: Result) -> Iterator[Say]:
             yield say("equal_curves", names=tuple(curve.name for curve in alike))
 
 
+ANSWERS: dict[Command, tuple[str, ...]] = {
+    "fit": ("answer", "curves"),
+    "forecast": ("answer", "curves"),
+    "backtest": ("answer", "scores"),
+    "compare": ("answer", "curves", "pairs", "axes"),
+}
+"""The sections of an evaluation set that a command prints unasked."""
 OF_A_SET: dict[str, tuple[str, Callable[[Result, str], Blocks]]] = {
     "answer": ("Answer", answer),
     "curves": ("Curves", curves),

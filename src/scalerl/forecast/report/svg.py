@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike
 
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.logs.written import amount_text
-from scalerl.forecast.report.document import Curves, Drawn, Line, Lines
-from scalerl.forecast.report.figures import Range, compute_ticks, even_ticks, limits_of
+from scalerl.forecast.report.document import Curves, Drawn, Lines, Stroke
+from scalerl.forecast.report.figures import Range, compute_ticks, even_ticks, limits_of, strokes
 from scalerl.forecast.report.markup import Markup, tag
-from scalerl.forecast.report.numbers import ceiling_text, number_text
+from scalerl.forecast.report.numbers import number_text
 
 NUM_COLOURS = 12
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 24, 40
@@ -88,33 +88,26 @@ def _legend(names: Iterable[tuple[str, int]]) -> list[Markup]:
 
 
 def _curve(frame: Frame, each: Drawn) -> Iterator[Markup]:
-    """Yield the band, the points and the line of a curve."""
-    if each.line is not None:
-        yield from _line(frame, each.line)
-    dots = each.dots.take(each.dots.compute > 0)
-    places = (frame.x(dots.compute), frame.y(dots.reward), dots.compute, dots.reward, dots.run, dots.role)
-    for x, y, compute, reward, run, role in zip(*map(np.ndarray.tolist, places), strict=True):
-        name = dots.runs[run] or each.name
-        tip = tag("title", f"{name}, {amount_text(compute)}: {number_text(reward)}")
-        yield tag("circle", tip, cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, class_=role.replace(" ", "-"))
-    for compute, reward in each.marks:
-        yield tag("path", d=f"M{frame.x(compute):.1f} {frame.y(reward) - 7:.1f}l7 7l-7 7l-7 -7z", class_="mark")
-    if each.ceiling is not None:
-        x, low, high = frame.x(each.ceiling_at), frame.y(each.ceiling.low), frame.y(each.ceiling.high)
-        tip = tag("title", f"{each.name}: {ceiling_text(each.ceiling)}")
-        yield tag("path", tip, d=f"M{x:.1f} {low:.1f}V{high:.1f}", class_="ceiling")
-        yield tag("path", d=f"M{x - 4:.1f} {frame.y(each.ceiling.value):.1f}h8", class_="line")
+    for stroke in strokes(each):
+        if stroke.shape == "points":
+            yield from _points(frame, stroke)
+        else:
+            yield frame.path(stroke.compute, stroke.reward, class_=stroke.kind)
 
 
-def _line(frame: Frame, line: Line) -> Iterator[Markup]:
-    """Yield the band of a line, and the line: dashed where nothing was fitted."""
-    if line.band is not None:
-        low, high = line.band
-        yield frame.path(
-            np.concatenate([line.compute, line.compute[::-1]]), np.concatenate([low, high[::-1]]), class_="band"
-        )
-    for compute, reward, is_solid in line.parts():
-        yield frame.path(compute, reward, class_="line" if is_solid else "forecast")
+def _points(frame: Frame, stroke: Stroke) -> Iterator[Markup]:
+    """Yield the points with their numbers, which show under the pointer."""
+    places = zip(frame.x(stroke.compute), frame.y(stroke.reward), stroke.compute, stroke.reward, strict=True)
+    for x, y, compute, reward in places:
+        tip = tag("title", f"{stroke.name}, {amount_text(compute)}: {number_text(reward)}")
+        if stroke.kind in SIGNS:
+            yield tag("path", tip, d=f"M{x:.1f} {y:.1f}{SIGNS[stroke.kind]}", class_=stroke.kind)
+        else:
+            yield tag("circle", tip, cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, class_=stroke.kind)
+
+
+SIGNS = {"mark": "m0 -7l7 7l-7 7l-7 -7z", "level": "m-4 0h8"}
+"""Signs that are no circles, drawn from their middle: a diamond and a dash."""
 
 
 def lines_svg(block: Lines) -> Markup:

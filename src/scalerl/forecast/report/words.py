@@ -123,7 +123,10 @@ def text(kind: str, values: Values) -> str:
 
 def level_of(kind: str) -> Level:
     """Return how much a sentence matters: it says why, unless the table of levels says otherwise."""
-    return next((level for level, kinds in LEVELS.items() if kind in kinds), Level.WHY)
+    for level, kinds in LEVELS.items():
+        if kind in kinds:
+            return level
+    return Level.WHY
 
 
 def filled(words: Words, values: Values) -> str:
@@ -244,7 +247,7 @@ def _chart_note(values: Values) -> str:
     level = f"{values['level']:.0%}"
     sentences = ["Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted."]
     if values["has_bands"]:
-        sentences.append(f"Bands hold the curve with probability {level}.")
+        sentences.append(f"Bands hold the curve with probability {level}, paler ones a new evaluation.")
     if values["has_bars"]:
         sentences.append(f"Bars at the right are the ceilings with their {level} intervals.")
     if values["has_marks"]:
