@@ -202,10 +202,10 @@ def test_help_shows_few_options_and_help_all_the_rest():
 
 RECOGNISED = {
     "log.jsonl": "Compute: hours (built from the log's times). Reward: reward. Both detected",
-    "log.jsonl --gpus 8 --y reward": "Compute is gpu_hours (built from the log's times), reward is reward",
+    "log.jsonl --gpus 8 --y reward": "Compute: gpu_hours (built from the log's times). Reward: reward. Compute was",
     "log.jsonl --x step": "Compute: step. Reward: reward. The reward was detected",
     "log.csv": "Reward: eval/aime/acc (also there: eval/math500/acc)",
-    "log.csv --y eval/math500/acc": "reward is eval/math500/acc",
+    "log.csv --y eval/math500/acc": "Reward: eval/math500/acc.",
     "rows.csv": "Compute: step (the number of the row). Reward: reward. Both detected",
 }
 
@@ -258,7 +258,7 @@ FAULTS = {
     "fit all_nan.csv": ("all_nan.csv", "0 have a number for 'reward'", "--y"),
     "fit percent.csv --y-scale 1": ("--y-scale",),
     "fit good.csv --where compute=99": ("compute", "99"),
-    "fit nan.csv --where reward!=nan": ("no usable curve", "2 of the 6 points"),
+    "fit nan.csv --where reward!=nan": ("no usable curve", "2 usable points and needs 6"),
     "fit good.csv --where compute": ("--where", "COLUMN=VALUE"),
     "fit good.csv --where !=3": ("--where", "COLUMN!=VALUE"),
     "fit good.csv --form sigmod": ("sigmod", "sigmoid"),
@@ -273,7 +273,7 @@ FAULTS = {
     "fit good.csv --skip-before early": ("--skip-before", "early", "10%"),
     "fit good.csv --skip-before inf": ("--skip-before", "inf"),
     "fit good.csv --skip-before nan%": ("--skip-before", "nan"),
-    "fit good.csv --skip-before 9": ("no usable curve", "outside the range", "8"),
+    "fit good.csv --skip-before 9": ("no usable curve", "8 are left out by --skip-before"),
     "fit percent.csv --form log-linear --y-scale none": ("log-linear needs rewards with limits",),
     "fit good.csv --method paper --form power": ("--method paper fits the sigmoid",),
     "fit good.csv --ceiling 0.7,0.6 --method paper": ("--ceiling takes one number", "the lower one first"),

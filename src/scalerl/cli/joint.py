@@ -53,12 +53,14 @@ def plan(
     from scalerl.forecast.report.analyse import fitted_curves
     from scalerl.forecast.report.document import plain
     from scalerl.forecast.report.joint import plans
+    from scalerl.forecast.report.options import check_one_axis
     from scalerl.forecast.several.plan import plan as planned_for
 
     if target is None:
         raise UsageError("arms are compared at one compute, that of the run to plan for: add --target C, say 16000")
     series, options = read(common)
-    wanted = compute_typed(target, "target", readable(series))
+    check_one_axis(readable(series), "arms must be on one axis of compute to be planned")
+    wanted = compute_typed(target, "target", series)
     limit = None if budget is None else compute_typed(budget, "budget", series, most=MOST_OUTSIDE * len(series))
     curves = fitted_curves(series, options)
     candidates = plans.make_candidates(curves, wanted)

@@ -70,7 +70,7 @@ def _unit_size(unit: str, name: str, series: Sequence[Series]) -> float:
     is_time = has_role(label, "hours", "gpu_hours", *CLOCKS)
     if unit == "h" and not is_time:
         raise InputError(f"{argument(name)} is in hours (h), and compute is {label} here: give {label}.")
-    written = {each.units.get(label) for each in series}
+    written = {each.units.get(each.x_label) for each in series}
     if unit:
         own = series[0].units.get(label)
         ones = 1.0 if unit == "h" else FACTORS[unit]
