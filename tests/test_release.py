@@ -36,6 +36,17 @@ def test_workflow_runs(name: str, command: str):
     assert command in list(commands(WORKFLOWS[name]))
 
 
+def test_every_python_that_is_promised_is_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = {text.rpartition(" ")[2] for text in project["classifiers"] if ":: Python :: 3." in text}
+    jobs = WORKFLOWS["ci"]["jobs"]
+    main = {
+        step["with"]["python-version"] for step in jobs["checks"]["steps"] if "python-version" in step.get("with", {})
+    }
+    assert main | set(jobs["pythons"]["strategy"]["matrix"]["python-version"]) == promised
+    assert project["requires-python"] == f">={min(promised)}"
+
+
 def test_only_the_job_that_publishes_may_sign():
     jobs = WORKFLOWS["publish"]["jobs"]
     assert {job for job, content in jobs.items() if "id-token" in content.get("permissions", {})} == {"publish"}

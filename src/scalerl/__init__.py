@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from scalerl import callbacks, config, curves, errors, joint
     from scalerl.curves import Action, Answer, Decision, State, compare, decide
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Action",
