@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 from commands import answer, scalerl
+from run_folders import write_run
 from safetensors import SafetensorError
 from small_runs import SHORT, USUAL
 from webhook import webhook
 
+from scalerl.cli.conclusion import conclude
 from scalerl.cli.train import Terminal
 from scalerl.errors import EngineError
 from scalerl.runfolder import store
@@ -166,6 +168,21 @@ def test_run_without_an_update_is_not_called_learned(tmp_path: Path, changes, al
     assert why in left.stdout
     assert "Learned" not in left.stdout
     assert "Next: " not in left.stdout
+
+
+@pytest.mark.parametrize(("reward", "advice"), [(0.0, "take easier problems"), (0.5, "--resume and a larger budget")])
+def test_run_that_learned_nothing_is_not_forecast_next(
+    reward: float, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = write_run(tmp_path / "run", ceiling=0.6)
+    conclude(folder, plots=False)
+    assert "Next: scalerl forecast" in capsys.readouterr().out
+    rows = [row | {"reward": reward} for row in store.read_evals(folder)]
+    (folder / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    conclude(folder, plots=False)
+    said = capsys.readouterr().out
+    assert "forecast" not in said.partition("Next:")[2]
+    assert advice in said
 
 
 def test_several_tasks_are_shown_and_fitted_separately(tmp_path: Path):

@@ -1,8 +1,15 @@
 """Print the conclusion of `scalerl train`: what the run has learned, with which certainty, and what to do next."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from scalerl.forecast.report.gain import Gain
+
+_FEW_RIGHT = 0.05
+"""A reward below which most groups have no right answer to learn from."""
 
 
 def conclude(out: Path, *, plots: bool) -> None:
@@ -14,7 +21,8 @@ def conclude(out: Path, *, plots: bool) -> None:
     from scalerl.forecast.report.options import FitOptions
     from scalerl.forecast.report.sections import curve_says
 
-    if not _print_gains(out):
+    gains = _print_gains(out)
+    if gains is None:
         return
     try:
         result = analyse_fit(read([out], Selection()), FitOptions())
@@ -25,7 +33,10 @@ def conclude(out: Path, *, plots: bool) -> None:
     for curve in result.curves:
         typer.echo(" ".join(each.text for each in curve_says(curve, result)))
     first = result.curves[0]
-    if first.state == State.TOO_EARLY:
+    if gains and all(gain.kind != "rose" for gain in gains):
+        # A forecast of a run that has not risen says nothing new.
+        typer.echo(_after_no_gain(max(gain.last for gain in gains)))
+    elif first.state == State.TOO_EARLY:
         typer.echo("Next: the same command with --resume and a larger budget, such as --set budget.steps=N")
     else:
         typer.echo(
@@ -43,23 +54,38 @@ def conclude(out: Path, *, plots: bool) -> None:
         typer.echo(f"Not drawn: {error}")
 
 
-def _print_gains(out: Path) -> bool:
-    """Print the gain on each evaluation set; return whether the run made any update."""
+def _print_gains(out: Path) -> list["Gain"] | None:
+    """Print the gain on each evaluation set and return those that are known; None if the run made no update."""
     from scalerl.forecast.report.gain import measure_gain
     from scalerl.runfolder import store
 
     evals, metrics = store.read_evals(out), store.read_metrics(out)
-    gains = {
-        name: measure_gain([row for row in evals if row["set"] == name], metrics)
-        for name in dict.fromkeys(row["set"] for row in evals)
-    }
     if evals and all(row["reward"] is None for row in evals):
         typer.echo(f"The gain is unknown: the grader gave no verdict in any of {len(evals):,} evaluations.")
-        return False
-    for name, gain in gains.items():
+        return None
+    names = dict.fromkeys(row["set"] for row in evals)
+    gains = []
+    for name in names:
+        gain = measure_gain([row for row in evals if row["set"] == name], metrics)
         if gain is not None:
-            typer.echo(gain.say(name if len(gains) > 1 else out.name).text)
-    return all(gain is None or gain.kind != "no_update" for gain in gains.values())
+            typer.echo(gain.say(name if len(names) > 1 else out.name).text)
+            gains.append(gain)
+    if any(gain.kind == "no_update" for gain in gains):
+        return None
+    return gains
+
+
+def _after_no_gain(reward: float) -> str:
+    """Return what to do after a run whose reward did not rise."""
+    if reward < _FEW_RIGHT:
+        return (
+            "Next: almost no answer is right, so there is little to learn from: take easier problems, or a better "
+            "start (scalerl sft makes one from demonstrations); scalerl train --check shows answers with their grades"
+        )
+    return (
+        "Next: the same command with --resume and a larger budget, such as --set budget.steps=N, or with another "
+        "setting, such as optimizer.lr"
+    )
 
 
 def resumes_from(folder: Path) -> str:
