@@ -294,11 +294,6 @@ def read_recipe(folder: str | Path) -> Row | None:
     return _read_object(Path(folder) / RECIPE)
 
 
-def read_env(folder: str | Path) -> Row | None:
-    """Return versions and hardware, or None if they were not written."""
-    return _read_object(Path(folder) / ENV)
-
-
 def read_status(folder: str | Path) -> Row | None:
     """Return the status (running, done, stopped or failed) and its reason, or None if it was not written."""
     check_format(folder)

@@ -601,7 +601,6 @@ WORDS: dict[str, Words] = {
     "plan_no_curve": "Too few points to judge: {names}.",
     "plan_past_peak": "Stop {names}: past the peak, more compute does not help.",
     "plan_budget": "The budget is spent: no compute is left for {names}.",
-    "plan_cannot": "{names} cannot be continued.",
     # Transfers and sealed forecasts
     "transfer": "{size} from a start of {start:r} should level off at {ceiling:r}, half-way at {midpoint:c}.",
     "transfer_at": "At {compute:c}: {reward:r}.",

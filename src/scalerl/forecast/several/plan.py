@@ -47,7 +47,6 @@ class Reason(StrEnum):
     """Its best checkpoint competes; more compute would not improve it."""
     BUDGET = "budget"
     """The budget is spent."""
-    CANNOT = "cannot be continued"
 
 
 Action = Literal["continue", "stop", "done"]
@@ -61,7 +60,6 @@ class Candidate:
     name: str
     spent: float
     fit: Fit | None
-    can_continue: bool = True
     num_runs: int = 1
     """Number of seeds. They are continued together, so the cost of continuing is multiplied by it."""
 
@@ -150,8 +148,6 @@ def plan(
             pass
         elif arm.name in past_peak:
             row = replace(row, reason=Reason.PAST_PEAK)
-        elif not arm.can_continue:
-            row = replace(row, reason=Reason.CANNOT)
         elif is_decided:
             row = replace(row, action="continue", reason=Reason.CHOSEN, until=target)
         else:
