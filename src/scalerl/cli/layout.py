@@ -13,15 +13,27 @@ if TYPE_CHECKING:
     from scalerl.training.run.memory import Gpus, Memory, ModelSizes
 
 
-def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
-    """Print the memory that a recipe needs; raise ClusterError if it does not fit. Return True if `gpus` are given.
+def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float | None = None) -> bool:
+    """Print the memory and the time that a recipe needs; raise ClusterError if it does not fit.
+
+    Return True if `gpus` are given; `price` is that of a GPU-hour.
 
     By default the GPUs are those of this machine. Without GPUs nothing is printed; nor for a cluster of several
     machines, whose GPUs are known only once the run has connected to it.
     """
     from scalerl.training.models.load import load_config
     from scalerl.training.rollout.torch.build import engine_advice
-    from scalerl.training.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, settings_that_fit, why_not
+    from scalerl.training.run.memory import (
+        Gpus,
+        ModelSizes,
+        check_context_ranks,
+        checkpoint_bytes,
+        checkpoint_words,
+        memory_of,
+        settings_that_fit,
+        why_not,
+    )
+    from scalerl.training.run.pace import pace_of
 
     load = functools.partial(load_config, recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
     if recipe.learner.context_ranks > 1:
@@ -43,6 +55,9 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
     if advice := engine_advice(recipe.rollout, sizes.config):
         typer.echo(advice)
+    size, keeps_best = checkpoint_bytes(memory.recipe, sizes), recipe.best_set is not None
+    say(checkpoint_words(size, recipe.checkpoint.keep, keeps_best=keeps_best))
+    say(f"Estimate: {pace_of(memory.recipe, sizes, devices, memory.slots).words(price)}")
     if gpus is not None:
         typer.echo(f"{name} fits: {sum(memory.num.values())} of {devices.num} GPUs")
     return gpus is not None

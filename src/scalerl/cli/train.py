@@ -37,6 +37,7 @@ def train(
     gpus: str | None = option(
         "NUMxGB", "With --check: estimate the memory on these GPUs, such as 8x80; they need not be here."
     ),
+    price: float | None = option("MONEY", "With --check: price of a GPU-hour, to add costs.", check=opt.positive),
     hung_after: float | None = rare("S", "End the run if a call does not return within this time. Unset: 600.", min=1),
     plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True, hidden=True),
     board: bool = opt.BOARD,
@@ -58,6 +59,8 @@ def train(
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     if gpus is not None and not check:
         raise UsageError("--gpus estimates memory without training: add --check")
+    if price is not None and not check:
+        raise UsageError("--price adds costs to an estimate: add --check")
     settings = load(recipe, overrides, trust_remote_code=trust_remote_code)
     terminal = Terminal(notify, out.resolve().name, settings.model_dump(mode="json"))
     (store.check_resumable if resume else store.check_new)(out)
@@ -77,7 +80,7 @@ def train(
             TrainingRun, settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at
         )
         if check:
-            _check(recipe, settings, derived, devices, make_run)
+            _check(recipe, settings, derived, devices, price, make_run)
             return
         run = make_run()
     _train(run, terminal, board=board, plots=plots)
@@ -88,6 +91,7 @@ def _check(
     settings: "Recipe",
     derived: "Sequence[Derived]",
     gpus: "Gpus | None",
+    price: float | None,
     make_run: "Callable[[], TrainingRun]",
 ) -> None:
     """Print the derived settings and the memory; without `gpus`, also try the graders, the environments and a step."""
@@ -98,12 +102,12 @@ def _check(
     if derived:
         rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
         say(table(("derived setting", "value", "because"), rows))
-    if check_layout(recipe, settings, gpus):
+    if check_layout(recipe, settings, gpus, price):
         return
     with closing(make_run()) as run:
         trials = try_parts(run.parts, run.recipe)
     regime = f"{mode_name(run.recipe.pipeline)}, {run.recipe.loss.name}"
-    say(f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.parts.notices, *trials)
+    say(f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.notices, *trials)
 
 
 def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool) -> None:
@@ -241,9 +245,11 @@ def setting_up() -> Iterator[None]:
 
 def summary(run: "TrainingRun") -> str:
     """Say the size of the model, the device and the size of a batch."""
-    size, pipeline = (run.shape.body_params + run.shape.head_params) / 1e6, run.recipe.pipeline
+    from scalerl.training.run.pace import size_words
+
+    size, pipeline = size_words(run.shape.body_params + run.shape.head_params), run.recipe.pipeline
     answers = f"{pipeline.groups_per_batch} x {pipeline.completions_per_group} answers per step"
-    return f"{size:.3g}M parameters on {run.device}, {answers}"
+    return f"{size} parameters on {run.device}, {answers}"
 
 
 def slots_line(run: "TrainingRun") -> str:
@@ -281,7 +287,7 @@ class Terminal(RunTerminal):
         from scalerl.callbacks.health import RunHealth
 
         self._run, self._health = run, RunHealth(run)
-        for line in (f"{summary(run)} (train --check says more)", run.start_up.words(), *run.parts.notices):
+        for line in (f"{summary(run)} (train --check says more)", run.start_up.words(), *run.notices):
             self.print(line)
         done, step = run.budget.share, run.pipeline.version
         self.show_bar("step {task.fields[step]}", total=1.0, completed=done, step=step)

@@ -18,6 +18,7 @@ from scalerl.recipe.suggest import quoted
 from scalerl.training.loop.requests import Text
 from scalerl.training.models.load import load_config, load_tokenizer
 from scalerl.training.run.memory import Gpus, ModelSizes
+from scalerl.training.run.pace import size_words
 from scalerl.training.run.savings import KEYS, choose_savings, reasons
 from scalerl.training.tasks.build import build_whole_task
 from scalerl.training.tasks.task import Task
@@ -107,11 +108,11 @@ def _derive_all(recipe: Recipe, gpus: Gpus | None) -> dict[str, Derived]:
     why = f"prompt and completion; the model has room for {longest_context:,}"
     context = add("rollout.context", prompt + length, why)
 
-    params = sizes.shape.params
+    params, weights = sizes.shape.params, sizes.shape.body_params + sizes.shape.head_params
     per_minute = STEP_S * FLOPS[device] / (params * length)
     groups = int(per_minute / _STEP / recipe.pipeline.completions_per_group)
     groups = max(min(groups, len(encoded) // 10, MOST_GROUPS), FEWEST_GROUPS)
-    why = f"about a minute per step with {params / 1e6:,.3g}M parameters, ten steps per epoch"
+    why = f"about a minute per step with {size_words(weights)} parameters, ten steps per epoch"
     groups = add("pipeline.groups_per_batch", groups, why)
 
     settled = {"rollout.context": context, "rollout.max_prompt_tokens": prompt, "pipeline.groups_per_batch": groups}

@@ -248,6 +248,21 @@ def host_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     return masters + _moment_bytes(recipe.optimizer) * sizes.shape.params
 
 
+def checkpoint_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
+    """Return the bytes of a checkpoint: trained weights and moments, of the critic too."""
+    num = sizes.trained(recipe) * (2 if recipe.has_critic else 1)
+    return num * (4 + _moment_bytes(recipe.optimizer))
+
+
+def checkpoint_words(num_bytes: float, keep: int, *, keeps_best: bool) -> str:
+    """Say the memory and the disk that checkpoints of this size take."""
+    num = keep + keeps_best + 1
+    return (
+        f"A checkpoint takes {num_bytes / 1e9:.1f} GB: once in host memory, from where it is written while training "
+        f"continues, and up to {num} times on disk ({num * num_bytes / 1e9:.0f} GB)"
+    )
+
+
 def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
     """Return the bytes on one device of a generator, by part, or those that the engine adds to the learner's device."""
     each, parallel, shape = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape

@@ -1,6 +1,7 @@
 """A training run: from a recipe to a run folder, by the parts of parts.py and the hooks of hooks.py."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,13 +20,15 @@ from scalerl.training.loop.evaluate import conversation_means, conversation_sums
 from scalerl.training.loop.pipeline import StepDone
 from scalerl.training.loop.watchdog import Watchdog
 from scalerl.training.models.shape import ModelShape, work_flops
+from scalerl.training.run.aside import state_bytes
 from scalerl.training.run.budget import Budget
-from scalerl.training.run.checkpoint import Checkpoint, Checkpoints
+from scalerl.training.run.checkpoint import Checkpoint, Checkpoints, WritesTensors
 from scalerl.training.run.clock import Clock, StallDetector, larger
 from scalerl.training.run.derive import derive
 from scalerl.training.run.evaluate import Evaluations, complete, outcome_columns
 from scalerl.training.run.hooks import Hook, RunEnd, state_of, train
 from scalerl.training.run.host import CpuTime, environment, frozen_objects, machine_load
+from scalerl.training.run.memory import checkpoint_words
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.pack import pack_groups
 from scalerl.training.run.parts import Parts, build
@@ -114,6 +117,23 @@ class TrainingRun:
     @property
     def shape(self) -> ModelShape:
         return self.learner.shape
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Warnings for the user, shown before training begins."""
+        return (*self.parts.notices, *self._disk_notice())
+
+    def _disk_notice(self) -> Iterator[str]:
+        """Yield a warning if the disk has no room for the checkpoints that are kept."""
+        state = self.learner.state_dict()
+        if isinstance(state, WritesTensors):
+            return
+        size, keep, keeps_best = state_bytes(state), self.recipe.checkpoint.keep, self.recipe.best_set is not None
+        existing = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(existing).free
+        if free < (keep + keeps_best + 1) * size:
+            words = checkpoint_words(size, keep, keeps_best=keeps_best)
+            yield f"{words}; {existing} has {free / 1e9:.0f} GB: lower checkpoint.keep, or use another disk"
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,155 @@
+"""Estimate how long the steps of a recipe take on GPUs of a size: for hours and costs before a run.
+
+    sampling    a decode step reads the weights, the head in FP32 and the caches in use; the slots are refilled
+    learning    6 FLOPs per parameter and token (4 with adapters, 2 more with recomputation)
+    update      weights, gradients and moments pass through the memory, or over the bus to the host
+    evaluation  sampled like training, between steps
+
+Rates are those of the usual GPU of that size, times what was reached in measurements (docs/results/speed.md). How long
+answers get is unknown before a run: they are taken to have LENGTH of the limit on average. An estimate was within a
+third of the measured time where both exist; it is no promise.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scalerl.recipe.recipe import Recipe, body_dtype
+from scalerl.training.run.memory import Gpus, ModelSizes, host_bytes, num_generators, num_gpus
+
+LENGTH = 0.6
+"""Mean length of an answer as a share of the longest allowed, as in a run on GSM8K with up to 384 tokens."""
+REACHED_FLOPS, REACHED_BANDWIDTH = 0.45, 0.6
+"""Shares of the rates below that learner and sampler reach."""
+OVERHEAD_S = 0.001
+"""Seconds of a decode step on top of reading: launches and sampling."""
+FILLED = {"training": 0.9, "evaluation": 0.6}
+"""Share of the slots in use: an evaluation ends with few answers."""
+BUS = 2e10
+"""Bytes per second to the host."""
+START_S = 60.0
+
+
+class Rates(NamedTuple):
+    """The rates of a kind of GPU."""
+
+    name: str
+    memory: float
+    """Bytes."""
+    flops: float
+    """Per second, for dense products in bf16."""
+    bandwidth: float
+    """Bytes per second."""
+
+
+KINDS = (
+    Rates("RTX 4090", 24e9, 1.65e14, 1.0e12),
+    Rates("L40S", 48e9, 3.6e14, 0.86e12),
+    Rates("H100", 80e9, 9.9e14, 3.35e12),
+    Rates("H200", 141e9, 9.9e14, 4.8e12),
+    Rates("B200", 180e9, 2.25e15, 8.0e12),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The time of a run, estimated."""
+
+    rates: Rates
+    num_gpus: int
+    step_s: float
+    evaluation_s: float
+    """Seconds of evaluations, per step."""
+    steps: float | None
+    """Steps of the whole budget; None if it is not known from it."""
+
+    @property
+    def hours(self) -> float | None:
+        """Hours of the whole budget."""
+        if self.steps is None:
+            return None
+        return (START_S + self.steps * (self.step_s + self.evaluation_s)) / 3600
+
+    def words(self, price: float | None) -> str:
+        """Return the estimate as text; `price` is that of a GPU-hour."""
+        per_hour = 3600 / (self.step_s + self.evaluation_s)
+        text = f"about {rounded(per_hour)} steps per hour with the rates of {self.rates.name}s, evaluations included"
+        if self.hours is None or self.steps is None:
+            return text
+        gpu_hours = self.num_gpus * self.hours
+        text += f"; the budget of {rounded(self.steps)} steps takes about {rounded(self.hours)} hours"
+        text += f" ({rounded(gpu_hours)} GPU-hours)"
+        return text if price is None else f"{text} and costs about {price * gpu_hours:,.2f}"
+
+
+def rates_of(bytes_each: float) -> Rates:
+    """Return the rates of the kind of GPU with about this much memory."""
+    return min(KINDS, key=lambda kind: abs(math.log(kind.memory / bytes_each)))
+
+
+def pace_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, slots: int) -> Pace:
+    """Estimate the time of a recipe whose settings are all decided; `slots` are those of each generator."""
+    rates, shape = rates_of(gpus.bytes_each), sizes.shape
+    flops, bandwidth = REACHED_FLOPS * rates.flops, REACHED_BANDWIDTH * rates.bandwidth
+    each = 2 if body_dtype(recipe.model, gpu=True) == "bfloat16" else 4
+    prompt = recipe.rollout.max_prompt_tokens / 2
+    length = LENGTH * (recipe.longest - recipe.rollout.max_prompt_tokens)
+    weights = shape.body_params + shape.head_params
+
+    reads = shape.params * each + 4 * shape.head_params + slots * (prompt + length / 2) * sizes.cache_per_token * each
+    # Weights in 4 bits are decoded in every pass.
+    decoding = 2.0 if recipe.model.lora.bits == 4 else 1.0
+    decode_s = OVERHEAD_S + decoding * reads / bandwidth
+    generators = max(num_generators(recipe), 1)
+
+    def sampling_s(answers: int, filled: float) -> float:
+        prefill_s = 2 * weights * answers / recipe.pipeline.completions_per_group * prompt / flops
+        return (answers * length / (filled * slots) * decode_s + prefill_s) / generators
+
+    adapters = recipe.model.lora.rank > 0
+    products = (4 if adapters else 6) + (2 if recipe.learner.gradient_checkpointing is True else 0)
+    trained = sizes.trained(recipe)
+    learning_s = products * weights * recipe.pipeline.batch * (prompt + length) / flops
+    update_s = (24 + (40 if recipe.optimizer.bits == 8 else 0)) * trained / bandwidth + host_bytes(recipe, sizes) / BUS
+    learner_s = (learning_s + update_s) / recipe.learner.ranks
+    sampled_s = sampling_s(recipe.pipeline.batch, FILLED["training"])
+    # Engines with their own devices sample while the learner trains.
+    step_s = max(sampled_s, learner_s) if num_generators(recipe) else sampled_s + learner_s
+    sets = 1 + len(recipe.evaluation.sets)
+    answers = sets * (recipe.evaluation.num_prompts or 0) * recipe.evaluation.samples_per_prompt
+    evaluated_s = sampling_s(answers, FILLED["evaluation"]) / recipe.evaluation.every
+    held = num_gpus(recipe.learner, recipe.rollout)
+    return Pace(
+        rates=rates,
+        num_gpus=held,
+        step_s=step_s,
+        evaluation_s=evaluated_s,
+        steps=_steps(recipe, step_s, held),
+    )
+
+
+def _steps(recipe: Recipe, step_s: float, num_gpus: int) -> float | None:
+    """Return the steps of the budget, by the first limit that is reached."""
+    limits = []
+    if recipe.budget.steps is not None:
+        limits.append(float(recipe.budget.steps))
+    if recipe.budget.gpu_hours is not None:
+        limits.append(3600 * recipe.budget.gpu_hours / num_gpus / step_s)
+    return min(limits, default=None)
+
+
+def rounded(number: float) -> str:
+    """Return a number with two digits, as estimates deserve."""
+    if number >= 100:
+        digits = 10 ** (math.floor(math.log10(number)) - 1)
+        return f"{round(number / digits) * digits:,.0f}"
+    return f"{number:.2g}"
+
+
+def size_words(num: float) -> str:
+    """Return a number of parameters as people write it: 1.54B, 135M, 855k."""
+    for unit, factor in (("B", 1e9), ("M", 1e6)):
+        # Two digits after the point of a billion, and no 1000M.
+        if num >= 0.9995 * factor or (unit == "M" and num >= 1e5):
+            return f"{num / factor:.3g}{unit}"
+    return f"{num / 1e3:.3g}k"
