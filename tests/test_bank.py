@@ -31,14 +31,6 @@ def test_reserved_curves_are_those_of_the_seed():
     assert reserved == {row["curve"] for row in ROWS if row["reserved"] == "True"}
 
 
-def test_our_curves_are_those_of_the_results(monkeypatch):
-    monkeypatch.setattr(bank, "OWN", {"tools": bank.OWN["tools"]})
-    held = {curve.curve: curve for curve in bank.load()}
-    made = list(bank.own())
-    assert len(made) == 6
-    assert all(held[curve.curve] == curve for curve in made if curve.curve in held)
-
-
 def test_version_is_scored_once(tmp_path, monkeypatch):
     few = tuple(
         curve for curve in bank.load() if curve.curve in ("scalerl/tools/calculator-seed0", "agentgym/alfworld/grpo")
