@@ -24,10 +24,21 @@ def curve(ceiling: float, exponent: float, midpoint: float, until: float, num: i
 def test_midpoints_of_large_runs_lie_on_the_papers_enlarged_grid():
     # Table 1: 4242, 10909 and 11272 are whole parts of 35, 90 and 93 steps of linspace(0, 12000, 100).
     assert [int(LARGE_MIDPOINTS[place - 1]) for place in (35, 90, 93)] == [4242, 10909, 11272]
-    compute, reward = curve(0.645, 1.7, 10_909.09, 100_000)
+    compute, reward = curve(0.645, 1.7, 10_909.09, 16_000)
     result = fit(compute, reward, start=0.4, method="paper", grid=FEW)
     assert int(result.params["midpoint"]) == 10_909
     assert result.params["ceiling"] == pytest.approx(0.645)
+
+
+@pytest.mark.parametrize("unit", [1 / 60, 3.6e18])
+def test_the_unit_of_compute_does_not_matter(unit: float):
+    """Minutes or FLOPs for GPU-hours: the data are noisy, so that other midpoints would give another ceiling."""
+    compute, reward = curve(0.645, 1.7, 5000.0, 12_000, num=9)
+    reward = reward + 0.004 * np.random.default_rng(0).standard_normal(9)
+    one, other = (fit(factor * compute, reward, start=0.4, method="paper", grid=FEW) for factor in (1.0, unit))
+    assert other.params["ceiling"] == one.params["ceiling"]
+    assert other.params["exponent"] == pytest.approx(one.params["exponent"], rel=1e-3)
+    assert other.params["midpoint"] == pytest.approx(unit * one.params["midpoint"])
 
 
 def test_midpoints_of_smaller_runs_stay_on_the_small_grid():
@@ -113,7 +124,7 @@ def test_commands_take_the_papers_method(
         (("--method", "grid"), "must be posterior or paper"),
         (("--ceiling", "0.45,0.9"), "--method paper"),
         (("--method", "paper", "--ceiling", "0.9,0.45"), "the lower one first"),
-        (("--method", "paper", "--ceiling", "high"), "--ceiling takes numbers"),
+        (("--method", "paper", "--ceiling", "high"), "--ceiling takes a number"),
         (("--run-spread", "-1"), "--run-spread must be positive"),
     ],
 )

@@ -44,7 +44,7 @@ DOUBLING = {"doubling": BY_SPEC["+r"], "worth": 0.01, "p_worth": 0.6}
 GIVEN: dict[str, Mapping[str, Any]] = {
     "too_early_points": {"name": "run", "num": 4, "needed": 6, "num_left_out": 3, "has_start": True},
     "doubling": {**DOUBLING, "action": "go on", "price": 22500.0},
-    "settle": {"a": "one", "b": "two", "times": 2.0, "seeds": 3},
+    "settle": {"a": "one", "b": "two", "times": 2.0, "p_times": 0.45, "seeds": 3, "p_seeds": 0.7},
     "either": COMPARED,
     "to_do": {**TO_DO, "settled_at": None},
     "column": COLUMN,
@@ -79,7 +79,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "too_early_points/without start": {**GIVEN["too_early_points"], "num_left_out": 0, "has_start": False},
     "doubling/stop": {**DOUBLING, "action": "stop", "price": None},
     "doubling/open": {**DOUBLING, "action": "open", "price": None},
-    "settle/never": {"a": "one", "b": "two", "times": None, "seeds": None},
+    "settle/never": {"a": "one", "b": "two", "times": None, "p_times": 0.02, "seeds": None, "p_seeds": 0.05},
     "either/three": {**COMPARED, "names": ("one", "two", "three")},
     "to_do/settled": TO_DO,
     "to_do/go on": {**TO_DO, "action": Action.GO_ON},

@@ -11,6 +11,7 @@ interval level changes none of them. docs/math.md has the rules on one page.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from scalerl.forecast.curves.draws import Value, explained_share, summary
 from scalerl.forecast.curves.fit import Fit, Lack
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.model import Kind
-from scalerl.forecast.curves.normal import normal_quantile
+from scalerl.forecast.curves.normal import normal_cdf, normal_quantile
 
 SURE = 0.9
 """A statement with at least this probability counts as true."""
@@ -46,6 +47,10 @@ TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 """Multiples of the present compute to try for settling an open question."""
 MOST_SEEDS = 32
 """Largest number of seeds per recipe to propose for settling a choice."""
+ABOUT = 0.05
+"""Two probabilities that differ by less are about equal."""
+NUM_MEANS = 101
+"""Number of mean leads at which it is tried whether two recipes are close."""
 NUM_LATER = 8
 """Number of means of later evaluations used to estimate how much a longer run would tell."""
 
@@ -125,7 +130,9 @@ class Decision:
     p_worth: float = float("nan")
     """Probability that the doubling brings more than the worth."""
     settled_at: float | None = None
-    """Multiple of the present compute that should settle an open action; None if none of `TIMES` does."""
+    """Multiple of the present compute that may settle an open action; None if none of `TIMES` is likely to."""
+    p_settled: float = float("nan")
+    """Probability that it does."""
     p_seen: float = float("nan")
     """Probability that a rise, or a fall, has been seen."""
     noticed: float = float("nan")
@@ -162,6 +169,7 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         state = State.LEVELLING_OFF if is_level else State.RISING
     action = action_of(state, p_worth)
     is_open = action == Action.OPEN and state == State.LEVELLING_OFF
+    settled_at, p_settled = settling_times(curve, doubling, worth) if is_open else (None, float("nan"))
     return Decision(
         state=state,
         action=action,
@@ -170,7 +178,8 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         p_nearly_all=float(np.mean(share >= NEARLY_ALL)),
         doubling=summary(doubling, curve.level),
         p_worth=p_worth,
-        settled_at=settling_times(curve, doubling, worth) if is_open else None,
+        settled_at=settled_at,
+        p_settled=p_settled,
         p_seen=p_seen,
         noticed=priors.NOTICED * curve.noise_sd * 2.0 / np.sqrt(curve.num_points),
         smallest_change=smallest_change(curve),
@@ -204,11 +213,28 @@ def share_reached(curve: Fit, path: Array) -> Array:
     return np.where(has_gain, share, 1.0)
 
 
-def settling_times(curve: Fit, doubling: Array, worth: float) -> float | None:
-    """Return the first of `TIMES` that should show whether a doubling is worth it; None if none does."""
-    # The spread at which a doubling with this mean would count as not worth it.
-    target = (worth - float(doubling.mean())) / float(normal_quantile(SURE))
-    return next((times for times in TIMES if left_sd(curve, doubling, times) <= target), None)
+def settling_times(curve: Fit, doubling: Array, worth: float) -> tuple[float | None, float]:
+    """Return which of `TIMES` should show whether a doubling is worth it, and how likely it does."""
+    mean, now = float(doubling.mean()), float(doubling.std())
+    chances = []
+    for times in TIMES:
+        later = left_sd(curve, doubling, times)
+        # The mean will move by what is learned. It will then be above the worth, or below it for sure.
+        moves = max(float(np.sqrt(max(now**2 - later**2, 0.0))), 1e-12)
+        stops_below = worth - float(normal_quantile(1.0 - UNLIKELY)) * later
+        chances.append(float(normal_cdf((mean - worth) / moves) + normal_cdf((stops_below - mean) / moves)))
+    return likely_to_settle(TIMES, chances)
+
+
+def likely_to_settle(ways: Sequence[Any], chances: Sequence[float]) -> tuple[Any | None, float]:
+    """Return the first way that is likelier than not to settle a question, and its chance.
+
+    Without one, return the first that is about as likely as any, so that little data more or less change little; None
+    if all are unlikely.
+    """
+    best = max(chances)
+    place = next(place for place, chance in enumerate(chances) if chance >= min(LIKELIER, best - ABOUT))
+    return (ways[place] if best >= UNLIKELY else None), chances[place]
 
 
 def missing_of_flat(curve: Fit) -> Lack | None:
@@ -371,12 +397,14 @@ def pick(values: Array, worth: float) -> Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """What should settle an open choice between two recipes: each alone is enough; None if it is not."""
+    """What may settle an open choice between two recipes: each way alone, with the probability that it does."""
 
     times: float | None
-    """Multiple of the present compute, for both recipes."""
+    """Multiple of the present compute, for both recipes; None if none of `TIMES` is likely to settle it."""
+    p_times: float
     seeds: int | None
-    """Number of seeds of each recipe."""
+    """Number of seeds of each recipe; None if not even `MOST_SEEDS` are likely to."""
+    p_seeds: float
 
 
 def settle(
@@ -386,21 +414,38 @@ def settle(
     between: float,
     worth: float,
 ) -> Settling:
-    """Return how much compute, or how many seeds, should show which recipe is better or that it does not matter.
+    """Return how much compute, or how many seeds, may show which recipe is better or that it does not matter.
 
     `values` are draws of both at the budget and `spreads` their `left_sds`. `between` is the standard deviation of the
     difference of the two means due to the spread between runs.
     """
     difference = values[0] - values[1]
-    lead = abs(float(difference.mean()))
-    by_lead, by_worth = normal_quantile([SURE, 0.5 + SURE / 2])
-    # The largest spread of the difference that is still enough: above 0, or between -worth and worth, for sure.
-    target = max(lead / float(by_lead), (worth - lead) / float(by_worth))
-    within = float(np.sqrt(max(float(difference.var()) - between**2, 0.0)))
-    sds_after = zip(TIMES, *spreads, strict=True)
-    times = next((factor for factor, *sds in sds_after if np.linalg.norm([*sds, between]) <= target), None)
+    lead, now = float(difference.mean()), float(difference.std())
+    by_times = [
+        p_settled(lead, now, float(np.hypot(np.hypot(*sds), between)), worth) for sds in zip(*spreads, strict=True)
+    ]
     # More seeds reduce the whole variance in proportion to their number.
     num_runs = min(curve.num_runs for curve in curves)
-    needed = (within**2 + between**2) / max(target, 1e-12) ** 2 * num_runs
-    seeds = max(int(np.ceil(needed)), num_runs + 1) if needed <= MOST_SEEDS else None
-    return Settling(times=times, seeds=seeds)
+    whole = float(np.sqrt(max(now**2, between**2)))
+    numbers = range(num_runs + 1, max(MOST_SEEDS, num_runs + 1) + 1)
+    by_seeds = [p_settled(lead, now, whole * float(np.sqrt(num_runs / number)), worth) for number in numbers]
+    times, p_times = likely_to_settle(TIMES, by_times)
+    seeds, p_seeds = likely_to_settle(numbers, by_seeds)
+    return Settling(times=times, p_times=p_times, seeds=seeds, p_seeds=p_seeds)
+
+
+def p_settled(lead: float, now: float, later: float, worth: float) -> float:
+    """Return the probability that one recipe will be ahead for sure, or that it will not matter which is.
+
+    The lead has the standard deviation `now`, of which `later` will remain: its mean will move by what is learned.
+    """
+    moves = max(float(np.sqrt(max(now**2 - later**2, 0.0))), 1e-12)
+    ahead = float(normal_quantile(SURE)) * later
+    # The largest mean lead at which the lead still lies between -worth and worth for sure.
+    means = np.linspace(0.0, worth, NUM_MEANS)
+    inside = normal_cdf((worth - means) / later) - normal_cdf((-worth - means) / later)
+    close = float(means[inside >= SURE].max(initial=0.0))
+    if close >= ahead:
+        return 1.0
+    below = normal_cdf((np.array([-ahead, ahead, -close, close]) - lead) / moves)
+    return float(below[0] + 1.0 - below[1] + below[3] - below[2])

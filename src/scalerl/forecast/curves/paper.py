@@ -46,12 +46,13 @@ def paper_fit(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return the parameters with the least squared error, and the names of those on the grid's edge.
 
-    While the best midpoint is on the upper edge of its grid, try a larger grid: that of the paper's larger runs, then
-    three times as long ones.
+    The grid of midpoints is that of the paper's runs of 16,000 GPU-hours, in proportion to the largest compute, so that
+    the unit of compute does not matter. While the best midpoint is on its upper edge, try a larger grid: that of the
+    paper's larger runs, then three times as long ones.
     """
     ceilings = (grid or default_grid(start, reward)).ceilings
     scale = float(compute.max())
-    unit = 1.0 if 400 <= scale <= 400_000 else scale / COMPUTE
+    unit = scale / COMPUTE
     larger = (unit * 3**power * LARGE_MIDPOINTS for power in itertools.count())
     midpoints = unit * MIDPOINTS
     best = (np.inf, 0.0, 0.0, 0.0)

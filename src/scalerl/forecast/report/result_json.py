@@ -8,9 +8,9 @@ from scalerl.forecast.report.sections import document
 
 CURVE_KEYS = (
     "name", "set", "units", "form", "num_points", "num_runs", "noise_sd", "run_sd", "ceiling", "exponent", "midpoint",
-    "start", "state", "action", "share", "p_nearly_all", "p_worth", "p_seen", "settled_at", "noticed",
-    "smallest_change", "missing", "fall", "dip", "worth", "doubling", "checkpoint", "problem", "facts", "alone",
-    "pooled_with", "at", "reach", "holdout", "fractions",
+    "start", "state", "action", "share", "p_nearly_all", "p_worth", "p_seen", "settled_at", "p_settled",
+    "noticed", "smallest_change", "missing", "fall", "dip", "worth", "doubling", "checkpoint", "problem", "facts",
+    "alone", "pooled_with", "at", "reach", "holdout", "fractions",
 )  # fmt: skip
 COMPARISON_KEYS = (
     "answer", "at", "worth", "winner", "chosen", "standings", "correlation", "shared_ceiling", "shared_exponents",

@@ -164,7 +164,7 @@ def to_do(values: Values) -> str:
     if state in TO_DO:
         return TO_DO[state]
     is_settled = action == Action.OPEN and values["settled_at"] is not None
-    settled = ": about {settled_at:g} times the compute should settle it" if is_settled else ""
+    settled = ": about {settled_at:g} times the compute may settle it" if is_settled else ""
     return filled(ACTIONS[action] + settled, values)
 
 
@@ -222,11 +222,11 @@ def exponents(values: Values) -> str:
 
 def _settled(values: Values) -> str:
     times, seeds = values["times"], values["seeds"]
-    ways = [f"about {times:g} times the compute of both"] if times is not None else []
-    ways += [f"about {seeds} seeds of each"] if seeds is not None else []
+    ways = [f"about {times:g} times the compute of both ({{p_times:p}})"] if times is not None else []
+    ways += [f"about {seeds} seeds of each ({{p_seeds:p}})"] if seeds is not None else []
     if not ways:
         return filled("Even 16 times the compute or 32 seeds are unlikely to settle {a} against {b}.", values)
-    return filled(f"To settle {{a}} against {{b}}, {', or '.join(ways)} would be needed.", values)
+    return filled(f"What may settle {{a}} against {{b}}, and how likely: {', or '.join(ways)}.", values)
 
 
 def _either(values: Values) -> str:
@@ -450,7 +450,7 @@ WORDS: dict[str, Words] = {
     "dip": "A dip of {depth:r} at {compute:c} {unit} was regained later.",
     "doubling": _doubling,
     "flat_doubling": "Check the recipe before spending more: nothing has risen.",
-    "open_settled": "About {settled_at:g} times the compute should settle this.",
+    "open_settled": "About {settled_at:g} times the compute settles this with probability {p_settled:p}.",
     "open_unsettled": "Even 16 times the compute is unlikely to settle this.",
     "weak_backtest_half": (
         "Do not rely on this forecast of {name}: fitted on the first half of the run, it missed the second. Its "
