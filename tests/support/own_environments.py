@@ -1,4 +1,4 @@
-"""Environments that runs of tests name by import path; tiny-base can read what they say."""
+"""Environments that runs of tests name by import path; tiny-base can read what they say, but for Wordy."""
 
 from scalerl.training.environments.protocol import Step
 from scalerl.training.types import Problem, derive_seed
@@ -15,6 +15,14 @@ class Nudge:
         if self._num == 1:
             return f"{derive_seed('nudge', self._seed) % self._most}+"
         return Step(done=True, answer=text, num_calls=1)
+
+
+class Wordy(Nudge):
+    """The same in words, of which tiny-base knows none."""
+
+    def step(self, text: str) -> str | Step:
+        answered = super().step(text)
+        return "Write a number." if isinstance(answered, str) else answered
 
 
 class Broken:

@@ -21,6 +21,15 @@ def test_tiny_tools_is_checked_with_a_conversation(tmp_path: Path):
     assert first.startswith("A conversation of main with calculator")
 
 
+@pytest.mark.parametrize(("name", "num_warnings"), [("Wordy", 1), ("Nudge", 0)])
+def test_observation_that_the_model_cannot_read_is_a_warning(name: str, num_warnings: int, tmp_path: Path):
+    recipe = load_recipe("tiny-cpu", [*SMALL, f"task.environment=own_environments:{name}"])
+    with closing(TrainingRun(recipe, tmp_path / "run")) as run:
+        lines = try_parts(run.parts, run.recipe)
+    warnings = [line for line in lines if line.startswith("Warning: the model reads nothing of")]
+    assert len(warnings) == num_warnings
+
+
 def test_the_arms_of_the_study_differ_in_the_tool_alone():
     plan = make_plan(*load_study("tools"), gpu=False)
     environments = {arm.name: arm.recipe.task.environment.name for arm in plan.arms}

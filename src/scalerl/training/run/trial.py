@@ -122,6 +122,13 @@ def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator
     for part in (prompt, *turns):
         for line in part["text"].strip().splitlines() or [""]:
             yield f"  {part['by']:>11} | {line}"
+    unknown = getattr(text.tokenizer, "unk_token", None)
+    observed = [turn["text"] for turn in turns if turn["by"] == "environment"]
+    if unknown and any(not said.replace(unknown, "").strip() for said in observed):
+        yield (
+            f"Warning: the model reads nothing of {settings.name} but {unknown}: its vocabulary has none of these "
+            f"words; take a model that can read them, or let the environment write what it can read"
+        )
     assert parts.turns is not None
     limit = f"; task.environment.step_s = {settings.step_s:g} is the limit" if is_limited(settings) else ""
     yield f"Its slowest step took {parts.turns.slowest_s:.2g} s{limit}"
