@@ -1,13 +1,13 @@
 """Every setting of a run: the public names of scalerl.recipe."""
 
 from scalerl.errors import RecipeError
+from scalerl.recipe.effects import inert
 from scalerl.recipe.load import changed_recipe, list_recipes, load_recipe, load_written, with_derived
 from scalerl.recipe.parts import CustomSettings, Settings
 from scalerl.recipe.recipe import (
     Recipe,
     body_dtype,
     code_outside,
-    inert,
     mode_name,
     pushes_adapters,
     remedies,

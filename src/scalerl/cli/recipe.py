@@ -75,8 +75,8 @@ _OTHERS = {
 
 def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
     """Return the eight components in the order of the paper, then the other choices that differ from ScaleRL's."""
+    from scalerl.recipe.effects import inert
     from scalerl.recipe.load import load_recipe
-    from scalerl.recipe.recipe import inert
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
     of_tasks = {f"tasks.{name}.algorithm": (f"task {name}", _LEARNER) for name in recipe.tasks}
@@ -91,7 +91,8 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
             about = [f"acts at one end only: set {_HEAD} = both"] * ends.endswith("only") + about
         if key == "length":
             ends = _LENGTH_ENDS.get(recipe.length.name, _BOTH)
-        if key == "advantage.normalisation" and _BASELINE in notes:
+        changes_baseline = _at(recipe, _BASELINE) != _at(scalerl, _BASELINE)
+        if key == "advantage.normalisation" and changes_baseline and _BASELINE in notes:
             about = [f"advantage.baseline is inert: {notes[_BASELINE]}", *about]
         row = {"component": component, "field": key, "setting": _setting(recipe, key), "ends": ends}
         rows.append(Component(**row, as_scalerl=as_scalerl, note="; ".join(about)))

@@ -94,13 +94,30 @@ def _with_layers(tree: Tree, layers: Sequence[Layer], origins: Origins) -> Recip
     return _validated(tree, origins)
 
 
+def _with_own_defaults(layer: Tree) -> Tree:
+    """Return a layer that chooses loss = "none" with the defaults that fit it.
+
+    There is something to learn from every completion, also where all of a group, or of a problem, are right.
+    """
+    layer = merge({"filter": {"zero_variance": False}}, layer)
+    return layer if "curriculum" in layer else {**layer, "curriculum": {"name": "uniform"}}
+
+
 def _merged(tree: Tree, layer: Tree) -> dict[str, Any]:
     """Return a layer merged over the tree; settings of the layer are no longer derived."""
     set_here = [key for key, _ in leaves(layer)]
+    if _loss(layer) == "none" != _loss(tree):
+        layer = _with_own_defaults(layer)
     derived = tree.get(DERIVED)
     if isinstance(derived, list | tuple):
         tree = {**tree, DERIVED: [key for key in derived if key not in set_here]}
     return merge(tree, layer)
+
+
+def _loss(tree: Tree) -> Any:
+    """Return the name of the loss in a tree of settings; None if it has none."""
+    loss = tree.get("loss")
+    return loss.get("name") if isinstance(loss, Mapping) else None
 
 
 def load_written(file: Path) -> Recipe:

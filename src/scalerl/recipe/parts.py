@@ -523,7 +523,7 @@ class GradingSettings(Settings):
 
 class FilterSettings(Settings):
     zero_variance: bool = True
-    """Drop groups whose verdicts are all equal."""
+    """Drop groups whose verdicts are all equal. With loss = "none" the default is false, and the curriculum uniform."""
     refill: Whole = 0
     """Replace dropped groups until a batch is full, as in DAPO, with at most this many batches of new groups per step;
     0, as in the paper, trains on the remaining groups. Sampling new groups counts as compute."""

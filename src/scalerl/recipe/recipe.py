@@ -421,27 +421,6 @@ def pushes_adapters(model: parts.ModelSettings, rollout: parts.RolloutSettings) 
     return model.lora.rank > 0 and rollout.engine == "torch"
 
 
-def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
-    """Return the settings that have no effect in this recipe on this device, each with the reason."""
-    reasons: dict[str, str] = {}
-    if body_dtype(recipe.model, gpu=gpu) == "float32":
-        reasons["model.fp32_head"] = "the body is float32, so the head is always float32, too"
-    if recipe.rollout.engine != "vllm":
-        defaults = dict(parts.VllmSettings())
-        changed = [name for name, value in recipe.rollout.vllm if value != defaults[name]]
-        reasons |= {f"rollout.vllm.{name}": f'rollout.engine is "{recipe.rollout.engine}"' for name in changed}
-    baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
-    # With batch normalisation it has an effect: groups differ in size if completions have no verdict.
-    if isinstance(baseline, parts.LeaveOneOutBaselineSettings) and isinstance(
-        normalisation, parts.PromptNormalisationSettings
-    ):
-        reasons["advantage.baseline"] = (
-            "leave_one_out scales a group's advantages by G / (G - 1), and division by the group's standard deviation "
-            "undoes that"
-        )
-    return reasons
-
-
 def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the settings of this recipe that help against each kind of alarm (forecast/report/alarms.py)."""
     names = recipe.length_settings[::-1]

@@ -8,10 +8,11 @@ from typing import Any
 
 from scalerl.errors import RecipeError, StudyError
 from scalerl.forecast.report.runs import PER_RUN
+from scalerl.recipe.effects import inert
 from scalerl.recipe.keys import leaves, nested
 from scalerl.recipe.load import load_layers, override_layer
 from scalerl.recipe.parts import BudgetSettings
-from scalerl.recipe.recipe import Recipe, inert
+from scalerl.recipe.recipe import Recipe
 from scalerl.recipe.secrets import secrets_in
 from scalerl.recipe.suggest import show
 from scalerl.recipe.tree import differences, expand, is_named, merge
@@ -194,7 +195,8 @@ def _chosen_by(keys: set[str], key: str) -> bool:
 
 def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: bool) -> Arm:
     changes = changes_of(base, recipe)
-    reasons = {**inert(base, gpu=gpu), **inert(recipe, gpu=gpu)}
+    of_base = inert(base, gpu=gpu)
+    reasons = {key: reason for key, reason in inert(recipe, gpu=gpu).items() if key in of_base}
     without_effect = {
         key: reason
         for key in changes

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from scalerl.recipe.effects import without_effect
 from scalerl.recipe.parts import OptimizerSettings
 from scalerl.recipe.recipe import Recipe, remedies, rounds_generator
 from scalerl.training.run.inputs import Inputs
@@ -20,6 +21,7 @@ def notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts], *, g
     return (
         *(task.notice for task in inputs.tasks.values() if task.notice),
         *(notice for each in all_prompts for notice in each.notices),
+        *without_effect(recipe, gpu=gpu),
         *schedule_notices(recipe.optimizer, max_lag=recipe.pipeline.max_lag, steps=recipe.budget.steps, width=width),
         *mismatch_notices(rounds_generator(recipe, gpu=gpu), remedies(recipe)["backend"], corrects=corrects),
     )
