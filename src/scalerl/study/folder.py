@@ -79,11 +79,13 @@ def is_done(folder: Path, run: PlannedRun) -> bool:
     place = run_folder(folder, run)
     if run_status(place).get("status") != "done":
         return False
-    earlier = (_read_or_none(store.read_recipe, place) or {}).get("budget") or {}
-    may_spend_more = any(
-        earlier.get(key) is not None and limit is not None and limit > earlier[key] for key, limit in run.recipe.budget
-    )
-    return not may_spend_more
+    written = _read_or_none(store.read_recipe, place) or {}
+    earlier = written.get("budget") or {}
+    for key, limit in run.recipe.budget:
+        before = earlier.get(key)
+        if before is not None and limit is not None and limit > before:
+            return False
+    return True
 
 
 @contextmanager
@@ -175,29 +177,37 @@ def _is_bare(folder: Path) -> bool:
 
 def _check_same(before: Mapping[str, Any], plan: StudyPlan, folder: Path) -> None:
     """Raise StudyError if a resumed study changes its plan, other than by adding arms or seeds or raising budgets."""
-    runs = {run.name: run for run in plan.runs}
-    arms = {arm.name for arm in plan.arms}
-    problems: dict[str, None] = {}  # in order, each once
+    problems: list[str] = []
     for row in before["runs"]:
-        name = Path(row["folder"]).name
-        file = folder / _RECIPES / f"{name}.json"
-        if name not in runs:
-            what = f"the run {name}" if row["arm"] in arms else f"the arm {row['arm']}"
-            problems[f"{what} of {folder / store.STUDY} is no longer in the study"] = None
-        elif file.is_file():
-            for key, (was, now) in changes_of(_written(file), runs[name].recipe).items():
-                if not (key.startswith("budget.") and was is not None and now is not None and now > was):
-                    problems[f"{key} of the arm {row['arm']} was {show(was)} and is {show(now)} now"] = None
-            place = folder / row["folder"]
-            if (place / store.RECIPE).is_file() and run_status(place).get("status") != "done":
-                # The run will be continued, so its own recipe must be readable.
-                _written(place / store.RECIPE)
+        problems += _changes_of_run(row, plan, folder)
     if problems:
         raise StudyError(
-            *problems,
+            *dict.fromkeys(problems),
             "undo this change to resume (you may add arms and seeds, and raise budgets), or start another study with "
             "another --out",
         )
+
+
+def _changes_of_run(row: Mapping[str, Any], plan: StudyPlan, folder: Path) -> Iterator[str]:
+    """Yield what a resumed study may not change about a run of its earlier plan."""
+    name, arm = Path(row["folder"]).name, row["arm"]
+    run = next((run for run in plan.runs if run.name == name), None)
+    if run is None:
+        is_arm_left = any(arm == each.name for each in plan.arms)
+        what = f"the run {name}" if is_arm_left else f"the arm {arm}"
+        yield f"{what} of {folder / store.STUDY} is no longer in the study"
+        return
+    file = folder / _RECIPES / f"{name}.json"
+    if not file.is_file():
+        return
+    for key, (was, now) in changes_of(_written(file), run.recipe).items():
+        is_raised = key.startswith("budget.") and was is not None and now is not None and now > was
+        if not is_raised:
+            yield f"{key} of the arm {arm} was {show(was)} and is {show(now)} now"
+    place = folder / row["folder"]
+    if (place / store.RECIPE).is_file() and run_status(place).get("status") != "done":
+        # The run will be continued, so its own recipe must be readable.
+        _written(place / store.RECIPE)
 
 
 def _written(file: Path) -> Recipe:

@@ -155,36 +155,58 @@ class _Resolver:
 
         Return None if the recipe is invalid; `problems` then says why.
         """
-        arm_changes = expand({key: value for key, value in changes.items() if key != "recipe"})
-        shared = expand(self._study.set)
-        if self._study.budget is not None and "budget" not in arm_changes:
-            shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
-        arm_keys, users = {key for key, _ in leaves(arm_changes)}, {key: value for _, key, value in self._users}
-        renamed = {key for key, value in leaves(shared) if users.get(key, value) != value}
-        merged = list(leaves(merge(shared, arm_changes)))
-        budgets = [change for change in self._users if change[1].startswith("budget.")]
-        layers = [
-            *(("[set]", key, value) for key, value in merged if key not in arm_keys and not _chosen_by(renamed, key)),
-            *(change for change in self._users if change not in budgets and not _chosen_by(arm_keys, change[1])),
-            *((f"[{where}]", key, value) for key, value in merged if key in arm_keys),
-            *budgets,
-        ]
+        own = expand({key: value for key, value in changes.items() if key != "recipe"})
         try:
-            reference = changes.get("recipe", self._study.base)
-            recipe = load_layers(reference, [(label, nested(key, value)) for label, key, value in layers])
+            recipe = load_layers(changes.get("recipe", self._study.base), self._layers(own, where))
         except RecipeError as error:
             # The origin of a problem is a table of the study, or a --set of the user.
             for problem in error.details:
                 sign = ", " if problem.origin.startswith("[") else ": "
                 self.problems.append(f"study {self._name}{sign}{problem}")
             return None
-        # If a limit is set, the other limits of the recipe no longer apply: they could end runs early.
-        limits = {key for _, key, _ in budgets or layers if key.startswith("budget.")}
         update: dict[str, Any] = {"description": f"Arm {arm} of the study {self._name}"}
-        if limits:
-            named = {key: value for key, value in recipe.budget if f"budget.{key}" in limits}
-            update["budget"] = BudgetSettings(**named)
+        if limits := self._limits(own):
+            # If a limit is set, the other limits of the recipe no longer apply: they could end runs early.
+            update["budget"] = BudgetSettings(**{key: value for key, value in recipe.budget if key in limits})
         return recipe.model_copy(update=update)
+
+    def _shared(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the study sets for all arms; an arm with a budget of its own has not that of the study."""
+        shared = expand(self._study.set)
+        if self._study.budget is not None and "budget" not in own:
+            shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
+        return shared
+
+    def _layers(self, own: Mapping[str, Any], where: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the changes of a recipe in order, each with its origin: the study's, the user's, the arm's, budgets.
+
+        A setting of a part that a later layer replaces by another one is left out.
+        """
+        shared = self._shared(own)
+        of_arm = {key for key, _ in leaves(own)}
+        by_user = {key: value for _, key, value in self._users}
+        renamed = {key for key, value in leaves(shared) if by_user.get(key, value) != value}
+        layers = []
+        for key, value in leaves(merge(shared, own)):
+            if key not in of_arm and not _chosen_by(renamed, key):
+                layers.append(("[set]", key, value))
+        for label, key, value in self._users:
+            if not key.startswith("budget.") and not _chosen_by(of_arm, key):
+                layers.append((label, key, value))
+        for key, value in leaves(merge(shared, own)):
+            if key in of_arm:
+                layers.append((f"[{where}]", key, value))
+        layers += [change for change in self._users if change[1].startswith("budget.")]
+        return [(label, nested(key, value)) for label, key, value in layers]
+
+    def _limits(self, own: Mapping[str, Any]) -> set[str]:
+        """Return which limits of the budget are set: those of the user, or else those of the study and the arm."""
+        by_user = {key for _, key, _ in self._users}
+        by_study = {key for key, _ in leaves(merge(self._shared(own), own))}
+        of_user, of_study = (
+            {key.removeprefix("budget.") for key in keys if key.startswith("budget.")} for keys in (by_user, by_study)
+        )
+        return of_user or of_study
 
 
 def _chosen_by(keys: set[str], key: str) -> bool:

@@ -1,5 +1,6 @@
 """Check that the arms of a study can start, and estimate its cost by training its base for a few steps."""
 
+import math
 import subprocess
 import tempfile
 import time
@@ -56,8 +57,10 @@ def _temporary_run(recipe: Recipe, command: Sequence[str], *options: str) -> Ite
         store.write_json(file, recipe.model_dump(mode="json"))
         command_line = dying_with_parent([*command, str(file), "--out", str(folder), *options])
         done = subprocess.run(command_line, capture_output=True, text=True, check=False)
-        code = done.returncode
-        yield folder, (last_error(done.stderr or done.stdout) or f"exit code {code}") if code else ""
+        fault = ""
+        if done.returncode:
+            fault = last_error(done.stderr or done.stdout) or f"exit code {done.returncode}"
+        yield folder, fault
 
 
 # Whether the arms can start -------------------------------------------------------------------------------------------
@@ -73,10 +76,12 @@ def arms_to_check(plan: StudyPlan, folder: Path) -> list[Arm]:
 
 
 def _brings_something(arm: Arm) -> bool:
-    return any(
-        new is not None and (key.startswith(_READ) or (isinstance(new, str) and ":" in new))
-        for key, (_, new) in arm.changes.items()
-    )
+    for key, (_, new) in arm.changes.items():
+        is_read = new is not None and key.startswith(_READ)
+        is_imported = isinstance(new, str) and ":" in new
+        if is_read or is_imported:
+            return True
+    return False
 
 
 def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
@@ -113,20 +118,21 @@ def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds:
         raise StudyError("the base ended before its first step, so its pace is unknown")
     last = metrics[-1]
     # There are fewer rows if the data were exhausted.
-    before = metrics[-1 - _COUNTED] if len(metrics) > _COUNTED else dict.fromkeys(last, 0.0)
-    counted = min(len(metrics), _COUNTED)
-    step_s, step_gpu_hours, step_flops = (
-        (last[key] - before[key]) / counted for key in ("time/training_s", "gpu_hours", "flops")
-    )
-    timed = sum(row["num_samples"] for row in evals if row["step"] < last["step"])
-    sample_s = last["time/evaluation_s"] / timed if timed else 0.0
-    evaluated = sum(row["num_samples"] for row in evals)
+    num_counted = min(len(metrics), _COUNTED)
+    before = metrics[-1 - _COUNTED] if len(metrics) > _COUNTED else {}
+
+    def per_step(column: str) -> float:
+        return (last[column] - before.get(column, 0.0)) / num_counted
+
+    num_timed = sum(row["num_samples"] for row in evals if row["step"] < last["step"])
+    num_evaluated = sum(row["num_samples"] for row in evals)
+    sample_s = last["time/evaluation_s"] / num_timed if num_timed else 0.0
     return Pace(
-        step_s=step_s,
-        step_gpu_hours=step_gpu_hours,
-        step_flops=step_flops,
+        step_s=per_step("time/training_s"),
+        step_gpu_hours=per_step("gpu_hours"),
+        step_flops=per_step("flops"),
         sample_s=sample_s,
-        start_up_s=max(seconds - last["time/training_s"] - sample_s * evaluated, 0.0),
+        start_up_s=max(seconds - last["time/training_s"] - sample_s * num_evaluated, 0.0),
     )
 
 
@@ -136,32 +142,33 @@ def runs_left(plan: StudyPlan, folder: Path) -> list[PlannedRun]:
 
 def cost(plan: StudyPlan, folder: Path, pace: Pace) -> Cost:
     """Return the cost of the unfinished runs at the base's pace, as if completions cost the same in every arm."""
-    hours, gpu_hours, steps = [], 0.0, 0
+    hours, gpu_hours, num_steps = [], 0.0, 0
     for run in runs_left(plan, folder):
-        scale = _completions(run.recipe) / _completions(plan.base.recipe)
-        run_steps = _steps_left(run, run_folder(folder, run), pace, scale)
-        settings = run.recipe.evaluation
-        num_sets = max(len(run.recipe.tasks), 1) + len(settings.sets)
-        samples = settings.num_prompts * settings.samples_per_prompt * num_sets
-        num_evaluations = 1 + -(-run_steps // settings.every)
-        seconds = run_steps * pace.step_s * scale + num_evaluations * samples * pace.sample_s + pace.start_up_s
+        scale = run.recipe.pipeline.batch / plan.base.recipe.pipeline.batch
+        steps = _steps_left(run, run_folder(folder, run), pace, scale)
+        evaluation_s = _samples_left(run.recipe, steps) * pace.sample_s
+        seconds = steps * pace.step_s * scale + evaluation_s + pace.start_up_s
         hours.append(seconds / 3600)
-        gpu_hours += run_steps * pace.step_gpu_hours * scale
-        steps += run_steps
-    return Cost(hours=sum(hours), gpu_hours=gpu_hours, steps=steps, longest_run_hours=max(hours, default=0.0))
+        gpu_hours += steps * pace.step_gpu_hours * scale
+        num_steps += steps
+    return Cost(hours=sum(hours), gpu_hours=gpu_hours, steps=num_steps, longest_run_hours=max(hours, default=0.0))
 
 
-def _completions(recipe: Recipe) -> int:
-    return recipe.pipeline.batch
+def _samples_left(recipe: Recipe, steps: int) -> int:
+    """Return how many completions are evaluated during these steps, and before the first one."""
+    settings = recipe.evaluation
+    num_sets = max(len(recipe.tasks), 1) + len(settings.sets)
+    num_evaluations = 1 + math.ceil(steps / settings.every)
+    return num_evaluations * num_sets * settings.num_prompts * settings.samples_per_prompt
 
 
 def _steps_left(run: PlannedRun, folder: Path, pace: Pace, scale: float) -> int:
     """Return the remaining steps until the first limit of the budget; all steps if the run has not started."""
     last = last_row(folder)
     per_step = {"steps": 1.0, "gpu_hours": pace.step_gpu_hours * scale, "flops": pace.step_flops * scale}
-    left = [
-        (limit - last.get(store.BUDGET_COLUMNS[key], 0)) / per_step[key]
-        for key, limit in run.recipe.budget
-        if limit is not None
-    ]
+    left = []
+    for key, limit in run.recipe.budget:
+        if limit is not None:
+            spent = last.get(store.BUDGET_COLUMNS[key], 0)
+            left.append((limit - spent) / per_step[key])
     return max(round(min(left)), 1)
