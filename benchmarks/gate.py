@@ -350,7 +350,7 @@ def show(
         print(f"| {row['population']} | {row['cut']} | {row['runs']}{raised} | {texts} |", flush=True)
         done.append(row)
         matched += [] if was is None else [was]
-    show_peers(done)
+    num_missed += show_peers(done)
     show_overall(overall(done), overall(matched) if len(matched) == len(done) else {})
     print(f"\n{num_missed} figures miss what is required by more than noise (!).", flush=True)
     return done, num_missed
@@ -394,13 +394,21 @@ def show_overall(now: dict[str, float], before: dict[str, float]) -> None:
         print(f"| {name} | {'' if was is None else f'{was:.3f}'} | {value:.3f} | {ratio} |")
 
 
-def show_peers(rows: Sequence[dict[str, Any]]) -> None:
+def show_peers(rows: Sequence[dict[str, Any]]) -> int:
+    """Show measured curves, published and real ones, beside the peers; return how many rows least squares does better.
+
+    Neither clean curves nor noisy ones may pay for the others.
+    """
     with_peers = [row for row in rows if PEERS[0] in row]
     if with_peers:
         print(f"\n| measured | cut | new score | {' | '.join(PEERS)} |\n|{'---|' * (3 + len(PEERS))}")
+    num_worse = 0
     for row in with_peers:
-        texts = [f"{row[name]:.3f}" for name in ("new_score", *PEERS)]
+        is_worse = row["new_score"] > row[PEERS[0]]
+        num_worse += is_worse
+        texts = [f"{row['new_score']:.3f}{'!' if is_worse else ''}", *(f"{row[name]:.3f}" for name in PEERS)]
         print(f"| {row['population']} | {row['cut']} | {' | '.join(texts)} |")
+    return num_worse
 
 
 def read_before(given: argparse.Namespace) -> dict[str, Any]:
