@@ -24,7 +24,7 @@ LOG_EXPONENT = (np.log(2.0), 0.65)
 # Exponents of power laws in arXiv 2509.25300 lie about 0.1, those of the paper's A.4 below 1.
 LOG_POWER = (np.log(0.2), 1.2)
 # People look at a run, or stop it, within a factor of about ten of its bend, and often before it. The unit is the
-# compute seen, so the prior moves as a run goes on. In units of the first evaluation, which do not move, forecasts from a
+# compute seen, so the prior moves as a run goes on. In units of the first evaluation, which stay, forecasts from a
 # tenth of other people's logs covered .83 to .85 instead of .90 (interval score 1.26 to 1.29 instead of 1.15), from a
 # quarter and half .91 and .93 (.76 and .52 instead of .76 and .53): the look itself says something of the bend.
 LOG_MIDPOINT = (0.4, 1.5)
