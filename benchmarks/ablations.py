@@ -94,7 +94,7 @@ QUESTIONS = (
 
 
 def table() -> Iterator[str]:
-    yield "| question | arm | seeds | GPU-hours | FLOPs | end |"
+    yield f"| question | arm | seeds | GPU-hours to {TARGET} | FLOPs to {TARGET} | end |"
     yield "|---|---|---|---|---|---|"
     for question in QUESTIONS:
         found = by_arm(str(RESULTS / question.table))

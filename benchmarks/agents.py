@@ -2,7 +2,7 @@
 
     python benchmarks/agents.py forecasts       from a tenth, a quarter and half of each run, scored on the rest
     python benchmarks/agents.py runs            the same, run by run
-    python benchmarks/agents.py arms            which runs of a task can be told apart
+    python benchmarks/agents.py arms            choices among the runs of a task, and what they lost
     python benchmarks/agents.py stops           what stopping when told to saves, and what it costs
     python benchmarks/agents.py draw PICTURE    the forecasts from a quarter
 
@@ -85,9 +85,8 @@ def forecast(curve: Curve, cut: str) -> Forecast | None:
     later = later[np.linspace(0, len(later) - 1, min(len(later), MOST_LATER)).round().astype(int)]
     low, high = (np.interp(compute[later], *edge) for edge in _edges(fitted, compute[later]))
     ends = np.linspace(END, 1.0, 9)[1:] * compute.max()
-    seen = Run(compute=compute[here], reward=reward[here], start=curve.start, is_bounded=curve.bounds is not None)
+    seen = seen_of(curve, CUTS[cut])
     bottom, top = LeastSquares().fit(seen).new(ends)
-    tail = reward[here][-max(int(here.sum()) // 10, 3) :]
     draws = fitted.curve_draws(ends).mean(axis=1)
     edges = np.quantile(draws, [0.05, 0.95])
     end = float(reward[last].mean())
@@ -97,7 +96,7 @@ def forecast(curve: Curve, cut: str) -> Forecast | None:
         end=end,
         errors={
             "scalerl": float(np.median(draws)) - end,
-            "last value": float(tail.mean()) - end,
+            "last value": tail_mean(seen) - end,
             "least squares": float(np.mean(bottom + top) / 2) - end,
         },
         inside=float(np.mean((reward[later] >= low) & (reward[later] <= high))),
@@ -114,7 +113,7 @@ def _edges(fitted: Fit, compute: np.ndarray) -> list[tuple[np.ndarray, np.ndarra
 def forecasts() -> Iterator[str]:
     methods = ("scalerl", "last value", "least squares")
     yield (
-        "| from the first | runs | later steps in 90 % | their width | ends in 90 % of the curve "
+        "| from the first | runs | later steps in 90% | their width | ends in 90% of the curve "
         + "".join(f"| error of the end: {each} " for each in methods)
         + "|"
     )
@@ -128,7 +127,7 @@ def forecasts() -> Iterator[str]:
 
 
 def by_run() -> Iterator[str]:
-    yield "| run | reached | " + " | ".join(f"from a {cut}: error, steps in 90 %" for cut in CUTS) + " |"
+    yield "| run | reached | " + " | ".join(f"from a {cut}: error, steps in 90%" for cut in CUTS) + " |"
     yield "|---|---|---|---|---|"
     for curve in runs():
         rows = [forecast(curve, cut) for cut in CUTS]
@@ -140,26 +139,47 @@ def by_run() -> Iterator[str]:
 
 
 def arms() -> Iterator[str]:
-    """Each task's runs at the hours of its longest run, once from everything and once from the first quarter."""
-    yield "| task | from | runs | answer | P | expected loss | pairs: take, either, open | ended highest |"
+    """Choices among each task's runs, from what was seen then, and what they lost against the run that ended highest.
+
+    The budget is that of the task's longest run, as planned before it began.
+    """
+    yield "| task | seen | runs | answer | P(best) | reward lost | by the one ahead | by least squares |"
     yield "|---|---|---|---|---|---|---|---|"
     for task in dict.fromkeys(curve.task for curve in runs()):
         held = [curve for curve in runs() if curve.task == task]
         end = max(max(curve.compute) for curve in held)
-        highest = arm(max(held, key=reached))
-        for label, share in (("a quarter", 0.25), ("half", 0.5), ("all", 1.0)):
-            fits = {arm(curve): curve.fitted(share * max(curve.compute)) for curve in held}
-            done = compare(fits, at=end)
+        highest = max(map(reached, held))
+        for label, share in (("a tenth", 0.1), ("a quarter", 0.25), ("half", 0.5)):
+            done = compare({arm(curve): curve.fitted(share * max(curve.compute)) for curve in held}, at=end)
             if done.pick is None:
                 continue
-            answers = [pair.answer for pair in done.pairs]
-            counts = ", ".join(str(answers.count(each)) for each in (Answer.TAKE, Answer.EITHER, Answer.OPEN))
-            words = {Answer.TAKE: "take", Answer.EITHER: "any of", Answer.OPEN: "open; ahead:"}[done.pick.answer]
-            loss = done.standings[0].loss
+            decided = done.pick.answer != Answer.OPEN
+            leader = next(curve for curve in held if arm(curve) == done.standings[0].name)
+            # The log of one run begins after its first quarter.
+            begun = [curve for curve in held if min(curve.compute) <= share * max(curve.compute)]
+            ahead = max(begun, key=lambda curve: tail_mean(seen_of(curve, share)))
+            fitted = max(begun, key=lambda curve: least_squares_at(seen_of(curve, share), end))
+            losses = [f"{highest - reached(chosen):.3f}" for chosen in (leader, ahead, fitted)]
+            words = f"choose {arm(leader)}" if decided else f"inconclusive; ahead: {arm(leader)}"
             yield (
-                f"| {task} | {label} | {len(fits)} | {words} {', '.join(done.chosen)} | {done.pick.probability:.2f} "
-                f"| {loss:.3f} | {counts} | {highest} |"
+                f"| {task} | {label} | {len(held)} | {words} | {done.standings[0].p_best:.2f} | {' | '.join(losses)} |"
             )
+
+
+def seen_of(curve: Curve, share: float) -> Run:
+    """Return the first part of a run, without what came later."""
+    compute, reward = points(curve)
+    here = compute <= share * compute.max()
+    return Run(compute=compute[here], reward=reward[here], start=curve.start, is_bounded=curve.bounds is not None)
+
+
+def tail_mean(run: Run) -> float:
+    return float(run.reward[-max(len(run.reward) // 10, 3) :].mean())
+
+
+def least_squares_at(run: Run, compute: float) -> float:
+    low, high = LeastSquares().fit(run).new(np.array([compute]))
+    return float(low[0] + high[0]) / 2
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------

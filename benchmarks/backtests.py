@@ -1,8 +1,7 @@
 """How well the first part of published runs forecasts the rest, against a sigmoid by least squares.
 
-    python benchmarks/backtests.py paper CURVES.csv     the points that arXiv 2510.13786 held out
+    python benchmarks/backtests.py table CURVES.csv     errors of points that were held out, median and mean
     python benchmarks/backtests.py draw PICTURE         the halves of Qwen2.5 base models
-    python benchmarks/backtests.py halves qwen2.5-base  second halves of the bank's curves of this name
 
 CURVES.csv has columns figure, series, kind (train, extended), gpu_hours and pass_rate. It was read off the figures
 of that paper and is not part of this repository.
@@ -11,7 +10,7 @@ of that paper and is not part of this repository.
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy as np
 from bank import load
 from gate_fitters import LeastSquares, arguments
 from measured import DATA, FIRST_8B, START_8B
+from numpy.typing import ArrayLike
 from populations import Run
 
 from scalerl.forecast.curves import fit, score
@@ -64,9 +64,8 @@ def halves(prefix: str) -> Iterator[Case]:
             yield Case(name=name, run=run, compute=compute[~here], reward=reward[~here])
 
 
-def table(cases: list[Case]) -> Iterator[str]:
-    yield "| run | scored | RMSE | of least squares | bias | inside the 90 % intervals |"
-    yield "|---|---|---|---|---|---|"
+def table(name: str, cases: Sequence[Case]) -> str:
+    """Return one row: errors of the later points, ours and those of least squares, with standard errors over curves."""
     ours, theirs, inside = [], [], []
     for case in cases:
         scored = score(fit(case.run.compute, case.run.reward, **arguments(case.run)), case.compute, case.reward)
@@ -76,17 +75,23 @@ def table(cases: list[Case]) -> Iterator[str]:
         ours.append(scored.rmse)
         theirs.append(float(np.sqrt(np.mean(((low + high) / 2 - case.reward) ** 2))))
         inside.append((scored.coverage, scored.num_points))
-        cells = (
-            scored.num_points,
-            f"{ours[-1]:.4f}",
-            f"{theirs[-1]:.4f}",
-            f"{scored.bias:+.4f}",
-            f"{scored.coverage:.2f}",
-        )
-        yield f"| {case.name} | {' | '.join(map(str, cells))} |"
-    share, number = zip(*inside, strict=True)
-    medians = f"**{np.median(ours):.4f}** | {np.median(theirs):.4f}"
-    yield f"| **median / pooled** | {sum(number)} | {medians} |  | **{np.average(share, weights=number):.2f}** |"
+    share, number = np.array(inside).T
+    covered = f"{np.average(share, weights=number):.0%} ± {error(share):.0%}"
+    cells = (name, len(cases), int(number.sum()), as_error(ours), as_error(theirs), covered)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def as_error(errors: Sequence[float]) -> str:
+    return f"{np.median(errors):.4f}, {np.mean(errors):.4f} ± {error(errors):.4f}"
+
+
+def error(values: ArrayLike) -> float:
+    """Return the standard error of a mean."""
+    values = np.asarray(values)
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+HEAD = "| points | curves | number | error: scalerl | error: least squares | inside 90% |\n|---|---|---|---|---|---|"
 
 
 def draw(path: Path, prefix: str = "qwen2.5-base") -> None:
@@ -116,10 +121,11 @@ def run(*words: str) -> None:
     match words:
         case ("draw", path):
             draw(Path(path))
-        case ("paper", path):
-            print(*table([*paper(Path(path))]), sep="\n")
-        case ("halves", prefix):
-            print(*table([*halves(prefix)]), sep="\n")
+        case ("table", path):
+            print(HEAD)
+            print(table("held out by the paper, 8B", [*paper(Path(path))]))
+            print(table("second halves of Qwen2.5, 0.5B to 72B", [*halves("qwen2.5-base")]))
+            print(table("second halves of our first runs, 10M", [*halves("scalerl/first-curves")]))
         case _:
             raise SystemExit(__doc__)
 

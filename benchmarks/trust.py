@@ -1,11 +1,11 @@
 """How far to trust it, from what the gate measured (docs/results/calibration/gate.json).
 
 python benchmarks/gate.py --json docs/results/calibration/gate.json     measure anew
-python benchmarks/trust.py forecasts     later evaluations inside 90 % intervals, by how much was seen
-python benchmarks/trust.py ceilings      true ceilings inside 90 % intervals (simulated runs)
+python benchmarks/trust.py measured      real runs: later evaluations inside 90% intervals, and interval scores
+python benchmarks/trust.py simulated     later evaluations and true ceilings inside 90% intervals
+python benchmarks/trust.py sealed        forecasts that were sealed while runs trained
 python benchmarks/trust.py states        how often a word is right
 python benchmarks/trust.py picks         what becomes of following `compare`
-python benchmarks/trust.py peers         interval scores on measured runs against simpler forecasts
 """
 
 import json
@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 from bank import RESULTS
 from populations import CUTS, POPULATIONS
+from study_table import num_scored, sealed_scores
+
+from scalerl.forecast.several.seal import SealScore
 
 GATE = RESULTS / "calibration" / "gate.json"
 SIMULATED = {
@@ -45,31 +48,66 @@ def gate() -> dict[str, list[dict[str, Any]]]:
     return json.loads(GATE.read_text())
 
 
+def rows_of(names: Sequence[str], cut: str, column: str) -> list[dict[str, Any]]:
+    rows = [row for row in gate()["rows"] if row["population"] in names and row["cut"] == cut]
+    return [row for row in rows if row[column] is not None]
+
+
 def share(names: Sequence[str], cut: str, column: str) -> str:
     """Return the mean of a column over populations, weighed by their runs; empty where nothing was measured."""
-    rows = [row for row in gate()["rows"] if row["population"] in names and row["cut"] == cut]
-    rows = [row for row in rows if row[column] is not None]
-    return f"{np.average([row[column] for row in rows], weights=[row['runs'] for row in rows]):.0%}" if rows else ""
+    rows = rows_of(names, cut, column)
+    return f"{np.average([row[column] for row in rows], weights=[row['runs'] for row in rows]):.0%}" if rows else "-"
 
 
-def by_cut(kinds: dict[str, tuple[str, ...]], column: str) -> Iterator[str]:
-    for kind, names in kinds.items():
-        runs = max((row["runs"] for row in gate()["rows"] if row["population"] in names), default=0) * len(names)
-        yield f"| {kind} | {runs} | {' | '.join(share(names, cut, column) for cut in CUTS)} |"
+def measured() -> Iterator[str]:
+    """Later evaluations inside 90% intervals with standard errors over runs, and interval scores beside peers."""
+    yield "| runs | seen | number | inside 90% | score: scalerl | least squares | last quarter carried on |"
+    yield "|---|---|---|---|---|---|---|"
+    for kind, names in MEASURED.items():
+        for row in gate()["rows"]:
+            if row["population"] in names:
+                inside = f"{row['new_covered']:.0%} ± {row['new_covered_se']:.0%}"
+                scores = " | ".join(f"{row[name]:.3f}" for name in ("new_score", *PEERS))
+                yield f"| {kind} | {row['cut']} | {row['runs']} | {inside} | {scores} |"
 
 
-HEAD = "| runs | number | seen a tenth | a quarter | half | whole |\n|---|---|---|---|---|---|"
+def simulated() -> Iterator[str]:
+    """Shares of later evaluations, and of true ceilings, inside 90% intervals, by how much of a run was seen."""
+    yield "| runs | number | a tenth seen | a quarter | half | whole |"
+    yield "|---|---|---|---|---|---|"
+    for kind, names in SIMULATED.items():
+        runs = max(row["runs"] for row in gate()["rows"] if row["population"] in names) * len(names)
+        cells = [f"{share(names, cut, 'new_covered')}, {share(names, cut, 'ceiling_covered')}" for cut in CUTS]
+        yield f"| {kind} | {runs} | {' | '.join(cells)} |"
 
 
-def forecasts() -> Iterator[str]:
-    yield HEAD
-    yield from by_cut({f"measured: {kind}": names for kind, names in MEASURED.items()}, "new_covered")
-    yield from by_cut({f"simulated: {kind}": names for kind, names in SIMULATED.items()}, "new_covered")
+SEALED = {
+    "first curves and principles (15 November)": ("principles/sealed.jsonl.gz", "principles/*.csv.gz"),
+    "10M, first seeds (curve-3)": ("forward/sealed.jsonl.gz", "forward/runs.csv.gz"),
+    "10M, second seeds and sizes (curve-4)": (
+        "forward/sealed-second.jsonl.gz",
+        "forward/runs.csv.gz forward/sizes.csv.gz",
+    ),
+    "0.9M, a tool (curve-4)": ("tools/sealed.jsonl.gz", "tools/runs.csv.gz"),
+    "SmolLM2-135M (curve-5)": ("smollm2/sealed.jsonl.gz", "smollm2/runs.csv.gz"),
+}
+"""Sealed forecasts with the tables of the runs that they are about, by what ran and the model that forecast."""
 
 
-def ceilings() -> Iterator[str]:
-    yield HEAD
-    yield from by_cut({kind: names for kind, names in SIMULATED.items() if "no rise" not in kind}, "ceiling_covered")
+def sealed() -> Iterator[str]:
+    """Later evaluations inside 90% intervals, over forecasts; the standard error is that of the mean over forecasts."""
+    yield "| sealed while these trained | from | forecasts | inside 90% | median bias |\n|---|---|---|---|---|"
+    for kind, (path, patterns) in SEALED.items():
+        tables = [str(table) for pattern in patterns.split() for table in sorted(RESULTS.glob(pattern))]
+        by_start: dict[str, list[SealScore]] = {}
+        for start, every in sealed_scores(str(RESULTS / path), *tables).items():
+            by_start.setdefault(start.partition("-")[0], []).extend(score for _, score, _ in every)
+        for start, scores in sorted(by_start.items()):
+            covered = np.array([score.coverage[0.9] for score in scores])
+            inside = np.average(covered, weights=[num_scored(score) for score in scores])
+            error = covered.std(ddof=1) / np.sqrt(len(covered))
+            bias = np.median([score.bias for score in scores])
+            yield f"| {kind} | {start} | {len(scores)} | {inside:.0%} ± {error:.0%} | {bias:+.3f} |"
 
 
 def mean(column: str, rows: Sequence[dict[str, Any]], weight: Callable[[dict[str, Any]], float], digits: int) -> str:
@@ -94,8 +132,8 @@ def states() -> Iterator[str]:
 
 
 def picks() -> Iterator[str]:
-    losses = ("mean loss of following", "of taking the one ahead now", "of the paper's rule")
-    yield f"| pairs | number | right | wrong | open | {' | '.join(losses)} |\n{'|---' * 8}|"
+    losses = ("reward lost by following it", "by choosing the one ahead", "by the paper's rule")
+    yield f"| pairs | number | right | wrong | inconclusive | {' | '.join(losses)} |\n{'|---' * 8}|"
     rows = [row for row in gate()["pairs"] if row["pairs"] != "all"]
     measured = [row for row in rows if "loss" not in row]
     for kind, held in (("simulated", [row for row in rows if row not in measured]), ("measured", measured)):
@@ -107,29 +145,7 @@ def picks() -> Iterator[str]:
             yield f"| {kind} | {number} | {' | '.join(cells)} |"
 
 
-def peers() -> Iterator[str]:
-    yield "| runs | seen | number | scalerl | least squares | last quarter carried on |\n|---|---|---|---|---|---|"
-    for kind, names in MEASURED.items():
-        for row in gate()["rows"]:
-            if row["population"] in names:
-                scores = " | ".join(f"{row[name]:.3f}" for name in ("new_score", *PEERS))
-                yield f"| {kind} | {row['cut']} | {row['runs']} | {scores} |"
-
-
-def rows() -> Iterator[str]:
-    """Every row of the gate: of shares at a tenth, a quarter, half and whole."""
-    columns = ("ceiling_covered", "new_covered")
-    yield "| runs | ceiling inside | later evaluations inside | called fallen |\n|---|---|---|---|"
-    held: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in gate()["rows"]:
-        held.setdefault(row["population"], {})[row["cut"]] = row
-    text = lambda row, column: "-" if row is None or row[column] is None else f"{row[column]:.2f}"  # noqa: E731
-    for name, cuts in held.items():
-        cells = [" / ".join(text(cuts.get(cut), column) for cut in CUTS) for column in columns]
-        yield f"| {name} | {' | '.join(cells)} | {text([*cuts.values()][-1], 'fallen')} |"
-
-
-TABLES = {each.__name__: each for each in (forecasts, ceilings, states, picks, peers, rows)}
+TABLES = {each.__name__: each for each in (measured, simulated, sealed, states, picks)}
 
 
 def run(*words: str) -> None:

@@ -12,7 +12,7 @@ from scalerl.training.run.notices import mismatch_notices, schedule_notices
     [
         ((), []),
         (("optimizer.warmup_steps=500",), ["optimizer.warmup_steps = 500 is not below budget.steps = 120"]),
-        # docs/results/lag-rate.md: what stayed up, what fell at a large lag, and what collapsed at any lag.
+        # docs/results/ablations.md: what stayed up, what fell at a large lag, and what collapsed at any lag.
         (("pipeline.max_lag=32",), []),
         (("optimizer.lr=6e-4",), []),
         (

@@ -2,7 +2,7 @@
 
 Most are round numbers chosen on simulated runs (`benchmarks/populations.py`), with the published curves of arXiv
 2510.13786 and other people's logs in view; scores hardly change with any of them. `DIVERGENCE` was set on measured
-curves. docs/results/data.md lists which; curves that are reserved for scoring chose nothing. Compute is in units of the
+curves. docs/accuracy.md lists which; curves that are reserved for scoring chose nothing. Compute is in units of the
 largest compute measured; each comment names the unit of rewards.
 
 There is no prior of a skew: with one of 0.2 for its logarithm, published curves are forecast no better (median error

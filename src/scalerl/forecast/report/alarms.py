@@ -184,7 +184,7 @@ SIGNALS: tuple[Signal, ...] = (
     # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse.
     Signal(key="rollout/truncated_frac", limit=0.10, alarm=AlarmKind.TRUNCATED),
     # A model this certain samples the same answer each time, so groups have nothing to compare. Runs that reached 0.9
-    # and more on sums and products had 0.007 to 0.03 (docs/results/first_curves.md).
+    # and more on sums and products had 0.007 to 0.03 (docs/results/ablations.md).
     Signal(key="loss/entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
     # More than lag alone explains.
     Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
@@ -195,7 +195,7 @@ SIGNALS: tuple[Signal, ...] = (
     # One in twenty may be an outlier; more is a fault.
     Signal(key="optim/skipped", limit=0.05, alarm=AlarmKind.SKIPPED),
     Signal(key=EMPTY, limit=0.2, alarm=AlarmKind.EMPTY, explain=_why_empty),
-    # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/principles.md).
+    # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/ablations.md).
     Signal(key=SOLVED, limit=0.8, alarm=AlarmKind.SOLVED, explain=_most_solved),
     # The largest lag for which the paper found no loss (PipelineRL-8), where a run does not name its own.
     Signal(key=LAG, limit=8.0, alarm=AlarmKind.LAG),

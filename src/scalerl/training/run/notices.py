@@ -10,7 +10,7 @@ from scalerl.training.run.prompts import Prompts
 
 STABLE_RATE, STABLE_LAG = 0.1, 0.85
 """Learning rate x width, and this x (max_lag + 1), above which runs of the tiny model collapsed
-(docs/results/lag-rate.md)."""
+(docs/results/ablations.md)."""
 
 
 def notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts], *, gpu: bool) -> tuple[str, ...]:
@@ -52,5 +52,5 @@ def mismatch_notices(rounded: str, remedy: Sequence[str], *, corrects: bool) -> 
     if rounded and not corrects:
         yield (
             f"{rounded}: generator and learner give the same token different probabilities; watch loss/kl, and if it "
-            f"grows, set {' or '.join(remedy)} (docs/results/mismatch.md)"
+            f"grows, set {' or '.join(remedy)} (docs/results/ablations.md)"
         )
