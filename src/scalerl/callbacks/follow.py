@@ -25,7 +25,7 @@ def follow(
 
     `path` is anything that `scalerl fit` reads: a wandb run's folder or .wandb file, a trackio database, tensorboard
     event files, a trainer's output folder, JSON lines, CSV or console output. It need not exist yet. `x` and `y` name
-    the columns of compute and reward; by default they are recognised. `end_compute` has the unit of `x`.
+    the columns of compute and reward; by default they are detected. `end_compute` has the unit of `x`.
 
     >>> for forecast in follow("wandb/latest-run", x="_step", end_compute=2000):
     ...     print(forecast.text)

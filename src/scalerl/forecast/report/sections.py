@@ -76,7 +76,7 @@ def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
 
 
 def answer(result: Result, name: str) -> Blocks:
-    """Say which recipe to take; of a single curve, where it stands and whether to go on."""
+    """Say which recipe to choose; of a single curve, where it stands and whether to go on."""
     comparison, members = result.comparisons.get(name), result.members(name)
     if name and len(result.sets) > 1:
         yield say("in_set", set=name)
@@ -86,23 +86,32 @@ def answer(result: Result, name: str) -> Blocks:
         yield from comparison_says(comparison, members)
     elif result.command == "report" and len(members) > 1:
         # Curves that cannot be compared have answers of their own.
-        yield from (say("stands", curve) for curve in members)
+        for curve in members:
+            yield from [say("stands", curve)] if curve.decision is not None else paper_curve_says(curve)
     elif result.command == "compare":
         yield say("nothing_to_compare")
         if unusable := tuple(curve.name for curve in members if not curve.usable):
             yield say("without_curve", names=unusable)
-    for curve in members:
-        for each in curve_says(curve, result):
-            if len(members) == 1 or (each.kind in ALWAYS and result.command != "backtest"):
-                yield each
-
-
-ALWAYS = ("weak_backtest_half", "weak_backtest_held_out", "checkpoint_step", "checkpoint_compute", "checkpoint_saved")
-"""What is said about each of several curves too; the rest is in their table."""
+    if len(members) == 1:
+        yield from curve_says(members[0], result)
+    elif result.command != "backtest":
+        # The rest of what is said about one of several is in their table.
+        for curve in members:
+            yield from checkpoint_says(curve, result)
+            yield from weak_says(curve)
 
 
 def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     """Yield what there is to say about one curve, the most important first."""
+    standing = standing_says(curve)
+    yield next(standing)
+    yield from checkpoint_says(curve, result)
+    yield from standing
+    yield from weak_says(curve)
+
+
+def standing_says(curve: CurveResult) -> Iterator[Say]:
+    """Yield where a run stands, what more compute should add, and its forecasts."""
     decision = curve.decision
     if (missing := missing_say(curve)) is not None:
         yield missing
@@ -113,11 +122,9 @@ def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     yield say(decision.state.name.lower(), curve, decision, decision.fall)
     if curve.ceiling is not None:
         yield say("ceiling", curve)
-    if decision.fall is not None:
-        yield from checkpoint_says(curve, result)
-    elif decision.state == State.FLAT:
+    if decision.state == State.FLAT:
         yield say("flat_doubling")
-    else:
+    elif decision.fall is None:
         yield say("doubling", decision, curve, price=curve.doubling_price)
         if decision.action == Action.OPEN:
             yield say("open_unsettled" if decision.settled_at is None else "open_settled", decision)
@@ -125,15 +132,21 @@ def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
         yield say("forecast_at", each, curve)
     if decision.dip is not None:
         yield say("dip", decision.dip, curve)
-    if curve.is_weak:
-        kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
-        yield say(kind, curve, curve.backtest)
     if curve.series.start is not None and not curve.fit.own_form.has_start:
         yield say("unused_start", curve, curve.series, curve.fit)
 
 
+def weak_says(curve: CurveResult) -> Iterator[Say]:
+    """Warn of a forecast whose own back-test missed most of what came later."""
+    if curve.is_weak:
+        kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
+        yield say(kind, curve, curve.backtest)
+
+
 def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
-    """Say which checkpoint to take of a run that fell: that of an evaluation that exists."""
+    """Say which checkpoint to choose of a run that fell: that of an evaluation that exists."""
+    if curve.fall is None:
+        return
     step = curve.checkpoint
     yield say("checkpoint_compute" if step is None else "checkpoint_step", curve.fall, curve)
     runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
@@ -143,7 +156,7 @@ def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
 
 
 def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> Iterator[Say]:
-    """Yield which of several recipes to take at the budget, and what would settle an open choice."""
+    """Yield which of several recipes to choose at the budget, and what would settle an open choice."""
     pick, standings, finest = comparison.pick, comparison.standings, decimals_of(members)
     if pick is None:
         yield say("no_curve_yet")
@@ -379,7 +392,7 @@ def details(result: Result, name: str) -> Blocks:
     """Show the parameters, the noise, and the smallest change that means something."""
     members = result.members(name)
     for curve in members if len(members) > 1 else ():
-        yield from (replace(each, level=DETAIL) for each in curve_says(curve, result) if each.kind not in ALWAYS)
+        yield from (replace(each, level=DETAIL) for each in standing_says(curve))
     for curve in members:
         change = math.nan if curve.decision is None else curve.decision.smallest_change
         if math.isfinite(change):
