@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import RunFolderError
+from scalerl.processes import dying_with_parent
 from scalerl.runfolder import store
-from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.plan import PlannedRun, make_plan
 from scalerl.study.spec import divided, load_study
 

@@ -17,11 +17,12 @@ FILES = sorted(SOURCE.rglob("*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # A room and the rooms it may import. Imports only point down; docs/architecture.md has the same tables.
-SHARED = {"errors", "runfolder", "recipe", "web"}
+SHARED = {"errors", "processes", "runfolder", "recipe", "web"}
 PARTS = SHARED | {"training.types", "training.answer_format", "training.rl", "training.graders", "training.models"}
 LAYERS: dict[str, set[str]] = {
     # what both halves know
     "errors": set(),
+    "processes": set(),
     "runfolder": {"errors"},
     "recipe": {"errors", "runfolder"},
     "web": {"errors", "runfolder", "recipe"},

@@ -11,11 +11,11 @@ from served_object import Facts
 
 from scalerl.cli.study import TRAIN
 from scalerl.errors import ImportPathError
+from scalerl.processes import dying_with_parent
 from scalerl.recipe.import_path import ANNOUNCED, announce, import_function, path_of
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import EnvironmentSettings
 from scalerl.recipe.secrets import from_environment
-from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.training.environments.build import find
 from scalerl.training.graders.pool import GraderPool, GraderSpec
 from scalerl.training.remote.child import ChildLink

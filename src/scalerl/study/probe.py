@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalerl.errors import StudyError
+from scalerl.processes import dying_with_parent
 from scalerl.recipe.parts import BudgetSettings
 from scalerl.recipe.recipe import Recipe, replaced
 from scalerl.runfolder import store
-from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import last_error
 from scalerl.study.folder import is_done, last_row, run_folder
 from scalerl.study.plan import Arm, PlannedRun, StudyPlan

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, Literal, Protocol
 
+from scalerl.processes import dying_with_parent
 from scalerl.runfolder import store
-from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import failure_reason
 from scalerl.study.folder import is_done, last_reward, last_row, log_file, recipe_file, run_folder, run_status
 from scalerl.study.plan import PlannedRun, StudyPlan

@@ -7,19 +7,19 @@ this process, and what it raises is raised here.
 """
 
 import math
-import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import LifoQueue
 from typing import Any, Self
 
 from scalerl.errors import WorkerDied
+from scalerl.processes import limit_data, num_cores, start_module
 
 MOST = 8
 WORTH_ONE = 30  # calls that a worker must have before it: to start one takes as long as ten fits
@@ -32,11 +32,6 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 26),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 27),
 }
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worth(num_calls: int) -> int:
@@ -126,22 +121,6 @@ def _start(most_bytes: int) -> subprocess.Popen[bytes]:
     return start_module("scalerl.forecast.report.workers", str(most_bytes), environment=ENVIRONMENT)
 
 
-def start_module(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start this interpreter on a module that it would import itself, with pipes to its input and output.
-
-    It has a session of its own: Ctrl-C is for the parent, who ends it.
-    """
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | (environment or {}) | path,
-        start_new_session=True,
-    )
-
-
 def _asked(worker: subprocess.Popen[bytes], call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -151,11 +130,8 @@ def _asked(worker: subprocess.Popen[bytes], call: tuple[Callable[..., Any], tupl
 
 
 def _serve(most_bytes: int) -> None:
-    if most_bytes and sys.platform == "linux":
-        import resource
-
-        # Not RLIMIT_AS, which also counts what libraries reserve and never use.
-        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+    if most_bytes:
+        limit_data(most_bytes)
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while True:

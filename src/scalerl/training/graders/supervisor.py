@@ -11,7 +11,6 @@ trusted: their replies are JSON of bounded length, and when a fork ends, its pro
 have left the group are killed with the supervisor at the latest.
 """
 
-import ctypes
 import functools
 import gc
 import json
@@ -22,7 +21,6 @@ import selectors
 import signal
 import socket
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +31,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from scalerl.errors import UserError
+from scalerl.processes import adopt_orphans, die_with_parent, limit_data, num_cores
 from scalerl.recipe.import_path import one_line
 from scalerl.runfolder.json_text import parse_json
 from scalerl.training.graders.limit import TOO_SLOW, WRONG
@@ -51,10 +50,6 @@ _LONGEST_ERROR = 2000
 _MOST_DESCRIPTORS = 65536
 _MOST_COMPUTING, _MOST_WAITING = 32, 64
 """Largest number of workers if it is not set, for work that computes and for work that waits."""
-
-# Options of Linux's prctl(2).
-_DIE_WITH_PARENT = 1
-_ADOPT_ORPHANS = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +99,7 @@ class _Fork:
 class _Supervisor:
     def __init__(self, trainer: Connection, limits: ForkLimits, work: ForkWork) -> None:
         self._trainer, self._limits, self._work = trainer, limits, work
-        most = _MOST_WAITING if work.waits else min(2 * _num_cores(), _MOST_COMPUTING)
+        most = _MOST_WAITING if work.waits else min(2 * num_cores(), _MOST_COMPUTING)
         self._most_workers = limits.num_workers or most
         self._queue: deque[tuple[int, Any]] = deque()
         """Messages that no worker has yet."""
@@ -279,7 +274,7 @@ def serve(file: int, parent: int, limits: ForkLimits, make: Callable[..., ForkWo
     """
     trainer = Connection(file)
     # Adopt child processes of dead forks, to reap them here.
-    _set_option(_ADOPT_ORPHANS, 1)
+    adopt_orphans()
     _allow_descriptors()
     try:
         work = make(*given)
@@ -357,18 +352,13 @@ def _kill_orphans() -> None:
 def _lead_group() -> None:
     """Lead a process group, so that everything a fork starts can be killed with it, and die with the parent."""
     os.setpgid(0, 0)
-    _set_option(_DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent()
 
 
 def _limit_process(memory_limit_mb: int) -> None:
     """Set the limits that the system enforces; memory is limited only on Linux."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        # RLIMIT_AS would also count memory that threads and libraries reserve but never use.
-        most = _data_bytes() + memory_limit_mb * 2**20
-        _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
-        most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    limit_data(_data_bytes() + memory_limit_mb * 2**20)
 
 
 def _allow_descriptors() -> None:
@@ -380,12 +370,6 @@ def _allow_descriptors() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _set_option(option: int, value: int) -> None:
-    """Set an option of this process with prctl(2) on Linux; do nothing on other systems."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
-
-
 def _data_bytes(pid: int | Literal["self"] = "self") -> int:
     """Return the size of a process's data; 0 if the system is not Linux or the process has ended."""
     try:
@@ -393,7 +377,3 @@ def _data_bytes(pid: int | Literal["self"] = "self") -> int:
             return int(file.read().split()[5]) * resource.getpagesize()
     except OSError:
         return 0
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scalerl.forecast.report.workers import start_module
+from scalerl.processes import start_module
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from scalerl.forecast.report.inside import Root, read_object
 from scalerl.forecast.report.markup import Markup, tag
 from scalerl.forecast.report.page import html
 from scalerl.forecast.report.places import Source, discover
-from scalerl.forecast.report.workers import Workers, num_cores
+from scalerl.forecast.report.workers import Workers
+from scalerl.processes import num_cores
 from scalerl.runfolder.store import SAMPLES, STATUS, current_status
 
 LOOK_EVERY_S = 0.1
