@@ -5,8 +5,7 @@
 The seeds of the base come first, then every arm, seed by seed; or those that --runs names, in its order. A run that
 fails is started once more, last. At the first evaluation past each share of its budget a run's forecast is sealed by
 `scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
-as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py. With --keep-answers runs keep what
-was written at their evaluations (benchmarks/answers.py).
+as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py.
 """
 
 import argparse
@@ -28,7 +27,6 @@ from scalerl.study.spec import divided, load_study
 SHARES = {"tenth": 0.1, "quarter": 0.25}
 """Shares of the budget at which a forecast is sealed."""
 SCALERL = (sys.executable, "-m", "scalerl")
-KEEPS_ANSWERS = (sys.executable, str(Path(__file__).with_name("answers.py")))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,10 +151,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--runs", nargs="+", metavar="ARM-seedN", help="these alone, in this order")
     parser.add_argument("--no-seals", action="store_true")
-    parser.add_argument("--keep-answers", action="store_true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    train = KEEPS_ANSWERS if arguments.keep_answers else (*SCALERL, "train", "--no-plots")
+    train = (*SCALERL, "train", "--no-plots")
     lease = Lease(out=arguments.out, train=train)
     runs = runs_of(arguments.study, arguments.set)
     if arguments.runs:

@@ -1,11 +1,9 @@
 """Pictures of results that are not curves of a table.
 
 python benchmarks/pictures.py sealed SEALED.json PICTURE        forecasts in a sealed file, curve by curve
-python benchmarks/pictures.py regret ROWS.jsonl.gz PICTURE      how far policies end from the best arm
 python benchmarks/pictures.py coverage GATE.json PICTURE        later evaluations inside 90 % intervals
 """
 
-import gzip
 import json
 import sys
 from collections.abc import Callable
@@ -43,24 +41,6 @@ def sealed(source: str, target: str) -> None:
     save(figure, target)
 
 
-def regret(source: str, target: str) -> None:
-    rows = [json.loads(line) for line in gzip.decompress(Path(source).read_bytes()).splitlines()]
-    figure = figure_of(8.5, 3.4)
-    axes, groups = figure.subplots(1, 2, sharey=True), {"the best arm changes late": True, "it does not": False}
-    for place, (title, crossing) in zip(axes, groups.items(), strict=True):
-        held = [row for row in rows if row["crossing"] == crossing]
-        for colour, policy in zip(COLOURS, ("forecast", "oracle", "halving", "highest"), strict=True):
-            values = np.sort([row[policy]["regret"] for row in held])
-            style = "--" if policy == "oracle" else "-"
-            place.step(values, np.arange(1, len(values) + 1) / len(values), style, color=colour, label=policy)
-        place.axvline(0.01, color=GREY, linewidth=0.8, linestyle=":")
-        place.set_title(f"{title} ({len(held)} studies)", loc="left", fontsize=9)
-        place.set(xlim=(-0.001, 0.05), ylim=(0.3, 1.01), xlabel="regret: reward below that of the best arm")
-    axes[0].set_ylabel("share of studies with at most this")
-    axes[1].legend(frameon=False, fontsize=8, loc="lower right")
-    save(figure, target)
-
-
 def coverage(source: str, target: str) -> None:
     rows = [row for row in json.loads(Path(source).read_text())["rows"] if row["new_covered"] is not None]
     rows = [row for row in rows if row["cut"] != "whole"]
@@ -88,7 +68,7 @@ def save(figure: Any, target: str) -> None:
     figure.savefig(target, facecolor="white")
 
 
-PICTURES: dict[str, Callable[[str, str], None]] = {each.__name__: each for each in (sealed, regret, coverage)}
+PICTURES: dict[str, Callable[[str, str], None]] = {each.__name__: each for each in (sealed, coverage)}
 
 if __name__ == "__main__":
     match sys.argv[1:]:

@@ -3,17 +3,14 @@
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
     python benchmarks/study_table.py cost TABLE.csv.gz BASE 0.8          the same and GPU-hours, over the base's
-    python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
     python benchmarks/study_table.py at TABLE.csv.gz 40 80 120           rewards around these steps
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and another setting
     python benchmarks/study_table.py paired TABLE.csv.gz BASE            what a column of the grid adds to the base's
     python benchmarks/study_table.py gap TABLE.csv.gz                    how far generator and learner differ
     python benchmarks/study_table.py factors TABLE.csv.gz BASE 0.8       effects of a full design, and whether they add
-    python benchmarks/study_table.py pairs TABLE.csv.gz BASE             ceilings and verdicts of one, two and all seeds
     python benchmarks/study_table.py subsets TABLE.csv.gz BASE 0.8       the ratio of FLOPs by two, three ... seeds
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
-    python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]            missed: those that held little
     python benchmarks/study_table.py sealed SEALED.json                  forecasts in a sealed file
     python benchmarks/study_table.py transferred FORECAST.json TABLE.csv.gz:ARM
     scalerl compare TABLE.csv.gz --x flops
@@ -31,18 +28,15 @@ import math
 import re
 import statistics
 import sys
-import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.stats
-from answers import kept, kinds, measured
 
-from scalerl.forecast.curves import Answer, Comparison, Fit, State, compare, decide, fit
-from scalerl.forecast.logs import Selection, read
+from scalerl.forecast.curves import Answer, Comparison, Fit, compare
 from scalerl.forecast.several.seal import SealScore, opened, score_sealed
 from scalerl.runfolder import store
 from scalerl.training.loop.evaluate import pass_at
@@ -194,61 +188,6 @@ def at(path: str, *steps: str) -> None:
         print(f"| {arm} |", " | ".join(", ".join(cell) for cell in (*cells, [rows[-1]["step"] for rows in runs])), "|")
 
 
-def fits_of(path: str, axis: str, until: float = math.inf) -> dict[str, Fit]:
-    """Return the fit of every arm with all its seeds, up to some FLOPs, and of every set where there are several."""
-    path, _, arms = path.partition(":")
-    several = any("/" in name for name in runs_of(path))
-    selection = Selection(x=axis, y="reward", by=("arm", "set") if several else ("arm",), seed="seed")
-    fits = {}
-    for series in read([path], selection):
-        key = dict(series.key)
-        series = series.take(series.axes["flops"] <= until)
-        if not arms or key["arm"] in arms.split(","):
-            fits["/".join(key.values())] = fit(
-                series.compute,
-                series.reward,
-                start=series.start,
-                start_sd=series.start_sd,
-                num_samples=series.num_samples,
-                run=series.run,
-                evaluation=series.evaluation,
-                bounds=series.bounds,
-            )
-    return fits
-
-
-def arms(path: str, base: str, until: str = "inf") -> None:
-    """Print every arm against the base, in FLOPs and in steps, as a Markdown table; up to some FLOPs.
-
-    The answers are at four times the compute, as `scalerl compare` gives them.
-    """
-    found = by_arm(path)
-    fits = {axis: fits_of(path, axis, float(until)) for axis in ("flops", "step")}
-    print("| arm | to | A | P(A higher) | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
-    print(" steps to it, ratio | in FLOPs | in steps |\n" + "|---" * 9 + "|")
-    lines: list[tuple[float, list[str]]] = []
-    for name, curve in fits["flops"].items():
-        own = base + name.partition("/")[1] + name.partition("/")[2]
-        decision = decide(curve)
-        state = "" if decision is None or decision.state == State.LEVELLING_OFF else f", {decision.state}"
-        cells = [
-            f"**{name}**" if name == own else name,
-            ", ".join(f"{float(row['flops']):.2g}" for *_, row in found[name]),
-            interval(curve.params["ceiling"], *curve.interval("ceiling")) + state,
-        ]
-        if name == own:
-            lines.append((1.0, [*cells, "", "", "1", "1", "", ""]))
-            continue
-        in_flops, in_steps = (compare({name: of[name], own: of[own]}) for of in fits.values())
-        shared = [in_flops.shared_exponents.get(each) for each in (name, own)]
-        exponents = "" if None in shared else ", ".join(interval(e.value, e.low, e.high) for e in shared if e)
-        (ratio, first), (_, second) = map(needed, (in_flops, in_steps))
-        higher = f"{in_flops.pairs[0].p_higher_ceiling:.2f}"
-        lines.append((ratio, [*cells, higher, exponents, first, second, answer(in_flops), answer(in_steps)]))
-    for _, line in sorted(lines, key=lambda line: line[0]):
-        print("|", " | ".join(line), "|")
-
-
 def cost(path: str, base: str, *targets: str) -> None:
     """Print what every arm multiplies the base's GPU-hours and FLOPs to a reward by, cheapest first.
 
@@ -336,55 +275,6 @@ def crossing(rows: list[dict[str, str]], target: float, axis: str = "flops") -> 
         return math.inf
     share = 1.0 if place == 0 else (target - means[place - 1]) / (means[place] - means[place - 1])
     return math.exp(spent[place] if place == 0 else spent[place - 1] + share * (spent[place] - spent[place - 1]))
-
-
-def pairs(path: str, base: str) -> None:
-    """Print ceilings by one, two and all seeds of every arm, and how often two seeds decide as all do."""
-    found = by_arm(path)
-    subsets = {
-        (arm, chosen): [row for place in chosen for row in runs[place]]
-        for arm, runs in found.items()
-        for size in (1, 2, len(runs))
-        for chosen in itertools.combinations(range(len(runs)), size)
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder) / "subsets.csv.gz"
-        with gzip.open(table, "wt", newline="") as file:
-            # Every column: runs that were asked the same problems are compared in pairs.
-            writer = csv.DictWriter(file, next(iter(subsets.values()))[0])
-            writer.writeheader()
-            for (arm, chosen), rows in subsets.items():
-                which = f"{arm}:{'+'.join(map(str, chosen))}"
-                writer.writerows(row | {"arm": which} for row in rows)
-        fits = fits_of(str(table), "flops")
-    fitted = {key: fits[f"{key[0]}:{'+'.join(map(str, key[1]))}"] for key in subsets}
-    print("| arm | seeds | A: least, median, most | B: least, median, most | width of A's interval |")
-    print("|---|---|---|---|---|")
-    for arm, runs in found.items():
-        for size in (1, 2, len(runs)):
-            mine = [curve for (name, chosen), curve in fitted.items() if name == arm and len(chosen) == size]
-            cells = [
-                ", ".join(f"{value:.2f}" for value in (min(values), statistics.median(values), max(values)))
-                for values in ([curve.params[key] for curve in mine] for key in ("ceiling", "exponent"))
-            ]
-            width = statistics.median(high - low for low, high in (curve.interval("ceiling") for curve in mine))
-            print(f"| {arm} | {size} | {cells[0]} | {cells[1]} | {width:.2f} |")
-    print("\n| verdicts | " + " | ".join(f"of {size}" for size in ("two seeds each", "all")) + " |\n|---|---|---|")
-    for arm in found:
-        if arm == base:
-            continue
-        counts = [
-            Counter(
-                decided(fitted[arm, mine], fitted[base, theirs])
-                for mine, theirs in itertools.product(
-                    itertools.combinations(range(len(found[arm])), size[0]),
-                    itertools.combinations(range(len(found[base])), size[1]),
-                )
-            )
-            for size in ((2, 2), (len(found[arm]), len(found[base])))
-        ]
-        cells = [", ".join(f"{kind} {num}" for kind, num in each.most_common()) for each in counts]
-        print(f"| {arm} against {base} | {cells[0]} | {cells[1]} |")
 
 
 def subsets(path: str, base: str, target: str) -> None:
@@ -610,30 +500,6 @@ def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
     return [statistics.mean(three) for three in zip(values, values[1:], values[2:], strict=False)]
 
 
-def score(sealed: str, *tables: str) -> None:
-    """Print how sealed forecasts did on later evaluations, as Markdown."""
-    print("| sealed from | forecasts | later | in 90 % | in 80 % | in 50 % | held less than 90 % | width | bias |")
-    print("|---" * 9 + "|")
-    for share, every in sealed_scores(sealed, *tables).items():
-        scored, widths = [each for _, each, _ in every], [width for *_, width in every]
-        nums = [num_scored(each) for each in scored]
-        held = [np.average([each.coverage[level] for each in scored], weights=nums) for level in (0.9, 0.8, 0.5)]
-        few = sum(each.coverage[0.9] < 0.9 for each in scored)
-        cells = [*(f"{value:.0%}" for value in held), str(few), f"{statistics.median(widths):.3f}"]
-        bias = statistics.median(each.bias for each in scored)
-        print("|", " | ".join([share, str(len(scored)), str(sum(nums)), *cells, f"{bias:+.3f}"]), "|")
-
-
-def missed(sealed: str, *tables: str) -> None:
-    """Print each sealed forecast that held less than it says, as Markdown."""
-    print("| sealed from | run | later | RMSE | bias | in 90 % | width |\n|---|---|---|---|---|---|---|")
-    for share, scored in sealed_scores(sealed, *tables).items():
-        for name, each, width in scored:
-            if each.coverage[0.9] < 0.9:
-                cells = [share, name, str(num_scored(each)), f"{each.rmse:.3f}", f"{each.bias:+.3f}"]
-                print("|", " | ".join([*cells, f"{each.coverage[0.9]:.0%}", f"{width:.3f}"]), "|")
-
-
 def num_scored(scored: SealScore) -> int:
     return scored.num_new - scored.beyond
 
@@ -685,21 +551,14 @@ COMMANDS = {
         write,
         reach,
         at,
-        arms,
         cost,
         factors,
-        pairs,
         subsets,
         grid,
         paired,
         gap,
         column,
-        kept,
-        kinds,
-        measured,
         seals,
-        score,
-        missed,
         sealed,
         transferred,
         lag_picture,

@@ -15,7 +15,7 @@ def points(series: Series) -> list[tuple[float, float]]:
     return list(zip(series.compute.tolist(), series.reward.tolist(), strict=True))
 
 
-# 1
+# A sparse column for each run
 
 
 def test_one_sparse_column_per_run(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_one_sparse_column_per_run(tmp_path: Path) -> None:
     assert (points(curves[0]), curves[0].start) == ([(9, 0.06)], 0.04)
 
 
-# 2 and 11: the bar of vLLM between the word and its values
+# The bar of vLLM between the word and its values
 
 BAR = (
     "Processed prompts: 100%|####| 512/512 [00:04<00:00, 118.2it/s, est. speed input: 9000 toks/s, output: 12 toks/s]\n"
@@ -55,7 +55,7 @@ def test_text_without_steps_is_refused(tmp_path: Path) -> None:
     assert "no line records a training step" in fault(write(tmp_path / "a.log", "reward was fine\nand rose\n" * 30))
 
 
-# 3
+# The step in a progress bar
 
 
 def test_step_of_trl_is_that_of_the_bar(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_step_in_brackets(tmp_path: Path) -> None:
     assert points(series) == [(100 * step, reward) for step, reward in STEPS]
 
 
-# 4 and 11
+# Blocks with boxes and bars
 
 
 def test_blocks_of_nemo_rl_outlive_boxes_and_bars(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_blocks_of_nemo_rl_outlive_boxes_and_bars(tmp_path: Path) -> None:
     assert (series.compute.tolist(), series.reward[-1]) == (list(range(1, 51)), 0.45)
 
 
-# 5
+# Flat negative rewards
 
 
 def test_flat_negative_rewards_of_minimind(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_flat_negative_rewards_of_minimind(tmp_path: Path) -> None:
     assert (len(series.compute), series.compute[-1], series.y_scale) == (300, 300, "none")
 
 
-# 6: which column, and a restart at an equal step
+# Which column, and a restart at an equal step
 
 
 def test_rate_comes_before_a_reward_given_a_win(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_rate_comes_before_a_reward_given_a_win(tmp_path: Path) -> None:
     assert (series.y_label, series.y_scale) == ("eval_win_rate_percent", "100")
 
 
-# 7 and 13
+# verl, old and new
 
 VERL = "step:{step} - actor/loss:0.1 - critic/score/mean:np.float64({reward})"
 SETTINGS = "VAL_BEFORE_TRAIN=1.0\n{'trainer.val_before_train': 1.0, 'test_freq': 5}\neval accuracy: 0.9\n"
@@ -162,7 +162,7 @@ def test_column_with_two_prefixes_is_one(tmp_path: Path) -> None:
     assert "one_column" in kinds(series)
 
 
-# 8
+# Steps among events
 
 
 def test_steps_among_events(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_steps_among_events(tmp_path: Path) -> None:
     assert (series.x_label, series.reward.tolist()) == ("optimizer_step", R)
 
 
-# 9 and 12
+# A console in Markdown
 
 
 def test_console_in_markdown(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_fence_inside_an_answer_swallows_nothing(tmp_path: Path) -> None:
     assert points(series) == STEPS
 
 
-# 10
+# Rewards without limits
 
 
 @pytest.mark.parametrize("rewards", [(-0.9, 0.2, 0.6), (0.0, 2.5, 4.0), (0.7, 5.0, 11.0), (-150.0, 3.0, 150.0)])
@@ -201,7 +201,7 @@ def test_rewards_without_limits(tmp_path: Path, rewards: tuple[float, ...]) -> N
     assert (series.reward.tolist(), series.y_scale) == (list(rewards), "none")
 
 
-# 14
+# Answers beside their mean
 
 
 def test_answers_are_not_the_curve_beside_a_mean(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_answers_are_not_the_curve_beside_a_mean(tmp_path: Path) -> None:
     assert planned(write(tmp_path / "a.jsonl", rows))["y"] == "reward"
 
 
-# 15
+# A restart at an equal step
 
 
 def test_restart_at_an_equal_step_is_a_new_attempt(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_restart_at_an_equal_step_is_a_new_attempt(tmp_path: Path) -> None:
     assert (points(series), kinds(series)) == (STEPS, ["short_attempts"])
 
 
-# 16
+# JSON by benchmark, run and step
 
 
 def test_json_by_benchmark_run_and_step(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_json_by_benchmark_run_and_step(tmp_path: Path) -> None:
     assert [len(series.compute) for series in curves] == [40, 2, 40, 2]
 
 
-# 17
+# Lists without steps
 
 
 @pytest.mark.parametrize("num", [40, 20])
@@ -251,7 +251,7 @@ def test_lists_without_steps_are_curves(tmp_path: Path, num: int) -> None:
     assert "rows_counted" in kinds(curves[0])
 
 
-# 18
+# Checkpoints of one run
 
 
 def test_checkpoints_of_one_run_are_one_curve(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_checkpoints_of_one_run_are_one_curve(tmp_path: Path) -> None:
     assert kinds(read(*paths)[0]) == ["contained"]
 
 
-# 19
+# Limits
 
 
 @pytest.mark.parametrize(
