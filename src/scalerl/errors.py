@@ -194,6 +194,31 @@ class InputError(UserError):
         super().__init__(printable(sentence))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A column that may be what was asked for."""
+
+    name: str
+    first: float
+    """Its first value."""
+    last: float
+    may_be: str
+    """What it may be: an evaluation, a rate, a training reward, or a number."""
+    options: tuple[tuple[str, str], ...]
+    """The options that choose it, as (name, value)."""
+
+
+class UnclearLogError(InputError):
+    """A log has several columns that may be the reward, or none whose name says that it is one.
+
+    `candidates` are those columns; the first one is the best guess.
+    """
+
+    def __init__(self, sentence: str, candidates: tuple[Candidate, ...]) -> None:
+        super().__init__(sentence)
+        self.candidates = candidates
+
+
 class NoCurveError(InputError):
     """No curve of the data can be fitted; `reason` is that of the first curve."""
 

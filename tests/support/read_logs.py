@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scalerl.errors import InputError
+from scalerl.errors import Candidate, InputError, UnclearLogError
 from scalerl.forecast import logs
 from scalerl.forecast.logs import Selection, Series
 from scalerl.forecast.logs.frame import Frame
@@ -38,6 +38,14 @@ def fault(*paths: str | Path, **options: Any) -> str:
         read(*paths, **options)
     assert str(caught.value).isprintable()
     return str(caught.value)
+
+
+def candidates(*paths: str | Path, **options: Any) -> tuple[Candidate, ...]:
+    """Return what the reward of a log may be, where that is asked."""
+    with pytest.raises(UnclearLogError) as caught:
+        read(*paths, **options)
+    assert str(caught.value).isprintable()
+    return caught.value.candidates
 
 
 def kinds(series: Series) -> list[str]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from scalerl.cli import options as opt
+from scalerl.cli import question
 from scalerl.cli.console import print_json, say
 from scalerl.cli.options import Parsed, ParsedList, flag, option, rare
-from scalerl.errors import UsageError
+from scalerl.errors import UnclearLogError, UsageError
 
 if TYPE_CHECKING:
     from scalerl.forecast.logs import Selection, Series
@@ -107,7 +108,12 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            command(common=Common(**absent, **{param.name: given.pop(param.name) for param in shared}), **given)
+            common = Common(**absent, **{param.name: given.pop(param.name) for param in shared})
+            try:
+                command(common=common, **given)
+            except UnclearLogError as error:
+                chosen_options = question.answer(error, may_ask=not common.as_json)
+                command(common=replace(common, **chosen_options), **given)
 
         # Help shows a command's own options first.
         params = [*(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own), *shared]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -361,7 +362,43 @@ def test_pipe_is_read_and_one_without_a_writer_is_not_waited_for(tmp_path: Path)
     os.close(writing)
     assert rows(read_log(f"/dev/fd/{reading}").frame) == [{"step": 1.0, "reward": 0.5}]
     os.close(reading)
-    assert "too much came from it" in fault(Path("/dev/zero"))
+    assert "neither a file nor a pipe" in fault(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MAX_WAIT_S", 0.1), ("_MAX_UNPACKED", 8)])
+def test_pipe_that_is_silent_or_endless_is_refused(monkeypatch: pytest.MonkeyPatch, limit: str, most: float) -> None:
+    monkeypatch.setattr(source, limit, most)
+    reading, writing = os.pipe()
+    os.write(writing, b"step,reward\n1,0.5\n")  # and it stays open
+    assert "pipe" in fault(f"/dev/fd/{reading}")
+    os.close(writing)
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.json.gz", b"[" + b"0," * 4_000_000 + b"0]"),
+        ("lists.json.gz", b"[" + b"[]," * 4_000_000 + b"0]"),
+        ("rows.jsonl.gz", b'{"a":1}\n' * 600_000),
+        ("lines.log.gz", b"a=1\n" * 600_000),
+        ("wide.csv", b",".join(b"c%d" % at for at in range(100_000)) + b"\n" + (b"1," * 99_999 + b"1\n") * 8),
+    ],
+)
+def test_values_and_lines_are_counted_before_they_are_read(tmp_path: Path, name: str, text: bytes) -> None:
+    path = write(tmp_path / name, gzip.compress(text, compresslevel=1) if name.endswith(".gz") else text)
+    began = time.process_time()
+    assert "which is the limit" in fault(path)
+    assert time.process_time() - began < 2
+
+
+def test_wide_tables_and_nested_rows_take_time_in_proportion(tmp_path: Path) -> None:
+    wide = ("step," + ",".join(f"reward_{at}" for at in range(2000)), [[step] + [0.5] * 2000 for step in range(8)])
+    nested = [{"step": step, **{f"k{at}": {"a": {"b": at}} for at in range(2000)}} for step in range(8)]
+    began = time.process_time()
+    for name, content in (("a.csv", wide), ("a.jsonl", nested)):
+        assert read_log(write(tmp_path / name, content)).num_rewards >= 0
+    assert time.process_time() - began < 10
 
 
 def test_readers_import_nothing_heavy() -> None:

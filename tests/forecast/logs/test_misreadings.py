@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from log_texts import STEPS, cells, lines, printed
-from read_logs import fault, kinds, names, read, runs, write
+from read_logs import candidates, fault, kinds, names, read, runs, write
 
 from scalerl.forecast.logs import Series
 
@@ -152,9 +152,10 @@ def test_statistics_parts_and_splits_are_not_runs(
     assert series.y_label == y
 
 
-def test_siblings_beside_other_metrics_are_named(tmp_path: Path) -> None:
-    [series] = read(write(tmp_path / "log.csv", ("step,reward_a,reward_b,kl", with_columns(KL))))
-    assert [*series.plan["y"].others] == ["reward_b"]
+def test_siblings_beside_other_metrics_are_asked_about(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", ("step,reward_a,reward_b,kl", with_columns(KL)))
+    assert [each.name for each in candidates(log)] == ["reward_a", "reward_b"]
+    [series] = read(log, y="reward_b")
     assert "siblings" in kinds(series)
 
 

@@ -114,10 +114,10 @@ def test_columns_are_recognised_in_the_order_documented(
 
 
 def test_what_else_could_be_the_reward_is_named(tmp_path: Path) -> None:
-    row = {"step": 1, "eval/aime/acc": 0.1, "eval/math/acc": 0.2, "eval/math/score": 0.3, "eval/empty/acc": None}
+    row = {"step": 1, "eval/math/acc": 0.2, "eval/math/score": 0.3, "eval/empty/acc": None}
     found = [planned(write(tmp_path / "a", given)).roles["y"] for given in ([row], _every(eval__acc=40, reward=1))]
     assert [(why.rule, why.others, why.too_few) for why in found] == [
-        ("evaluation", ["eval/math/acc", "eval/math/score"], {}),
+        ("evaluation", ["eval/math/score"], {}),
         ("training", [], {"eval/acc": 1}),
     ]
 

@@ -127,7 +127,7 @@ _BENCHMARK = re.compile(
     r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
     r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa)[\w@]*"
 )
-_TRAINING_WORD = re.compile(r"train\w*", re.IGNORECASE)
+_TRAINING_WORD = re.compile(r"(?:train|rollout|collect)\w*", re.IGNORECASE)
 _EVALUATION_WORD = re.compile(r"(?:eval|val|valid|test)\w*", re.IGNORECASE)
 
 RewardKind = Literal["evaluation", "rate", "training"]
@@ -219,14 +219,17 @@ def _tells(words: str) -> Callable[[str], bool]:
 _LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
 _LOWER += r"|toxic\w*|harmful\w*|violations?|hallucinat\w*"
 is_lower_better = _tells(_LOWER)
-is_evaluation = _tells(r"evals?|evaluation|val|valid|validation|test|held_?out")
+_names_evaluation = _tells(r"evals?|evaluation|val|validation|test|held_?out")
+_begins_with_valid = re.compile(r"(?:^|.*/)valid(?:[^A-Za-z].*)?", re.IGNORECASE).fullmatch
 is_rate = _tells("|".join((*_RATES[:3], "percent", "pct")))
 """A rate lies in [0, 1] or is per cent; a reward may be any sum."""
 is_score = _tells("scores?")
+_is_success = _tells(r"correct|success(?:es)?|solved|wins?|passes|passed")
+_is_share = _tells(r"rate|acc|accuracy|frac\w*|fraction|ratio|percent|pct|mean|avg|average|rewards?|scores?|share")
 # TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
 # the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8, SkyRL's pass_at_8).
 is_part = _tells(
-    r"rewards_\w+_mean$|(?:format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected"
+    r"rewards_(?!reward_mean$)\w+_mean$|(?:format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected"
     r"|(?:pass|acc)(?:@|_at_)(?:[2-9]|\d\d+))(?:@\d+)?"
 )
 """A part of a reward, or what was chosen from several answers, as pass@16 is."""
@@ -242,10 +245,18 @@ _is_no_reward = _tells(
     rf"{_LOWER}|"
     r"std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
     r"|count|num|zero|tokens?|steps?|epoch|lr|clip\w*|\w*frac|ratio|norm|grad|hash|advantages?|per|truncated"
-    r"|fps|sps|learning|weight|scale|coef|threshold|target"
+    r"|fps|sps|learning|weight|scale|coef|threshold|target|iqr|ci|gain|delta|improvement|diff|so_far|peak|attempts?|hops?"
 )
+# A record so far, as best_reward; best@8 is chosen from several answers.
+_is_record = _tells(r"best(?!@|_at_|_of_)|high(?:est)?_scores?|record")
+# A mean over the last episodes or steps is behind; the mean of each step comes first.
+_is_smoothed = _tells(
+    r"last_?\d+|smooth\w*|running|moving|rolling|ema|ewma|ma_?\d+|(?:avg|mean)_?\d{2,}|\d{2,}_?(?:avg|mean)"
+)
+# exploration_rate and hit_ratio say what is measured, whatever it is.
+_is_share_of_something = re.compile(r".*_(?:rate|ratio|frac|fraction|prob|pct|percent|ema|score|loss)").fullmatch
 _CLOSENESS = tuple(map(_tells, _RATES))
-_KINDS_OF_REWARD = (_is_bound, is_part, _is_format, _is_total, _is_mean, is_evaluation, *_CLOSENESS)
+_KINDS_OF_REWARD = (_is_bound, is_part, _is_format, _is_total, _is_mean, _names_evaluation, *_CLOSENESS)
 
 
 def is_kind_of_reward(word: str) -> bool:
@@ -256,12 +267,23 @@ def is_kind_of_reward(word: str) -> bool:
 def is_measured(column: str) -> bool:
     """Return whether a column is named after something that trainers measure; another may be named after a run."""
     is_counted = has_role(column, "gpu_hours", "flops", "tokens", "coarse", "seed")
-    return is_counted or _is_no_reward(column) or any(_closeness(column))
+    is_something = _is_no_reward(column) or _is_share_of_something(plain(column)) is not None
+    return is_counted or is_something or any(_closeness(column))
 
 
 def is_amount(column: str) -> bool:
     """Return whether the name of a column says that it holds numbers: 7B is many tokens, and the name of a model."""
     return has_role(column, *AXES, "coarse", "tokens_per_step", "cost", "num_samples") or is_measured(column)
+
+
+def is_evaluation(column: str) -> bool:
+    """Return whether a name is that of an evaluation; json_valid says what was checked."""
+    return _names_evaluation(column) or _begins_with_valid(column.strip()) is not None
+
+
+def counts_successes(column: str) -> bool:
+    """Return whether a column may hold how many were correct, and not which share."""
+    return _is_success(column) and not _is_share(column)
 
 
 def is_average(name: str) -> bool:
@@ -297,14 +319,14 @@ def _closeness(name: str) -> list[bool]:
 def reward_rank(column: str) -> Rank | None:
     """Return how much a column is named like a reward; None where it is not."""
     name = plain(column)
-    if _is_no_reward(name):
+    if _is_no_reward(name) or _is_record(name):
         return None
     close = _closeness(name)
     training = (2, 0, _TRAINING.index(name)) if name in _TRAINING else None
     if not any(close):
         is_bare = _BARE_EVALUATION.fullmatch(column.strip()) or (name[:4] == "val_" and is_benchmark(name[4:]))
         return (*BARE, int(not _is_mean(name))) if is_bare else training
-    part = int(is_part(name)) + int(_is_format(name))
+    part = int(is_part(name)) + int(_is_format(name)) + int(_is_smoothed(name))
     if part < 2 and (is_evaluation(name) or (is_benchmark(name) and close.index(True) < len(_RATES) - 2)):
         return 0, part, close.index(True)
     if _PLAIN_RATE.fullmatch(name):

@@ -19,6 +19,9 @@ from scalerl.forecast.logs.lines import Printed, printed_lines
 from scalerl.forecast.logs.printed import COUNTING, VERL, Counters, Line, Values, cells_of, evaluated, read_line
 from scalerl.forecast.logs.source import Source
 
+COUNTED_RECORDS = "the number of the record"
+"""Where the step of a text comes from that names none."""
+
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 # The name of one of several processes of a run.
 _PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process|pid)[-_ ]?\d+", re.IGNORECASE)
@@ -208,7 +211,7 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
     step = _step([record for rows in members(numbered(of_training)) for record in map(training.__getitem__, rows)])
     if not step:
         steps = itertools.accumulate(int(main in record.values) for record in records)
-        origin = "the number of the record"
+        origin = COUNTED_RECORDS
     else:
         steps = [record.counters.get(step, 0) for record in records]
         if step[0] == "/" and not training[0].counters.get(step):  # it is drawn after each record, as after the first

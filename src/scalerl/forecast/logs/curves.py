@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalerl.errors import InputError, option
+from scalerl.errors import InputError, UnclearLogError, option
 from scalerl.forecast.logs.axes import UNEVEN_TIME, disagreement_in
 from scalerl.forecast.logs.columns import AXES, Unit, has_role, is_lower_better
+from scalerl.forecast.logs.console import COUNTED_RECORDS
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.formats import Log
 from scalerl.forecast.logs.frame import Frame, concatenated, grouped, listed, number
@@ -28,6 +29,8 @@ from scalerl.forecast.logs.start import before_training, start_of
 from scalerl.forecast.logs.typed import reward_typed
 from scalerl.forecast.logs.wide import VALUE
 
+# Fewer values without a step are no history.
+_FEWEST_COUNTED = 6
 # A log with so many rows per step has one for each answer.
 _MANY_ROWS = 8
 
@@ -56,14 +59,62 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
 
 
 def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], list[Series]]:
-    """Return the plans of the logs that have one, and for each other log a series that says why not."""
-    plans, faulty = list[Plan](), list[Series]()
+    """Return the plans of the logs that have one, and for each other log a series that says why not.
+
+    All logs are read by one reward if they have one in common. UnclearLogError is raised where it is unclear in all.
+    """
+    plans, questions, faulty = list[Plan](), list[UnclearLogError](), list[Series]()
     for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
         try:
             plans.append(log.plan(selection, name))
+        except UnclearLogError as question:
+            shared = _plan_of_one_reward(log, selection, name, logs, question)
+            if shared is None:
+                questions.append(question)
+                faulty.append(_without_points(((FILE, name),), question))
+            else:
+                plans.append(shared)
         except InputError as problem:
             faulty.append(_without_points(((FILE, name),), problem))
-    return plans, faulty
+    if questions and not plans:
+        raise questions[0]
+    return _of_one_reward(plans, logs, selection), faulty
+
+
+def _plan_of_one_reward(
+    log: Log, selection: Selection, name: str, logs: Sequence[Log], question: UnclearLogError
+) -> Plan | None:
+    """Return the plan by the reward of another log that is clear, if it is one of the candidates here."""
+    candidates = [each.name for each in question.candidates]
+    for other in logs:
+        try:
+            clear = other.plan(selection)["y"] if other is not log else ""
+        except InputError:
+            continue
+        if clear in candidates:
+            return log.plan(replace(selection, y=clear), name)
+    return None
+
+
+def _of_one_reward(plans: list[Plan], logs: Sequence[Log], selection: Selection) -> list[Plan]:
+    """Return the plans with one reward for all; where no reward is in all logs, each says what it is read by."""
+    rewards = list(dict.fromkeys(plan["y"] for plan in plans))
+    if len(rewards) < 2 or selection.y:
+        return plans
+    shared = [reward for reward in rewards if all(plan.frame.known(reward).any() for plan in plans)]
+    if not shared:
+        return [replace(plan, facts=(*plan.facts, fact("rewards_differ", names=tuple(rewards)))) for plan in plans]
+    [reward, *_] = shared
+    by_path = {log.path: log for log in logs}
+    same: list[Plan] = []
+    for plan in plans:
+        if plan["y"] == reward:
+            same.append(plan)
+            continue
+        name = str(plan.frame.words(FILE)[0])
+        other = by_path[plan.path].plan(replace(selection, y=reward), name)
+        same.append(replace(other, options=selection, facts=(*other.facts, fact("reward_of_all", y=reward))))
+    return same
 
 
 def _check_selected(plans: list[Plan], runs: list[LoggedRun], selection: Selection) -> None:
@@ -149,6 +200,7 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     plan = runs[0].plan
     points, repeated = _once_each(_points(runs, axis))
     points, averaged = (points, ()) if plan.is_ours else _averaged(points)
+    _refuse_results(plan, points)
     scale, unit = scale_of([run.plan for run in runs])
     points = within(points, scale, plan["y"])
     is_start, is_held = before_training(plan, points, plan.axis(axis)), points.numbers("held") == 1
@@ -182,6 +234,22 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
         axes={name: fitted.numbers(name) for name in AMOUNTS if name != "x" and fitted.known(name).any()},
         units=_units(plan, axis),
     )
+
+
+def _refuse_results(plan: Plan, points: Frame) -> None:
+    """Raise InputError for a few values that no column orders: they are results, and no history."""
+    is_step_counted = "step" in plan.roles and plan.roles["step"].rule == "counted"
+    is_counted = is_step_counted or any(map(_says_counted, plan.facts))
+    if is_counted and not plan.options.y and len(points) < _FEWEST_COUNTED:
+        raise InputError(
+            f"{plan.path} has {len(points)} values of {plan['y']!r} and nothing that counts steps: these are results, "
+            "and no history; give a log with a row for each step."
+        )
+
+
+def _says_counted(each: Fact) -> bool:
+    """Return whether a reader has counted the rows of a table, or the records of a text, itself."""
+    return each.kind == "rows_counted" or (each.kind == "lines_taken" and each.values["origin"] == COUNTED_RECORDS)
 
 
 def _units(plan: Plan, axis: str) -> dict[str, Unit]:

@@ -36,6 +36,7 @@ Line = tuple[int, list[str]]
 def csv_rows(source: Source) -> Placed | None:
     """Return the rows of a table; None if the text is not one. InputError says what is wrong with one."""
     is_named = source.path.suffix.lower() in _SUFFIXES and not source.is_inside
+    _check_width(source, is_named)
     between = _between_lines(source, "|" if is_named else "| ")
     delimiter, lines = ("|", between) if between else _from_its_head(source, is_named)
     if not lines or not (between or is_named or _is_table([cells for _, cells in lines[:_MAX_SAMPLE]], delimiter)):
@@ -52,8 +53,12 @@ def csv_rows(source: Source) -> Placed | None:
             "above them, such as step,reward."
         )
     # A repeated name keeps its first column; the others stay reachable by their position.
-    names = [cell.strip() or f"column {at}" for at, cell in enumerate(header, start=1)]
-    names = [f"{name}.{at + 1}" if name in names[:at] else name for at, name in enumerate(names)]
+    names: list[str] = []
+    taken = set[str]()
+    for at, cell in enumerate(header, start=1):
+        name = cell.strip() or f"column {at}"
+        names.append(f"{name}.{at}" if name in taken else name)
+        taken.add(name)
     for at, cells in body:
         if any(map(str.strip, cells[len(names) :])):
             raise InputError(f"{source.path}, line {at}: {len(cells)} values under {len(names)} columns.")
@@ -66,6 +71,16 @@ def csv_rows(source: Source) -> Placed | None:
     if delimiter != "," and _has_decimal_commas([cell for _, cells in rows for cell in cells]):
         rows = [(at, [_with_point(cell) for cell in cells]) for at, cells in rows]
     return [(f"line {at}", dict(zip(names, cells, strict=False))) for at, cells in rows]
+
+
+def _check_width(source: Source, is_named: bool) -> None:
+    """Raise InputError for a table with too many columns, before its cells are looked at."""
+    lines = [line for line in itertools.islice(io.StringIO(source.text), _MAX_PROSE) if not _PREAMBLE.match(line)]
+    for header, below in itertools.zip_longest(lines[:1], lines[1:2], fillvalue=""):
+        for mark in _MARKS:
+            num = header.count(mark)
+            if num >= MAX_COLUMNS and (is_named or below.count(mark) == num):
+                source.limit(num + 1, MAX_COLUMNS, "columns")
 
 
 def _between_lines(source: Source, marks: str) -> list[Line]:
@@ -138,7 +153,12 @@ def _from_its_head(source: Source, is_named: bool) -> tuple[str, list[Line]]:
     reader = csv.reader(io.StringIO("".join(raw[first:]), newline=""), delimiter=delimiter, skipinitialspace=True)
     lines = list[Line]()
     try:
-        lines += ((first + reader.line_num, cells) for cells in reader if any(cell.strip(" -=") for cell in cells))
+        num_cells = 0
+        for cells in reader:
+            num_cells += len(cells)
+            source.expect(num_cells)
+            if any(cell.strip(" -=") for cell in cells):
+                lines.append((first + reader.line_num, cells))
     except csv.Error as fault:
         if is_named:
             raise InputError(f"{source.path}, line {first + reader.line_num}: not CSV ({fault}); repair it.") from None

@@ -76,6 +76,8 @@ SENTENCES = {
     "seeds_by_name": "By their names, {names} are runs of one curve ({option:by {column}} keeps them apart).",
     "steps_per_epoch": "{step} starts again in each of {num} values of {coarse}, so the steps are counted on.",
     "runs_joined": "{names} of column {column} are one run: each starts at a later step than the one before it.",
+    "reward_of_all": "{y} is read, since all logs have it.",
+    "rewards_differ": "The logs have no reward in common ({names}): their answers cannot be compared.",
     "no_reward": "{names} have no {y} and are left out.",
     "runs_apart": "Each value of {columns} is a curve of its own ({option:seed COLUMN} makes them runs of one).",
     # which rows count

@@ -3,13 +3,14 @@
 Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalerl.errors import InputError, UserError
+from scalerl.errors import InputError, UnclearLogError, UserError
 from scalerl.forecast.logs import trackers
-from scalerl.forecast.logs.columns import is_evaluation
+from scalerl.forecast.logs.columns import is_evaluation, reward_rank
 from scalerl.forecast.logs.console import console_rows
 from scalerl.forecast.logs.delimited import csv_rows
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
@@ -34,12 +35,15 @@ from scalerl.forecast.logs.rules import decided
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.source import Source
 from scalerl.forecast.logs.tidy import tidied, written_units
-from scalerl.forecast.logs.wrapped import printed_by_cells, printed_in_rows
+from scalerl.forecast.logs.wrapped import is_notebook, printed_by_cells, printed_in_rows
 from scalerl.runfolder import store
 from scalerl.runfolder.json_text import parse_or_none
 
 Files = Sequence[Path]
 
+# The last line of a traceback: RuntimeError: CUDA out of memory.
+_ERROR_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
+_MAX_REASON = 120
 # A file of evaluations with fewer says less about a run than its training rewards.
 _ENOUGH_REWARDS = 6
 
@@ -69,11 +73,18 @@ class Log:
         )
         return without_far_cells(decided(plan))
 
+    def best_guess(self) -> Plan:
+        """Return the plan without options; where the reward is not clear, that of the first candidate."""
+        try:
+            return self.plan()
+        except UnclearLogError as question:
+            return self.plan(Selection(y=question.candidates[0].name))
+
     @property
     def num_rewards(self) -> int:
         """The number of rewards that are read without options; 0 where something is not recognised."""
         try:
-            plan = self.plan()
+            plan = self.best_guess()
         except InputError:
             return 0
         return int(plan.frame.known(plan["y"]).sum())
@@ -137,12 +148,12 @@ def _best(logs: list[Log], path: Path) -> Log:
 
     def worth(log: Log) -> tuple[bool, int]:
         is_named = is_evaluation(log.path.stem) and log.num_rewards >= _ENOUGH_REWARDS
-        is_evaluated = is_named or log.plan().roles["y"].rule == "evaluation"
+        is_evaluated = is_named or log.best_guess().roles["y"].rule == "evaluation"
         return log.path.is_dir() or is_evaluated, log.num_rewards
 
     best = max(logs, key=worth)
     others = tuple(log.path.name for log in logs if log is not best)
-    choice = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.plan()["y"], others=others)
+    choice = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.best_guess()["y"], others=others)
     return replace(best, path=path, facts=(choice, *best.facts))
 
 
@@ -177,17 +188,35 @@ def _recognised(source: Source) -> Log:
         if not kinds:
             raise InputError(nothing_to_read(path, ()))
         return _first_readable(kinds, lambda kind: FOLDERS[kind](Source(path), files_of(path, kind)))
-    if printed := printed_by_cells(source.data):
+    if is_notebook(source.data):
+        printed = printed_by_cells(source.data)
+        if not printed.strip():
+            raise InputError(f"{path} is a notebook without output: run it, and save it with what its cells print.")
         return _recognised(Source(path, printed))
     for kind, reader in FILES.items():
         if (rows := reader(source)) is not None:
             log = _log(source, kind, rows)
+            if kind == "console" and not any(map(reward_rank, log.frame.columns)):
+                _refuse_crash(source)
             printed = printed_in_rows(rows)
             return _recognised(Source(path, printed)) if printed else log
+    _refuse_crash(source)
     raise InputError(
         f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
         "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
     )
+
+
+def _refuse_crash(source: Source) -> None:
+    """Raise InputError for a text that ends in the traceback of a program."""
+    _, traceback, after = source.text.rpartition("Traceback (most recent call last)")
+    if traceback:
+        reason = _ERROR_LINE.search(after)
+        said = f" ({reason[0].strip()[:_MAX_REASON]})" if reason else ""
+        raise InputError(
+            f"{source.path} is the output of a program that failed{said} before it logged a reward: give the log of a "
+            "run that trained."
+        )
 
 
 def _first_readable(items: Sequence[Item], read: Callable[[Item], Log]) -> Log:

@@ -27,6 +27,8 @@ _MAX_SETTINGS = 20
 _MAX_GROUPS = 1000
 # A table of results has at least so many.
 _MIN_RUNS = 3
+# What a question is answered by, as in 'solved'; no run has such a name.
+_ANSWERS = frozenset({"true", "false", "True", "False", "yes", "no"})
 _NUMBERS = re.compile(r"\d+")
 # Rewards jump as far with one label fewer if they do within this factor.
 _SAME_JUMP = 1.25
@@ -44,7 +46,7 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     progress, rewards = plan.progress(frame), frame.numbers(plan["y"])
     known = with_role(frame.columns, *(("set", "seed") if options.by else ("run", "set", "seed", "arm")))
     # Of single answers, the words are their problems.
-    are_answers = options.by or is_right_or_wrong(rewards) or _has_texts(frame)
+    are_answers = options.by or is_right_or_wrong(rewards) or has_texts(frame)
     unknown = [] if are_answers else [name for name in frame.columns if frame.is_words(name) and name not in known]
     names = [name for name in (*unknown, *known) if name not in (*options.columns, FILE) and _separates(frame, name)]
     arms = [name for name in names if has_role(name, "arm")]
@@ -94,12 +96,16 @@ def _separates(frame: Frame, column: str) -> bool:
     """Return whether a column may tell runs apart: all rows have a word, no time, and most words have several rows."""
     words = frame.words(column)
     sizes = np.unique(words.astype(str), return_counts=True)[1]
-    is_label = (words != "").all() and not has_role(column, "date", "wall_clock", "elapsed")
+    is_label = (
+        (words != "").all()
+        and not {*words.tolist()} <= _ANSWERS
+        and not has_role(column, "date", "wall_clock", "elapsed")
+    )
     most = _MAX_RUNS if has_role(column, "run", "set", "seed", "arm") else _MAX_UNNAMED
     return bool(is_label and 1 < len(sizes) <= most and np.median(sizes) > 1)
 
 
-def _has_texts(frame: Frame) -> bool:
+def has_texts(frame: Frame) -> bool:
     """Return whether each of many rows has a text of its own, such as an answer."""
     return len(frame) > _MAX_SETTINGS and any(frame.num_groups([name]) == len(frame) for name in word_columns(frame))
 

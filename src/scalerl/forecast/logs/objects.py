@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from scalerl.errors import InputError
 from scalerl.forecast.logs.columns import AXES, are_splits, has_role, is_measured, reward_rank, with_role
 from scalerl.forecast.logs.frame import Placed, Row, grouped
-from scalerl.forecast.logs.source import Source
+from scalerl.forecast.logs.source import MAX_COLUMNS, Source
 from scalerl.runfolder.json_text import parse_or_none
 
 Labels = dict[str, str]
@@ -27,25 +27,47 @@ _WRAPPERS = frozenset({"data", "metrics", "payload", "values"})
 # Points as lists of numbers; those with three are what tensorboard's page saves.
 _POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
 _STEP_KEY = re.compile(r"([A-Za-z][A-Za-z_ -]*+)?(\d{1,12})")
+_COUNTER = re.compile(
+    r"step|iter|epoch|update|checkpoint|ckpt|round|batch|rollout|episode|generation|train", re.IGNORECASE
+)
 # The list of steps that another list of evaluations belongs to: eval_steps.
 _STEPS_OF = re.compile(r"(?:train|training|eval|evaluation|val|validation|test)[_/ ]", re.IGNORECASE)
 _MIN_VALUES = 3
 _NUMBERS = {int, float, type(None)}
 
 
-def flatten(row: Mapping[str, Any], wrappers: frozenset[str] = frozenset(), prefix: str = "", depth: int = 0) -> Row:
-    """Turn nested objects into one level: {'loss': {'kl': 1}} becomes {'loss/kl': 1}. Lists are left out.
+def flatten(row: Mapping[str, Any], wrappers: frozenset[str] = frozenset()) -> Row:
+    """Turn nested objects into one level: {'loss': {'kl': 1}} becomes {'loss/kl': 1}.
 
-    What is inside a wrapper stands as if it were beside it.
+    What is inside a wrapper stands as if it were beside it. A list of numbers under the name of a reward is their mean;
+    other lists are left out.
     """
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, dict) and depth < _MAX_DEPTH:
-            inside = prefix if key in wrappers else f"{prefix}{key}/"
-            flat = {**flatten(value, wrappers, inside, depth + 1), **flat}
-        elif not isinstance(value, dict | list):
-            flat[f"{prefix}{key}"] = value
+    flat: Row = {}
+    _flatten_into(flat, row, wrappers, "", 0)
     return flat
+
+
+def _flatten_into(flat: Row, row: Mapping[str, Any], wrappers: frozenset[str], prefix: str, depth: int) -> None:
+    for key, value in row.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and depth < _MAX_DEPTH:
+            _flatten_into(flat, value, wrappers, prefix if key in wrappers else f"{name}/", depth + 1)
+        elif isinstance(value, list):
+            mean = _mean_of_rewards(name, value)
+            if mean is not None:
+                flat.setdefault(name, mean)
+        elif not isinstance(value, dict) and (depth == 0 or name not in flat):
+            flat[name] = value
+        if len(flat) > MAX_COLUMNS:
+            raise ValueError(f"a row has more than {MAX_COLUMNS:,} columns")
+
+
+def _mean_of_rewards(name: str, values: list[Any]) -> float | None:
+    """Return the mean of a list of numbers under the name of a reward; None for other lists."""
+    are_numbers = bool(values) and all(type(value) in (int, float, bool) for value in values)
+    if not are_numbers or reward_rank(name) is None:
+        return None
+    return sum(values) / len(values)
 
 
 def metrics_of(row: Row) -> Row:
@@ -126,6 +148,8 @@ def _rows(value: Any) -> list[Row]:
     if isinstance(value, dict):
         steps = [_STEP_KEY.fullmatch(key) for key in value]
         numbers = [int(step[2]) for step in steps if step]
+        if steps and steps[0] and not _counts(steps[0][1] or ""):
+            return []
         is_sorted = sorted(numbers) == numbers or sorted(value) == [*value]  # else it is a tally
         if not all(steps) or len(value) < 2 or len({step[1] for step in steps if step}) > 1 or not is_sorted:
             return []
@@ -140,6 +164,11 @@ def _rows(value: Any) -> list[Row]:
         return [dict(zip(_POINTS[len(row)], row, strict=True)) for row in value]
     is_numbers = bool(kinds) and kinds <= _NUMBERS and len(value) >= _MIN_VALUES
     return [{"value": cell} for cell in value] if is_numbers else []
+
+
+def _counts(word: str) -> bool:
+    """Return whether the word before a number says that it is a step; a seed, a sample or a level is none."""
+    return not word.strip("-_ ") or _COUNTER.search(word) is not None
 
 
 def _is_pairs(row: list[Any]) -> bool:

@@ -24,6 +24,8 @@ class Choice(NamedTuple):
     """Why: what a reward is, how an amount is counted, or the name of the rule."""
     others: Names = ()
     """What else could have been chosen."""
+    rivals: Names = ()
+    """What is as likely as what was chosen, for all that names and values say."""
     too_few: Mapping[str, int] = {}
     """Columns that would have come first if they had values at more steps, and at how many they have."""
 

@@ -57,6 +57,8 @@ _AT = re.compile(
 )
 # A printed list of pairs: [('reward', 0.7), ('kl', 0.1)].
 _PAIR = re.compile(r"[(\[]\s?['\"]([A-Za-z][^'\"()]{0,100})['\"]\s?,\s?([-+]?\.?\d[-+.\w]{0,40})\s?[)\]]")
+# A list or an array of numbers under a name.
+_LIST = re.compile(r"(?P<name>[\w./@-]\s{0,2}[:=]\s{0,2})\[(?P<cells>\s{0,8}[-+.\d][^\[\]A-DF-Za-df-z]{0,10000})\]")
 # 50%|###   | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]: after a bar only 'name=value' is a value.
 _BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
 _ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
@@ -208,6 +210,7 @@ def _said(text: str, is_cut: bool) -> Line:
 
 def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
+    text = _LIST.sub(_mean_of_list, text)
     text = _PAIR.sub(r" \1=\2", _WRAPPED.sub(r"\1\2", text))
     text = _AT.sub(_counter_first, _REMARK.sub("", _IS.sub(r"\1: ", text)))
     counters, values = Counters(), Values()
@@ -236,6 +239,15 @@ def _entries(text: str, is_cut: bool = False) -> Line:
         elif entry["mark"] or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
             values.setdefault(" ".join(words)[:MAX_WORD], value)
     return Line(text, counters, values)
+
+
+def _mean_of_list(match: re.Match[str]) -> str:
+    """Return 'rewards=0.5' for 'rewards=[1.0, 0.0]', as lists and arrays print their numbers; other lists stay."""
+    cells = match["cells"].replace(",", " ").split()
+    numbers = [number(cell) for cell in cells]
+    if not cells or any(each != each for each in numbers):
+        return match[0]
+    return f"{match['name']}{sum(numbers) / len(numbers):.10g}"
 
 
 def _counter_first(match: re.Match[str]) -> str:

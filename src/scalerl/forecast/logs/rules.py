@@ -3,7 +3,7 @@
 The first rule that makes a choice counts, and an option of the user is the first rule of its role.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from scalerl.forecast.logs.columns import (
     AXES,
     BARE,
     REWARD_KINDS,
+    Rank,
+    counts_successes,
     has_role,
     is_average,
     is_lower_better,
@@ -24,15 +26,19 @@ from scalerl.forecast.logs.columns import (
     reward_rank,
     with_role,
 )
-from scalerl.forecast.logs.frame import Floats, listed
-from scalerl.forecast.logs.labels import arm_and_set, finished_runs, labels_that_explain
+from scalerl.forecast.logs.frame import Floats, Rows, listed
+from scalerl.forecast.logs.labels import arm_and_set, finished_runs, has_texts, labels_that_explain
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan, Rule
+from scalerl.forecast.logs.question import ask_for_a_name, check_clear
 from scalerl.forecast.logs.selection import check_columns
 from scalerl.forecast.logs.tidy import first, wall_times
 
 # A sigmoid has four parameters and needs two points more.
 _ENOUGH_STEPS = 6
+# A counter that falls at more of its rows is no step where another one hardly ever does.
+_MAX_FALLS = 0.1
+_MANY_RISES = 0.95
 # Rows without any counter are counted where as many have a reward.
 _COUNTABLE = 3
 # A column with this many times fewer steps than another of its kind was logged only now and then.
@@ -63,11 +69,31 @@ def rollout_and_training(plan: Plan) -> Choice | None:
 # The step
 
 
-def named_step(plan: Plan) -> Choice:
-    """Choose the first column named as a step that half of the rows have; otherwise the first one."""
+def named_step(plan: Plan) -> Choice | None:
+    """Choose the first column named as a step that half of the rows have; otherwise the first one.
+
+    Where it often falls, as the length of an episode does, and another counter hardly ever does, choose that one.
+    """
     names = plan.named("step")
     common = [name for name in names if 2 * plan.frame.known(name).sum() >= len(plan.frame)]
-    return Choice((common or names)[:1])
+    chosen = (common or names)[:1]
+    if chosen and _share_of_falls(plan, chosen[0]) > _MAX_FALLS:
+        counters = [*names[1:], *plan.named("coarse")]
+        rising = [
+            name for name in counters if plan.frame.known(name).all() and _share_of_rises(plan, name) > _MANY_RISES
+        ]
+        chosen = rising[:1] or chosen
+    return Choice(chosen)
+
+
+def _share_of_falls(plan: Plan, name: str) -> float:
+    moves = np.diff(plan.frame.numbers(name)[plan.frame.known(name)])
+    return float((moves < 0).mean()) if len(moves) else 0.0
+
+
+def _share_of_rises(plan: Plan, name: str) -> float:
+    moves = np.diff(plan.frame.numbers(name)[plan.frame.known(name)])
+    return float((moves > 0).mean()) if len(moves) else 0.0
 
 
 def coarse_counter(plan: Plan) -> Choice | None:
@@ -115,40 +141,96 @@ def like_a_reward(plan: Plan) -> Choice | None:
     An evaluation comes before a plain rate, and that before a training reward; a whole before its parts. A column with
     several values per step holds single answers, and comes after those with one.
     """
-    frame, steps = plan.frame, plan.steps(plan.frame)
-    values = {name: frame.numbers(name)[frame.known(name)] for name in frame.columns if reward_rank(name)}
-    ranks = {
-        name: rank for name in values if (rank := reward_rank(name)) and (rank[:2] != BARE or _is_rate(values[name]))
-    }
-    if not ranks:
+    found = _named_like_rewards(plan)
+    if not found:
         return None
-    # Without step 0, which is the model before training.
-    num_steps = {name: max(len({*steps[frame.known(name)]} - {0.0}), min(len(values[name]), 1)) for name in ranks}
-    most_steps = {
-        kind: max(num for name, num in num_steps.items() if ranks[name][0] == kind) for kind, _, _ in ranks.values()
-    }
-    # Rows at one place are repeats of one step: those with the same labels and step.
+    _compare(found)
+    ordered = sorted(found, key=_RewardColumn.flaws)
+    best, *rest = [column for column in ordered if column.num_steps] or ordered
+    kind, part, _ = best.rank
+    others = [column.name for column in rest if column.rank[:2] == (kind, part)]
+    rivals = [column.name for column in rest if column.flaws() == best.flaws()]
+    if best.is_mostly_zero:
+        # Nothing is solved yet at most steps, where a reward beside it may tell more.
+        rivals += [column.name for column in rest if not column.is_mostly_zero and column.num_steps][:1]
+    rarer = [column for column in rest if column.is_rare > best.is_rare and column.rank[0] < kind]
+    too_few = {column.name: column.num_steps for column in rarer}
+    return Choice((best.name,), REWARD_KINDS[kind], others, rivals, too_few)
+
+
+@dataclass(eq=False)
+class _RewardColumn:
+    """A column that is named like a reward, and what its values say."""
+
+    name: str
+    rank: Rank
+    values: Floats
+    num_steps: int
+    """Steps at which it has a value, without step 0, which is the model before training."""
+    per_place: float = 0.0
+    """How many values it has for each run and step."""
+    is_rare: bool = False
+    is_per_sample: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        return self.num_steps < _ENOUGH_STEPS
+
+    @property
+    def is_mostly_zero(self) -> bool:
+        return 2 * np.count_nonzero(self.values) < len(self.values)
+
+    def flaws(self) -> tuple[Any, ...]:
+        """Return what speaks against the column, from the worst on."""
+        is_constant = not self.is_short and self.values.min() == self.values.max()
+        known = (not self.num_steps, self.is_short, is_constant, self.is_rare, self.is_per_sample)
+        return *known, *self.rank, not is_whole(self.name)
+
+
+def _named_like_rewards(plan: Plan) -> list[_RewardColumn]:
+    """Return the columns that are named like rewards, unless their values say that they are something else."""
+    frame, steps = plan.frame, plan.steps(plan.frame)
+    places = _places(plan, steps)
+    found: list[_RewardColumn] = []
+    for name in frame.columns:
+        rank = reward_rank(name)
+        if rank is None:
+            continue
+        known = frame.known(name)
+        values = frame.numbers(name)[known]
+        if (rank[:2] == BARE and not _is_rate(values)) or _is_count(name, values):
+            continue
+        num_steps = max(len({*steps[known].tolist()} - {0.0}), min(len(values), 1))
+        column = _RewardColumn(name, rank, values, num_steps)
+        if num_steps:
+            column.per_place = len(values) / len({*places[known].tolist()})
+        found.append(column)
+    return found
+
+
+def _places(plan: Plan, steps: Floats) -> Rows:
+    """Return a number for each row, equal for rows at one place: those with the same labels and step."""
+    frame = plan.frame
     words = [name for name in frame.columns if frame.is_words(name) and 2 * frame.num_groups([name]) <= len(frame)]
     labels = dict.fromkeys([*words, *with_role(frame.columns, "run", "set", "seed", "arm")])
-    places = frame.having({"": steps}).groups([*labels, ""])
-    repeats = {name: len(values[name]) / len({*places[frame.known(name)]}) for name, num in num_steps.items() if num}
+    return frame.having({"": steps}).groups([*labels, ""])
 
-    def is_rare(name: str) -> bool:
-        return num_steps[name] < max(_ENOUGH_STEPS, most_steps[ranks[name][0]] / _FEWER)
 
-    def flaws(name: str) -> tuple[Any, ...]:
-        """Return what speaks against a column, from the worst on."""
-        num = num_steps[name]
-        is_constant = num >= _ENOUGH_STEPS and len({*values[name]}) == 1
-        is_per_sample = num > 0 and repeats[name] > _PER_SAMPLE * min(repeats.values())
-        is_short = num < _ENOUGH_STEPS
-        return not num, is_short, is_constant, is_rare(name), is_per_sample, *ranks[name], not is_whole(name)
+def _compare(found: list[_RewardColumn]) -> None:
+    """Say of each column whether it has far fewer steps, or more values per step, than the others."""
+    most_steps: dict[int, int] = {}
+    for column in found:
+        kind = column.rank[0]
+        most_steps[kind] = max(most_steps.get(kind, 0), column.num_steps)
+    least_per_place = min((column.per_place for column in found if column.num_steps), default=0.0)
+    for column in found:
+        column.is_rare = column.num_steps < max(_ENOUGH_STEPS, most_steps[column.rank[0]] / _FEWER)
+        column.is_per_sample = column.per_place > _PER_SAMPLE * least_per_place
 
-    best, *rest = [name for name in sorted(ranks, key=flaws) if num_steps[name]] or ranks
-    kind, part, _ = ranks[best]
-    others = [name for name in rest if ranks[name][:2] == (kind, part)]
-    rarer = [name for name in rest if is_rare(name) > is_rare(best) and ranks[name][0] < kind]
-    return Choice((best,), REWARD_KINDS[kind], others, {name: num_steps[name] for name in rarer})
+
+def _is_count(name: str, values: Floats) -> bool:
+    """Return whether a column says how many were correct: whole numbers beyond 1 under such a word."""
+    return counts_successes(name) and bool(values.size and (values % 1 == 0).all() and np.abs(values).max() > 1)
 
 
 def _is_rate(values: Floats) -> bool:
@@ -249,6 +331,35 @@ def decided(plan: Plan) -> Plan:
     return plan
 
 
+def _refuse_other_tables(plan: Plan) -> None:
+    """Raise InputError for a table without a reward that is known to be something else than a history."""
+    frame = plan.frame
+    if has_texts(frame):
+        raise InputError(
+            f"{plan.path} has one row per answer of an evaluation: give a row for each evaluation, with its step and "
+            "the mean reward."
+        )
+    for name in frame.columns:
+        if not frame.is_words(name) and not has_role(name, *AXES) and not is_lower_better(name):
+            _refuse_finished_runs(replace(plan, roles={**plan.roles, "y": Choice((name,))}))
+    varying = [name for name in frame.columns if len({*frame.numbers(name)[frame.known(name)].tolist()}) > 1]
+    if not varying and len(frame.columns) > 2 and plan.kind in ("json", "jsonl"):
+        raise InputError(
+            f"{plan.path} holds settings or one result, and no rows of steps: give what the run logged, such as "
+            "metrics.jsonl, trainer_state.json or its console output."
+        )
+
+
+def _refuse_finished_runs(plan: Plan) -> None:
+    """Raise InputError for a table with a row for each run, by its reward."""
+    what = "" if plan.is_ours or plan.options.x else finished_runs(plan)
+    if what:
+        raise InputError(
+            f"{plan.path} has one row per run ({what}), its result: give the histories of the runs, with a row for "
+            "each step."
+        )
+
+
 def _check(plan: Plan) -> None:
     """Raise InputError if an option names nothing, or compute or reward is not recognised."""
     columns = listed([name for name in plan.frame.columns if name != FILE])
@@ -258,6 +369,12 @@ def _check(plan: Plan) -> None:
         raise InputError(
             f"{option:gpus {plan.options.gpus:g}} needs a clock, and {plan.path} has none: it has {columns}."
         )
+    if plan["y"]:
+        _refuse_finished_runs(plan)
+    check_clear(plan)
+    if not plan["y"]:
+        _refuse_other_tables(plan)
+        ask_for_a_name(plan)
     falling = [name for name in plan.frame.columns if plan.frame.known(name).any() and is_lower_better(name)]
     if falling and not plan["y"]:
         raise InputError(
@@ -269,8 +386,3 @@ def _check(plan: Plan) -> None:
             raise InputError(
                 f"{plan.path} has no column recognised as {what}: name it with {option:{role}}; it has {columns}."
             )
-    if not plan.is_ours and not plan.options.x and (what := finished_runs(plan)):
-        raise InputError(
-            f"{plan.path} has one row per run ({what}), its result: give the histories of the runs, with a row for "
-            "each step."
-        )

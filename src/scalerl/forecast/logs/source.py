@@ -4,6 +4,8 @@ import codecs
 import gzip
 import io
 import os
+import select
+import stat
 import time
 import zlib
 from functools import cached_property
@@ -23,7 +25,11 @@ _MAX_BYTES = 256 << 20
 _MAX_UNPACKED = 64 << 20
 _MAX_VALUES = 3_000_000
 _MAX_CELLS = 20_000_000
-_MAX_SECONDS = 60.0
+_MAX_LINES = 500_000
+_MAX_SECONDS = 20.0
+# How long a pipe may be silent, and how much is taken from it at a time.
+_MAX_WAIT_S = 20.0
+_CHUNK = 1 << 20
 # Control characters that text does not hold; NUL is apart, since console output of several processes may hold some.
 _BINARY = bytes(set(range(32)) - {0, 7, 8, 9, 10, 11, 12, 13, 27})
 
@@ -56,6 +62,11 @@ class Source:
         if time.process_time() > self._until:
             raise InputError(f"{self.path} takes longer than {_MAX_SECONDS:g} s to read: give a shorter file.")
 
+    def expect(self, values: int) -> None:
+        """Raise InputError if so many values are beyond the limits; they are counted when they are framed."""
+        self.limit(self._values + values, _MAX_VALUES, "values")
+        self.spend()
+
     def note(self, kind: str, **values: Any) -> None:
         self.facts.append(fact(kind, **values))
 
@@ -80,26 +91,58 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The content as text; InputError for what is no text."""
-        return _decoded(self.path, self.data)
+        """The content as text; InputError for what is no text, or more of it than can be read."""
+        text = _decoded(self.path, self.data)
+        self.limit(text.count("\n"), _MAX_LINES, "lines")
+        if text.lstrip()[:1] in ("{", "["):
+            # A parser makes an object of each value at once: they are counted before.
+            self.limit(text.count(",") + text.count("[") + text.count("{"), _MAX_VALUES, "values")
+        return text
 
 
 def bounded_bytes(path: Path) -> bytes:
-    """Return the content of a file that is not too large to hold."""
+    """Return the content of a file, or of a pipe, that is not too large to hold."""
+    kind = path.stat().st_mode
+    if stat.S_ISFIFO(kind):
+        return _piped(path)
+    if not stat.S_ISREG(kind):
+        raise InputError(f"{path} is neither a file nor a pipe: write its content to a file first.")
     size = path.stat().st_size >> 20
     if size > _MAX_BYTES >> 20:
         raise InputError(f"{path} has {size} MiB, and {_MAX_BYTES >> 20} is the limit: cut it into parts.")
-    return path.read_bytes() if path.is_file() else _piped(path)
+    return path.read_bytes()
 
 
 def _piped(path: Path) -> bytes:
-    """Return what comes through a pipe or from a device. A pipe that nobody writes to is empty, and not waited for."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as pipe:
-        os.set_blocking(pipe.fileno(), True)
-        data = pipe.read(_MAX_UNPACKED + 1)
-    if len(data) > _MAX_UNPACKED:
-        raise InputError(f"{path} is not a file, and too much came from it: write it to a file first.")
-    return data
+    """Return what comes through a pipe until it is closed. One that nobody writes to is empty."""
+    parts: list[bytes] = []
+    num_bytes = 0
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while num_bytes <= _MAX_UNPACKED:
+            part = _next_part(path, descriptor)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+            num_bytes += len(part)
+    finally:
+        os.close(descriptor)
+    raise InputError(
+        f"{path} is a pipe, and more than {_MAX_UNPACKED >> 20} MiB came from it: write it to a file first."
+    )
+
+
+def _next_part(path: Path, descriptor: int) -> bytes:
+    """Return what a pipe holds now, or what comes next; empty where nobody writes to it."""
+    while True:
+        try:
+            return os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            is_ready, _, _ = select.select([descriptor], [], [], _MAX_WAIT_S)
+        if not is_ready:
+            raise InputError(
+                f"{path} is a pipe from which nothing came for {_MAX_WAIT_S:g} s: write the log to a file first."
+            )
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:

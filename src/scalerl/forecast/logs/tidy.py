@@ -34,6 +34,11 @@ from scalerl.forecast.logs.wide import VALUE, one_column_per_run
 Reshaped = tuple[Frame, tuple[Fact, ...]] | None
 
 _MIN_STEPS = 3
+_HOURS_BEHIND = re.compile(r"(?!.*gpu).*(?:hours?|hrs?|[_ ]h)", re.IGNORECASE)
+_STEP_WORD = re.compile(r"step|iter|epoch|update|checkpoint|ckpt|round", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(.*?)(\d{1,12})(\D*)")
+# Kinds of rows; with more words a column names runs or sets.
+_MAX_KINDS = 12
 # A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
 _STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
 
@@ -45,7 +50,8 @@ def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[
     """
     facts: list[Fact] = []
     tables = () if is_printed else (one_column_per_step, one_metric_per_row, one_column_per_run)
-    for reshape in (without_units, steps_in_words, *tables, evaluations_apart, two_prefixes, in_order, epochs):
+    by_value = (clocks_by_value, steps_in_words, steps_in_names)
+    for reshape in (without_units, *by_value, *tables, evaluations_apart, two_prefixes, in_order, epochs):
         frame, changes = reshape(frame, options) or (frame, ())
         facts += changes
     return frame, facts
@@ -148,9 +154,59 @@ def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
     return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), ()
 
 
+def clocks_by_value(frame: Frame, options: Selection) -> Reshaped:
+    """A column of seconds since 1970 is a time of day, and one that ends with 'hours' counts hours, under any name."""
+    found: dict[str, str] = {}
+    for name in frame.columns:
+        if name in options.columns or frame.is_words(name) or has_role(name, *AXES, "wall_clock", "date", "elapsed"):
+            continue
+        values = frame.numbers(name)[frame.known(name)]
+        if len(values) < _MIN_STEPS or values[-1] <= values[0] or reward_rank(name) is not None:
+            continue
+        if np.isfinite(seconds_since_1970(values)).all():
+            found.setdefault("timestamp", name)
+        elif _HOURS_BEHIND.fullmatch(name) and (np.diff(values) >= 0).all() and values[0] >= 0:
+            found.setdefault("hours", name)
+    taken = {"timestamp": with_role(frame.columns, "wall_clock"), "hours": with_role(frame.columns, "hours")}
+    found = {role: name for role, name in found.items() if not taken[role]}
+    if not found:
+        return None
+    renamed = {role: frame.numbers(name) for role, name in found.items()}
+    return frame.without(found.values()).having(renamed), ()
+
+
+def steps_in_names(frame: Frame, options: Selection) -> Reshaped:
+    """Names that differ in one rising number, as ckpt_100, ckpt_200, are steps, where nothing else counts them."""
+    if with_role(frame.columns, "step", "coarse", *AXES, "elapsed", "wall_clock"):
+        return None
+    for name in frame.columns:
+        words = frame.words(name)
+        if name in options.columns or not frame.is_words(name) or frame.known(name).any() or (words == "").any():
+            continue
+        steps = _steps_of_names(words)
+        if steps is not None and (not has_role(name, "run", "arm", "metric") or _STEP_WORD.search(words[-1])):
+            return frame.having({"step": steps}), ()
+    return None
+
+
+def _steps_of_names(words: Words) -> Floats | None:
+    """Return the last number in each name, if they rise and the names differ in nothing else; None if not.
+
+    A name without a number before the others, such as 'base', is the model before training.
+    """
+    matches = [_LAST_NUMBER.fullmatch(word) for word in words]
+    is_base = matches[0] is None
+    numbered_names = matches[1:] if is_base else matches
+    if len(numbered_names) < _MIN_STEPS or not all(numbered_names):
+        return None
+    texts = {(match[1], match[3]) for match in numbered_names if match}
+    steps = np.array([0.0] * is_base + [float(match[2]) for match in numbered_names if match])
+    return steps if len(texts) == 1 and (np.diff(steps) > 0).all() else None
+
+
 def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
     """Evaluations that share columns with training get their own, as eval/acc, where a word says split=eval."""
-    for column in with_role(frame.columns, "split"):
+    for column in _columns_of_kinds(frame):
         split = frame.words(column)
         words = {*split.tolist()} - {""}
         tests = [word for word in sorted(words) if not is_training_word(word)]
@@ -165,6 +221,19 @@ def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
         if apart:
             return frame.having(columns).without([column, *empty]), facts_of("evaluations_apart", columns=apart)
     return None
+
+
+def _columns_of_kinds(frame: Frame) -> list[str]:
+    """Return the columns whose words may be kinds of rows: those named so, and others that hold train and eval."""
+    named = with_role(frame.columns, "split")
+    others: list[str] = []
+    for name in frame.columns:
+        if name in named or not frame.is_words(name) or has_role(name, "run", "arm"):
+            continue
+        words = {*frame.words(name).tolist()} - {""}
+        if 1 < len(words) <= _MAX_KINDS and are_splits(words) and any(map(is_training_word, words)):
+            others.append(name)
+    return [*named, *others]
 
 
 def two_prefixes(frame: Frame, options: Selection) -> Reshaped:

@@ -36,6 +36,8 @@ _SEPARATOR = " - "
 _WORD = re.compile(r"[\w.]*+=[-+.\w]++|[^\W_]++(?:[.@][^\W_]++)*+")
 _LETTER = re.compile(r"[A-Za-z]")
 _BRACKETS = re.compile(r"([^()\[\]]*[^()\[\]\s])\s*[(\[]([^()\[\]]+)[)\]]")
+# More columns are metrics; comparing each with each takes long.
+_MAX_COLUMNS_OF_RUNS = 800
 # Columns of one unit begin within this factor of each other's peaks.
 _ALIKE = 2.0
 
@@ -50,6 +52,8 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[F
     measured = [name for name in frame.columns if name not in shared and _may_differ(frame, name)]
     spreads = _spreads(measured)
     columns = [name for name in measured if name not in spreads]
+    if len(columns) > _MAX_COLUMNS_OF_RUNS:
+        return None
     by_name = _of_an_export(frame, columns) or _in_brackets(columns) or _grid(columns) or _of_seeds(columns)
     cells = by_name or _of_one_unit(frame, columns)
     if not cells:

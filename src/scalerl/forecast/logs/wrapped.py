@@ -39,9 +39,14 @@ def _says(text: str) -> bool:
     return any(map(reward_rank, _SAID.findall(text[:_MAX_LINE]))) if " " in text or "=" in text else False
 
 
+def is_notebook(data: bytes) -> bool:
+    """Return whether data is that of a Jupyter notebook, by how it begins and what it names."""
+    return data.lstrip()[:1] == b"{" and b'"nbformat"' in data and b'"cells"' in data
+
+
 def printed_by_cells(data: bytes) -> str:
-    """Return what the cells of a notebook printed, tables with bars; "" for data that is not a notebook."""
-    notebook = parse_or_none(data) if b'"nbformat"' in data else None
+    """Return what the cells of a notebook printed, tables with bars; "" where they printed nothing."""
+    notebook = parse_or_none(data)
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     outputs = [output for cell in _dicts(cells) for output in _dicts(cell.get("outputs"))]
     return "\n".join(part for output in outputs for part in _parts(output))
