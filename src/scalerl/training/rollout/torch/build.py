@@ -45,7 +45,7 @@ def build_engine(
 
 
 def engine_advice(settings: RolloutSettings, config: Any) -> str | None:
-    """Return a sentence if measurements favour the other engine (docs/engines.md); otherwise None."""
+    """Return a sentence if measurements favour the other engine (docs/gpus.md); otherwise None."""
     from scalerl.training.models.shape import ModelShape
 
     fused = config.model_type in FUSED_TYPES
@@ -55,6 +55,6 @@ def engine_advice(settings: RolloutSettings, config: Any) -> str | None:
     if settings.engine == "vllm" and fused and not needed and ModelShape.from_config(config).body_params < TORCH_LEADS:
         return (
             'rollout.engine = "torch" samples models of up to 3B faster on one GPU: 1.1 to 6.7 times as many tokens '
-            "per second on an H200 with mixed lengths, unless long prompts are shared (docs/engines.md)"
+            "per second on an H200 with mixed lengths, unless long prompts are shared (docs/gpus.md)"
         )
     return None
