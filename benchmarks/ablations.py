@@ -26,33 +26,33 @@ class Question:
 TARGET = 0.8
 LEFT_OUT = ("prompt-normalisation", "uniform-sampling", "no-zero-variance-filter", "length-penalty")
 RECIPES = ("grpo", "minimax", "dapo", "magistral")
-COMPLETIONS = ("gen4", "gen8", "gen32")
-LAGS = ("pipelinerl-4", "pipelinerl-16", "ppo-off-policy-1", "ppo-off-policy-8")
+COMPLETIONS = ("gen4", "gen32")
+LAGS = ("pipelinerl-16", "ppo-off-policy-8")
 FIRST_ADDITIONS = ("imitation", "sequence-truncate", "refill", "start-kl")
 LATER_ADDITIONS = ("band", "sequence-mask", "clip-cov", "entropy-bonus")
 QUESTIONS = (
     Question(
-        name="loss, precision, average",
+        name="loss",
         table="interactions/runs.csv.gz",
         base="cispo-fp32-prompt",
-        arms=("dapo-fp32-prompt", "cispo-bf16-prompt", "cispo-fp32-sample", "dapo-bf16-sample"),
+        arms=("dapo-fp32-prompt", "cispo-bf16-prompt", "cispo-fp32-sample"),
     ),
     Question(
-        name="one component left out",
+        name="leave out",
         table="principles/loo.csv.gz",
         base="scalerl",
         arms=LEFT_OUT,
         other_call=LEFT_OUT,
     ),
     Question(
-        name="another recipe",
+        name="recipe",
         table="forward/runs.csv.gz",
         base="scalerl",
         arms=RECIPES,
         other_call=RECIPES,
     ),
     Question(
-        name="completions per problem",
+        name="completions",
         table="forward/runs.csv.gz",
         base="scalerl",
         arms=COMPLETIONS,
@@ -66,13 +66,13 @@ QUESTIONS = (
         other_call=LAGS,
     ),
     Question(
-        name="batch and rate",
+        name="batch",
         table="batch-rate/10m.csv.gz",
         base="bs512",
         arms=("bs256", "bs256-half", "bs1024", "bs1024-double"),
     ),
     Question(
-        name="an addition",
+        name="addition",
         table="algorithms/runs.csv.gz",
         base="scalerl",
         arms=(*FIRST_ADDITIONS, *LATER_ADDITIONS),
@@ -85,7 +85,7 @@ QUESTIONS = (
         arms=("both", "distillation", "self-sharper"),
     ),
     Question(
-        name="credit by states",
+        name="credit",
         table="critic/runs.csv.gz:calculator,calculator-states",
         base="calculator",
         arms=("calculator-states",),

@@ -24,21 +24,21 @@ from scalerl.forecast.several.seal import SealScore
 GATE = RESULTS / "calibration" / "gate.json"
 SIMULATED = {
     "one rise": ("sigmoid", "binomial", "other forms", "lag"),
-    "one rise, evaluations that drift": ("sigmoid, correlated", "binomial, drift"),
+    "one rise, drifting": ("sigmoid, correlated", "binomial, drift"),
     "several seeds": ("seeds",),
     "levelled off long ago": ("levelled",),
-    "a fast rise, then slow growth": ("slow tail",),
+    "fast rise, slow growth": ("slow tail",),
     "two rises": ("two phases",),
-    "nothing for long, then a rise": ("late take-off",),
+    "late rise": ("late take-off",),
     "rewards without limits": ("unbounded",),
     "no rise at all": ("flat", "flat, correlated", "flat, drift"),
 }
 MEASURED = {
-    "the paper's 8B runs, read off its figures": ("published",),
-    "Qwen2.5 base models, 0.5B to 72B": ("tan2025",),
-    "evaluations that others logged": ("logged evaluations",),
-    "training rewards that others logged": ("training rewards",),
-    "our own runs, up to 135M": ("our runs",),
+    "published 8B runs": ("published",),
+    "Qwen2.5 base models": ("tan2025",),
+    "others' evaluations": ("logged evaluations",),
+    "others' training rewards": ("training rewards",),
+    "our own runs": ("our runs",),
 }
 PEERS = ("least-squares", "carried-on")
 
@@ -82,9 +82,9 @@ def simulated() -> Iterator[str]:
 
 
 SEALED = {
-    "first curves and principles (15 November)": ("principles/sealed.jsonl.gz", "principles/*.csv.gz"),
+    "first curves, sizes": ("principles/sealed.jsonl.gz", "principles/*.csv.gz"),
     "10M, first seeds (curve-3)": ("forward/sealed.jsonl.gz", "forward/runs.csv.gz"),
-    "10M, second seeds and sizes (curve-4)": (
+    "10M, second seeds (curve-4)": (
         "forward/sealed-second.jsonl.gz",
         "forward/runs.csv.gz forward/sizes.csv.gz",
     ),

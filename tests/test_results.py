@@ -84,12 +84,6 @@ def test_effects_are_found():
     assert len(MEASURED) > 20
 
 
-def test_every_recipe_is_on_the_page_of_choices():
-    listed = (ROOT / "docs/recipes.md").read_text().partition("## Recipes")[2].partition("\n## ")[0]
-    shipped = {path.stem for path in (ROOT / "src/scalerl/recipe/recipes").glob("*.toml")}
-    assert set(re.findall(r"^\| `([\w-]+)` ", listed, flags=re.MULTILINE)) == shipped
-
-
 def sentences_with_commands() -> list[tuple[str, str, list[str]]]:
     """Return the sentences of the pages that name a quick command, by page."""
     found = []
