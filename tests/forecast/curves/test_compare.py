@@ -6,6 +6,7 @@ from known import known
 from simulate import run, sigmoid
 
 from scalerl.forecast.curves import Answer, compare, fit, linearise, refit
+from scalerl.forecast.curves.compare import even_order
 
 
 def fitted(seed: int, **params):
@@ -236,3 +237,15 @@ def test_linearised_the_sigmoid_is_a_straight_line_of_slope_b():
     assert intercept == pytest.approx(0.0, abs=0.03)  # F = C^B
     with pytest.raises(ValueError, match="not power"):
         linearise(fit(*run(0, num=10), form="power"))
+
+
+def test_draws_of_two_recipes_meet_evenly():
+    """As close to the probability of all pairs of draws as a hundred thousand random ones would be."""
+    rng = np.random.default_rng(0)
+    for shift in (0.3, 1.0, 1.8):
+        one, other = np.sort(rng.standard_normal((2, 2000)), axis=1)
+        one = one + shift
+        exact = np.searchsorted(other, one).mean() / 2000
+        for place in (1, 2, 3):
+            met = one[even_order(2000, 0)] > other[even_order(2000, place)]
+            assert met.mean() == pytest.approx(exact, abs=0.003)

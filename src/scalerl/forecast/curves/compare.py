@@ -29,6 +29,7 @@ from scalerl.forecast.curves.fit import Fit, fit, refit
 from scalerl.forecast.curves.forecast import reach_draws, wide_curve
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.paper import Grid
+from scalerl.forecast.curves.sample import BASES, mirrored
 
 HORIZON = 4.0
 """Default budget of a comparison, as a multiple of the largest compute measured."""
@@ -41,6 +42,8 @@ LEAST_PAIRED = 8
 """Least number of evaluations on the same prompts from which to estimate their correlation."""
 MOST_PAIRED = 8
 """With more recipes than this, only the leader is paired with each of the others."""
+MOST_EVEN = len(BASES) + 1
+"""So many recipes meet each other in even orders; more are in random ones."""
 LATE = 0.5
 """Measured rewards are compared after this share of the common compute."""
 
@@ -172,7 +175,8 @@ def compare(
     usable = {name: curve for name, curve in fits.items() if curve.has_intervals}
     worth = default_worth([*usable.values()]) if worth is None else worth
     budget = HORIZON * max((curve.scale for curve in usable.values()), default=1.0) if at is None else at
-    recipes = [_recipe(name, curve, budget, worth, run_sd) for name, curve in usable.items()]
+    place = {name: number for number, name in enumerate(sorted(usable))}
+    recipes = [_recipe(name, curve, budget, worth, run_sd, place[name]) for name, curve in usable.items()]
     correlation = shared_correlation(recipes)
     # Noise that all evaluations share does not tell recipes apart; two parts of one run have one value.
     values = {each.name: narrowed(whole_of(each, recipes).value, correlation) for each in recipes}
@@ -233,7 +237,7 @@ class Recipe:
     top: Array
     """Draws of the ceiling, or of the peak for a run past its peak, with the spread between runs."""
     value: Array
-    """Draws of the reward at the budget, with the spread between runs, in this recipe's own random order."""
+    """Draws of the reward at the budget, with the spread between runs, in this recipe's own `even_order`."""
     evaluations: frozenset[tuple[float, float]]
     """(Compute, reward) of each evaluation."""
     residual: Array
@@ -253,7 +257,8 @@ class Recipe:
         return left_sds(self.fit, self.budget)
 
 
-def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None) -> Recipe:
+def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None, place: int) -> Recipe:
+    """Return a recipe; `place` is its number among all that are compared."""
     rng = stream_of(name)
     if curve.run_sd is not None:
         spread = curve.run_sd / np.sqrt(curve.num_runs)
@@ -262,7 +267,8 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
     at_budget, is_past_peak = value_draws(curve, budget, worth)
     top = at_budget if is_past_peak else curve.drawn.ceiling
     added = spread if curve.run_sd is None else 0.0
-    order, off = rng.permutation(len(top)), added * rng.standard_normal(len(top))
+    off = added * rng.standard_normal(len(top))
+    order = even_order(len(top), place) if place < MOST_EVEN else rng.permutation(len(top))
     on_curve = curve.predict(curve.compute)
     places, draws = wide_curve(curve)
     return Recipe(
@@ -272,8 +278,8 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         first=float(on_curve[np.argmin(curve.compute)]) if curve.start is None else curve.start,
         spread=float(spread),
         added=float(added),
-        top=curve.drawn.clip(top[order] + off),
-        value=curve.drawn.clip(at_budget[order] + off),
+        top=np.sort(curve.drawn.clip(top + off))[order],
+        value=np.sort(curve.drawn.clip(at_budget + off))[order],
         evaluations=frozenset(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)),
         residual=curve.reward - on_curve,
         places=places,
@@ -282,6 +288,14 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         middle=np.median(draws, axis=0),
         budget=budget,
     )
+
+
+def even_order(num: int, place: int) -> np.ndarray:
+    """Return an order for the sorted draws of the recipe at this place, so that those of several meet evenly.
+
+    Draws of two recipes in random orders would meet by luck, and a probability near 0.9 would be 0.01 off.
+    """
+    return np.arange(num) if place == 0 else np.argsort(np.argsort(mirrored(num, BASES[place - 1]), kind="stable"))
 
 
 def whole_of(recipe: Recipe, recipes: Sequence[Recipe]) -> Recipe:
