@@ -42,7 +42,7 @@ def test_the_unit_of_compute_does_not_matter(unit: float):
 
 
 def test_midpoints_of_smaller_runs_stay_on_the_small_grid():
-    compute, reward = curve(0.61, 1.92, 2542.42, 16_000)
+    compute, reward = curve(0.61, 1.92, 2542.42, 8_000)
     assert int(fit(compute, reward, start=0.4, method="paper", grid=FEW).params["midpoint"]) == 2542
 
 

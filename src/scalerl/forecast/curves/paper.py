@@ -16,8 +16,9 @@ CEILINGS = np.linspace(0.450, 0.800, 71)
 MIDPOINTS = np.linspace(100, 4000, 100)
 # The grid of its larger runs: their three midpoints are 35, 90 and 93 steps of it. A midpoint of 0 makes no curve.
 LARGE_MIDPOINTS = np.linspace(0, 12_000, 100)[1:]
-# Its runs start near 0.4, gain about 0.2 and take about 16,000 GPU-hours: the grids for other data are in these units.
-START, GAIN, COMPUTE = 0.4, 0.2, 16_000
+# Its runs start near 0.4, gain about 0.2 and are fitted up to 8,000 GPU-hours: the grids for other data are in these
+# units.
+START, GAIN, COMPUTE = 0.4, 0.2, 8_000
 STEP = 0.005
 """Distance between neighbouring ceilings of the grid."""
 
@@ -46,7 +47,7 @@ def paper_fit(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return the parameters with the least squared error, and the names of those on the grid's edge.
 
-    The grid of midpoints is that of the paper's runs of 16,000 GPU-hours, in proportion to the largest compute, so that
+    The grid of midpoints is that of the paper's fits up to 8,000 GPU-hours, in proportion to the largest compute, so that
     the unit of compute does not matter. While the best midpoint is on its upper edge, try a larger grid: that of the
     paper's larger runs, then three times as long ones.
     """
