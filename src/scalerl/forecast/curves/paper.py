@@ -47,9 +47,9 @@ def paper_fit(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return the parameters with the least squared error, and the names of those on the grid's edge.
 
-    The grid of midpoints is that of the paper's fits up to 8,000 GPU-hours, in proportion to the largest compute, so that
-    the unit of compute does not matter. While the best midpoint is on its upper edge, try a larger grid: that of the
-    paper's larger runs, then three times as long ones.
+    The grid of midpoints is that of the paper's fits up to 8,000 GPU-hours, in proportion to the largest compute, so
+    that the unit of compute does not matter. While the best midpoint is on its upper edge, try a larger grid: that of
+    the paper's larger runs, then three times as long ones.
     """
     ceilings = (grid or default_grid(start, reward)).ceilings
     scale = float(compute.max())
