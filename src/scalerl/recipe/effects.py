@@ -131,10 +131,8 @@ ACTS: tuple[Acts, ...] = (
     Acts(keys="rollout.vllm", on="machine",
          when=lambda recipe: recipe.rollout.engine == "vllm",
          otherwise='rollout.engine is not "vllm"'),
-    # Problems that are withheld for evaluations are not trained on.
-    Acts(keys="evaluation.num_prompts evaluation.seed evaluation.sets", on="steps"),
-    Acts(keys="evaluation.every evaluation.samples_per_prompt evaluation.temperature evaluation.top_p",
-         on="evaluations"),
+    # Of a file, the problems that are withheld for evaluations are not trained on.
+    Acts(keys="evaluation", on="evaluations"),
     Acts(keys="evaluation.top_p", on="evaluations",
          when=lambda recipe: any(sampling.temperature for _, sampling in recipe.evaluation.sampling_of_sets()),
          otherwise="evaluation.temperature is 0, so every token is the most likely one"),

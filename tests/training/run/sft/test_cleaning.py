@@ -8,7 +8,13 @@ import torch
 
 from scalerl.errors import TaskError
 from scalerl.recipe.load import load_recipe
-from scalerl.training.run.sft.cleaning import EvaluationNgrams, decontaminate, solved_problems, without_trivial
+from scalerl.training.run.sft.cleaning import (
+    EvaluationNgrams,
+    decontaminate,
+    solved_once,
+    solved_problems,
+    without_trivial,
+)
 from scalerl.training.run.sft.make import sft
 from scalerl.training.tasks.build import build_tasks
 from scalerl.training.tasks.task import Demonstration
@@ -105,6 +111,20 @@ def test_prompts_are_trivial_if_the_model_always_answers_right():
     solved = solved_problems(recipe, tasks, {"main": [*items, *wrong]}, 2)
     assert 0 < len(solved) < len(items)
     assert solved < {item.problem for item in items}
+
+
+def test_resumed_run_leaves_out_the_same_problems(tmp_path):
+    """The second call samples nothing: its model does not exist."""
+    torch.set_num_threads(1)
+    recipe = load_recipe("tiny-cpu", ["rollout.temperature=0.01", "evaluation.num_prompts=2", "rollout.slots=32"])
+    tasks = build_tasks(recipe.task, {}, recipe.evaluation)
+    assert tasks["main"].demonstrations is not None
+    drawn = {"main": tasks["main"].demonstrations(12, 0)}
+    file = tmp_path / "checkpoints" / "solved.json"
+    first = solved_once(file, recipe, tasks, drawn, 1)
+    assert first
+    elsewhere = load_recipe("tiny-cpu", ["model.path=no-such-model"])
+    assert solved_once(file, elsewhere, tasks, drawn, 1) == first
 
 
 def test_sft_reports_what_each_step_removed(tmp_path):

@@ -221,7 +221,7 @@ def test_several_tasks_share_a_base_by_weight(tmp_path: Path):
             assert text.decode(ids) == item.completion
     assert len(text.encode("def f(x):")) == len(["def", " ", "f", "(", "x", ")", ":"])
     assert json.loads((tmp_path / "both" / MADE_BY).read_text())["vocabulary_size"] == len(text.tokenizer)
-    shares = load_inputs(recipe, "new", wide, lambda num: None)[2]
+    shares = load_inputs(recipe, "new", wide, lambda num: None, solved=tmp_path / "solved.json")[2]
     sums = {item.problem.prompt for item in cast(Any, tasks["sums"].demonstrations)(495, 0)}
     heldout = [text.decode(list(example.request.prompt_tokens[1:])) for example in shares.heldout]
     assert [prompt in sums for prompt in heldout] == [True] * 45 + [False] * 15

@@ -13,10 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from scalerl.recipe.parts import UnlimitedSettings
 from scalerl.recipe.recipe import Recipe, replaced
+from scalerl.runfolder.atomic_files import write_errors
+from scalerl.runfolder.json_text import parse_json
+from scalerl.runfolder.store import write_json
 from scalerl.training.models.load import load_config
 from scalerl.training.run.evaluate import evaluate_all
 from scalerl.training.run.inputs import load_inputs
@@ -176,6 +180,24 @@ def solved_problems(recipe: Recipe, tasks: Mapping[str, Task], drawn: Drawn, num
         for problem, num in zip(each.problems, results[each.name].num_correct, strict=True)
         if num == num_samples
     )
+
+
+def solved_once(
+    file: Path, recipe: Recipe, tasks: Mapping[str, Task], drawn: Drawn, num_samples: int
+) -> Collection[Problem]:
+    """Return the solved problems that `file` has; without the file, find them and write it.
+
+    A resumed run must leave out the same demonstrations, and sampling again may round differently.
+    """
+    if file.is_file():
+        known = {tuple(each) for each in parse_json(file.read_text(encoding="utf-8"))["solved"]}
+        problems = {item.problem for items in drawn.values() for item in items}
+        return {problem for problem in problems if (problem.prompt, problem.answer) in known}
+    solved = solved_problems(recipe, tasks, drawn, num_samples)
+    with write_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"solved": sorted([problem.prompt, problem.answer] for problem in solved)})
+    return solved
 
 
 def within_context(recipe: Recipe) -> Recipe:

@@ -40,7 +40,7 @@ from scalerl.training.run.hooks import Hook, RunEnd, train
 from scalerl.training.run.host import environment, keep_compiled_code
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.resume import lock_folder
-from scalerl.training.run.sft.cleaning import Drawn, Removed, decontaminate, solved_problems, without_trivial
+from scalerl.training.run.sft.cleaning import Drawn, Removed, decontaminate, solved_once, without_trivial
 from scalerl.training.run.sft.demonstrations import Examples, draw, encode, num_inputs, plan_batches
 from scalerl.training.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.training.tasks.build import build_task, build_tasks
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 MADE_BY = "made_by.json"
+SOLVED = "solved.json"
+"""Problems that the starting model solves, in the folder of checkpoints."""
 LR = 3e-5
 """The paper's learning rate, for a pretrained model."""
 NEW_LR = 2e-3
@@ -133,7 +135,7 @@ def sft(
         # Settings that the recipe leaves open follow from the config of the model.
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
     lr = recipe.sft.lr or (NEW_LR if new else LR)
-    network, text, examples = load_inputs(recipe, base, shape, observer.drawing)
+    network, text, examples = load_inputs(recipe, base, shape, observer.drawing, solved=checkpoint_folder / SOLVED)
     batches = plan_batches(examples, recipe.sft, seed=recipe.seed, new=new)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     keep_compiled_code()
@@ -239,9 +241,12 @@ def _train(
 
 
 def load_inputs(
-    recipe: Recipe, base: str, shape: TinyShape, on_drawing: Callable[[int], None]
+    recipe: Recipe, base: str, shape: TinyShape, on_drawing: Callable[[int], None], *, solved: Path
 ) -> tuple["PreTrainedModel", Text, Examples]:
-    """Load or build the model, draw demonstrations and encode them; `on_drawing` is called with their number."""
+    """Load or build the model, draw demonstrations and encode them; `on_drawing` is called with their number.
+
+    `solved` is the file that keeps which problems the model solves, for a resumed run.
+    """
     settings = recipe.sft
     new = base == NEW_MODEL
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
@@ -258,7 +263,7 @@ def load_inputs(
         {name: draw(task, round(shares[name] * wanted), recipe.seed) for name, task in tasks.items()},
         tasks,
         recipe,
-        new=new,
+        solved_file=None if new else solved,
     )
     # A new model, and rows that are added to a vocabulary, begin with random weights.
     torch.manual_seed(derive_seed("sft weights", recipe.seed))
@@ -308,8 +313,13 @@ def _with_vocabulary(
     return model, Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
 
 
-def _cleaned(drawn: Drawn, tasks: Mapping[str, Task], recipe: Recipe, *, new: bool) -> tuple[Drawn, list[Removed]]:
-    """Return the demonstrations without contaminated and trivial ones, and a list of what was removed."""
+def _cleaned(
+    drawn: Drawn, tasks: Mapping[str, Task], recipe: Recipe, *, solved_file: Path | None
+) -> tuple[Drawn, list[Removed]]:
+    """Return the demonstrations without contaminated and trivial ones, and a list of what was removed.
+
+    Without a `solved_file` the model is new and solves nothing.
+    """
     settings, removals = recipe.sft, list[Removed]()
     if settings.ngram_words:
         others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
@@ -317,9 +327,9 @@ def _cleaned(drawn: Drawn, tasks: Mapping[str, Task], recipe: Recipe, *, new: bo
         drawn, removed = decontaminate(drawn, problems, settings.ngram_words)
         removals.append(removed)
         _check_left(drawn, removals)
-    if settings.trivial_samples and not new:  # a new model solves nothing
+    if settings.trivial_samples and solved_file is not None:
         try:
-            solved = solved_problems(recipe, tasks, drawn, settings.trivial_samples)
+            solved = solved_once(solved_file, recipe, tasks, drawn, settings.trivial_samples)
         except GraderError as error:
             raise GraderError(f"{error}; or set sft.trivial_samples = 0, which grades nothing") from error
         drawn, removed = without_trivial(drawn, solved, settings.trivial_samples)
