@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graded import grade_all
 
 from scalerl.errors import TaskError
 from scalerl.training.graders.gym import gym as grade
 from scalerl.training.graders.gym import plainly
+from scalerl.training.graders.pool import GraderPool, GraderSpec
 from scalerl.training.graders.sandbox.values import decode
 from scalerl.training.tasks.gym import gym
 from scalerl.training.tasks.task import Task
@@ -92,6 +94,16 @@ def test_plain_expressions_are_evaluated(text: str, value: Any):
         return
     with pytest.raises(ValueError, match="plain"):
         plainly(eval)(text, names)
+
+
+def test_answer_that_takes_too_long_is_wrong():
+    """Its scorer passes the answer to sympy's parse_expr."""
+    (problem,) = gym(1, 0, dataset="countdown", num_problems=1, min_numbers=3, max_numbers=3).training
+    hanging = ["9**9**9**9", "factorial(10**9)", "2**(10**10)"]
+    pairs = [(answer, problem.answer) for answer in (*hanging, own_answer(problem.answer))]
+    with GraderPool(timeout_s=60) as pool:
+        results = grade_all(pool, GraderSpec(name="gym"), pairs)
+    assert [result.value for result in results] == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_an_entry_is_carried_whole():

@@ -5,13 +5,11 @@ process that exceeds the limit is ended by the system, even inside a computation
 supervisor replies that the answer is wrong.
 """
 
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-_LIMIT_S = 0.7
-"""Twice what the slowest of 230 ordinary answers takes."""
 
 TOO_SLOW = signal.SIGVTALRM
 """The signal that ends a process whose answer exceeds the limit."""
@@ -20,11 +18,11 @@ WRONG: dict[str, Any] = {"value": 0.0, "outcome": "timeout"}
 
 
 @contextmanager
-def limits_answer() -> Iterator[None]:
-    """Within it, the process has a limit of CPU time for an answer, if it is one that the supervisor has forked."""
+def limits_answer(limit_s: float = math.inf) -> Iterator[None]:
+    """Within it, an answer has at most this CPU time, in a process that the supervisor has forked."""
     left_s, _ = signal.getitimer(signal.ITIMER_PROF)
-    # A fork has a limit of CPU time for each message; half of what is left of it is a verdict.
-    signal.setitimer(signal.ITIMER_VIRTUAL, min(_LIMIT_S, left_s / 2))
+    # A fork has a limit of CPU time for each message; an answer that takes half of what is left of it gets a verdict.
+    signal.setitimer(signal.ITIMER_VIRTUAL, min(limit_s, left_s / 2))
     try:
         yield
     finally:

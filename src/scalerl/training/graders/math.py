@@ -18,6 +18,8 @@ from scalerl.training.graders.units import unit_of
 
 _LONGEST = 2000
 """Largest number of characters that are read of a text, half of them before a box."""
+_LIMIT_S = 0.7
+"""CPU time for an answer: twice what the slowest of 230 ordinary answers takes."""
 _APPROXIMATION = 0.01
 """Relative error up to which decimals in an equation are taken for rounded, as in 1/3 = 0.33."""
 
@@ -49,7 +51,7 @@ def math(given: str | None, answer: str) -> bool | None:
     given_unit = unit_of(text)
     if wanted_unit and given_unit and wanted_unit != given_unit:
         return False
-    with limits_answer():
+    with limits_answer(_LIMIT_S):
         found = _usable(parse(text, parsing_timeout=0))
         if _counts_whole(wanted):
             found = [_percent_points(value) for value in found]
