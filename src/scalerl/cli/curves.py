@@ -136,7 +136,7 @@ def fit(
         "C[,C]", "Forecast the reward at these computes too; may be repeated.", check=opt.several_typed
     ),
 ) -> None:
-    """Fit reward against compute: where a run stands, its ceiling, what more compute brings, and what to do.
+    """Fit reward against compute: where a run stands, its ceiling, what more compute should add, and what to do.
 
     The curve is R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B), with start R0, ceiling A, midpoint C_mid and exponent B.
 
@@ -229,7 +229,7 @@ def compare(
     common: Common,
     at: Parsed = AT,
 ) -> None:
-    """Say which recipe to take at a budget: one of them, either, or what would settle it.
+    """Say which recipe to choose at a budget: one of them, either, or what would settle it.
 
     [dim]scalerl compare a.csv b.csv --x gpu_hours --y pass_rate --start first --at 100000[/dim]
 
@@ -256,7 +256,7 @@ def report(
     at: Parsed = AT,
     out: Path | None = option("FOLDER", "Folder to write into. Unset: the study's, or else this one."),
 ) -> None:
-    """Write one page on a study, on runs or on logs: which to take, curves, forecasts, and what is not known yet.
+    """Write one page on a study, on runs or on logs: which recipe to choose, curves, forecasts, and what is not known yet.
 
     report.html opens in any browser without a network; report.md and its pictures are for a paper or a pull request.
 
