@@ -256,7 +256,7 @@ def report(
     at: Parsed = AT,
     out: Path | None = option("FOLDER", "Folder to write into. Unset: the study's, or else this one."),
 ) -> None:
-    """Write one page on a study, on runs or on logs: which recipe to choose, curves, forecasts, and what is not known yet.
+    """Write one page on a study, on runs or on logs: which recipe to choose, curves, forecasts and open questions.
 
     report.html opens in any browser without a network; report.md and its pictures are for a paper or a pull request.
 
