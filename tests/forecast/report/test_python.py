@@ -22,7 +22,7 @@ def runs() -> Runs:
 def test_answers_have_the_values_of_json_as_attributes(runs: Runs):
     answer = runs.fit(at=[100], level=0.8)
     (first, second) = answer.curves
-    assert (first.name, first.state, second.action) == ("joint", "levelling off", "open")
+    assert (first.name, first.state, second.action) == ("joint", "levelling off", "go on")
     assert first.ceiling.low < first.ceiling.value < first.ceiling.high
     assert first["ceiling"]["low"] == first.ceiling.low
     assert first.at[0].compute == 100

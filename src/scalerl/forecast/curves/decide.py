@@ -169,7 +169,7 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         state = State.LEVELLING_OFF if is_level else State.RISING
     action = action_of(state, p_worth)
     is_open = action == Action.OPEN and state == State.LEVELLING_OFF
-    settled_at, p_settled = settling_times(curve, doubling, worth) if is_open else (None, float("nan"))
+    settled_at, p_settled = settling_times(curve, doubling, worth) if is_open else (None, np.nan)
     return Decision(
         state=state,
         action=action,

@@ -48,7 +48,7 @@ SENTENCES = {
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
     "contained": "{files} are left out: they repeat the first part of {file}.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
-    "units": "The units of {columns} are converted: to ones, and for times to seconds or hours.",
+    "units": "{columns}: read in the unit that its name says.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     "columns_beside_runs": "{columns} are not read as runs: their names or values tell of something else.",
     "siblings": "{columns} may be runs, one column each; the log has other columns beside them, so one is read.",
