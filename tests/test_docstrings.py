@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from wandb_files import write_wandb
 
-from scalerl.callbacks import follow, rules
+from scalerl.callbacks import follow
 from scalerl.forecast.report import figures, outlook
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import Settings
@@ -19,7 +19,7 @@ from scalerl.training.environments import protocol
 from scalerl.training.graders import judge
 
 SOURCE = Path(protocol.__file__).parents[2]
-SMALL = (rules, outlook, figures)
+SMALL = (outlook, figures)
 
 
 def block(text: str | None, begins: str) -> str:
