@@ -126,6 +126,10 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     (lag,) = [line for line in lines if line.startswith("Lag: ")]
     assert lag.endswith("; expected 1 steps on average, 2 for the oldest group")
     assert (out / "curve.png").is_file()
+    model, samples = lines[-1].split(" Its samples: ")
+    assert model.startswith("Best checkpoint: step ")
+    assert model.endswith(f"Export it: scalerl export {out} --step best --out MODEL.")
+    assert samples.startswith(str(out / store.SAMPLES))
     # A few steps and four samples prove nothing, and so it says.
     assert {"Nothing learned beyond noise", "Next"} <= {line.split(":")[0] for line in lines}
     assert any(line.startswith("Too early to judge") for line in lines)

@@ -142,6 +142,26 @@ def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool
     if run.unsaved is not None:
         typer.echo(f"Warning: the last checkpoint failed: {run.unsaved}{resumes_from(out)}")
     conclude(out, plots=plots)
+    typer.echo(model_line(run))
+
+
+def model_line(run: "TrainingRun") -> str:
+    """Say which checkpoint is the best one, how to export it, and where samples are."""
+    from scalerl.training.run.checkpoint import steps
+    from scalerl.training.run.resume import best_step
+
+    out, set_name = run.folder, run.recipe.best_set
+    kept, best = steps(out / store.CHECKPOINTS), best_step(run.rows.evals, set_name)
+    words = f"Its samples: {out / store.SAMPLES}, or in a browser with scalerl board {out}"
+    if best is not None and best in kept:
+        reward = next(row["reward"] for row in run.rows.evals if (row["step"], row["set"]) == (best, set_name))
+        return (
+            f"Best checkpoint: step {best}, reward {reward:.3f} on {set_name}. Export it: scalerl export {out} --step "
+            f"best --out MODEL. {words}"
+        )
+    if not kept:
+        return words
+    return f"Last checkpoint: step {max(kept)}. Export it: scalerl export {out} --out MODEL. {words}"
 
 
 def evaluate(
