@@ -156,6 +156,9 @@ class TrainingRun:
                     end = train(self._steps(), hooks, self._end)
                     checkpoints.wait()
             except BaseException as error:
+                # A checkpoint that is being written is worth its seconds.
+                with suppress(Exception):
+                    checkpoints.wait()
                 # Write the row of the last step, unless the device that holds its metrics has failed.
                 with suppress(Exception):
                     self.rows.flush()
