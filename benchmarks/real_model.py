@@ -31,6 +31,7 @@ PILOT = (
 KINDS = ("start_up", "training", "compilation", "evaluation", "checkpoint", "stalled")
 PARTS = ("step", "wait", "push", "prefill", "decode")
 PEAKS = "peaks.json"
+BATCH = 32 * 16
 
 
 def settings_of(args: argparse.Namespace) -> list[str]:
@@ -115,7 +116,6 @@ def summarise(folder: Path) -> dict[str, Any]:
     env = json.loads((folder / "env.json").read_text())
     last, steps = metrics[-1], len(metrics)
     seconds = {kind: last.get(f"time/{kind}_s", 0.0) for kind in KINDS}
-    answers = sum(row.get("batch/completions", 0) for row in metrics)
     late = metrics[steps // 2 :]
     parts = {}
     for part in PARTS:
@@ -132,7 +132,7 @@ def summarise(folder: Path) -> dict[str, Any]:
         "step_s_of_parts_second_half": parts,
         "waiting_share_second_half": parts.get("wait", 0.0) / whole if whole else None,
         "steps_per_hour_of_training": 3600 * steps / max(seconds["training"], 1e-9),
-        "answers": answers,
+        "answers_per_hour_of_training": 3600 * steps * BATCH / max(seconds["training"], 1e-9),
         "tokens": last.get("tokens"),
         "rewards": [[row["step"], row["reward"], round(row["gpu_hours"], 5)] for row in evals],
         "eval_s": [row.get("time/eval_s") for row in evals],
@@ -141,7 +141,8 @@ def summarise(folder: Path) -> dict[str, Any]:
         "lag_mean": statistics.mean(row.get("rollout/lag_mean", 0.0) for row in metrics),
         "gpu_memory_gb": max((row.get("gpu/memory_gb", 0.0) for row in metrics), default=None),
         "peaks": json.loads((folder / PEAKS).read_text()) if (folder / PEAKS).exists() else None,
-        "checkpoint_seconds": rows_of(folder, "checkpoints.jsonl"),
+        "checkpoint_stopped_s": [row["checkpoint/stopped_s"] for row in metrics if "checkpoint/stopped_s" in row],
+        "checkpoint_written_s": [row["checkpoint/written_s"] for row in metrics if "checkpoint/written_s" in row],
     }
 
 

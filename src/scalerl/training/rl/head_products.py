@@ -20,7 +20,7 @@ from scalerl.training.rl.bf16_products import fp32_linear, takes_fp32
 
 _UPPER_HALF = -0x10000
 """Mask of the bits that an FP32 number shares with a bf16 one."""
-_SPLIT_AT_ONCE = 2**26
+SPLIT_AT_ONCE = 2**24
 """Numbers of a weight that are split at a time: splitting the whole head of an 8B model would need another 8 GB."""
 
 
@@ -105,7 +105,7 @@ def split_weight(weight: Tensor, into: Tensor | None = None) -> Tensor:
         if weight.dtype == torch.bfloat16:
             return weight
         into = torch.empty((len(weight), 2 * weight.shape[1]), dtype=torch.bfloat16, device=weight.device)
-    width, num_rows = weight.shape[1], max(_SPLIT_AT_ONCE // weight.shape[1], 1)
+    width, num_rows = weight.shape[1], max(SPLIT_AT_ONCE // weight.shape[1], 1)
     for rows, target in zip(weight.split(num_rows), into.split(num_rows), strict=True):
         first, second = split(rows.to(device=into.device, dtype=torch.float32))
         target[:, :width], target[:, width:] = first, second

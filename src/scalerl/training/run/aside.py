@@ -41,9 +41,11 @@ class StateCopy:
         """Write a file for each kind of tensors; return the CRC-32 of each file."""
         for event in self._arrived:
             event.synchronize()
-        return {
-            file_name(kind): write_tensors(folder / file_name(kind), tensors) for kind, tensors in self._tensors.items()
-        }
+        names = [file_name(kind) for kind in self._tensors]
+        # Together: checksums of one file are computed while another one is written.
+        with ThreadPoolExecutor(len(names)) as threads:
+            checksums = threads.map(write_tensors, [folder / name for name in names], self._tensors.values())
+            return dict(zip(names, checksums, strict=True))
 
 
 class StateCopier:

@@ -7,7 +7,7 @@ device     -> FLOPs per second         ->  length, batch, sizes   /
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ STEP_S = 60.0
 MOST_GROUPS, FEWEST_GROUPS = 48, 4
 """Problems per batch: at most the paper's number, and enough for some to have both right and wrong answers."""
 MOST_EVALUATED = 1000
+MOST_ENCODED = 1000
+"""Number of problems, those with most characters, among which the longest prompt is looked for."""
 _SAMPLE, _STEP = 2, 8
 """FLOPs per parameter for a sampled token, and for a token that is sampled and trained on."""
 _NUMBER = re.compile(r"(?:.*####)?\s*[-\u2212]?\$?[\d,]*\.?\d+(?:/\d+)?\s*%?\s*", re.DOTALL)
@@ -88,10 +90,12 @@ def _derive_all(recipe: Recipe, gpus: Gpus | None) -> dict[str, Derived]:
 
     longest_context = getattr(config, "max_position_embeddings", None) or recipe.rollout.context
     text = Text(tokenizer=tokenizer, stop_tokens=())
-    encoded = text.encode_prompts([each.asked for each in task.training], replace(task.prompt, chat=chat))
+    # The prompt with most tokens is among those with most characters.
+    asked = sorted((each.asked for each in task.training), key=_num_characters, reverse=True)
+    encoded = text.encode_prompts(asked[:MOST_ENCODED], replace(task.prompt, chat=chat))
     longest = max(map(len, encoded))
     prompt = min(16 * math.ceil(longest / 16), longest_context // 2)
-    why = f"the longest of {len(encoded):,} prompts has {longest:,} tokens"
+    why = f"the longest of {len(asked):,} prompts has {longest:,} tokens"
     prompt = add("rollout.max_prompt_tokens", prompt, why)
 
     room, limits, is_open = longest_context - prompt, recipe.length_settings, "length.max_length" in recipe.derived
@@ -111,7 +115,7 @@ def _derive_all(recipe: Recipe, gpus: Gpus | None) -> dict[str, Derived]:
     params, weights = sizes.shape.params, sizes.shape.body_params + sizes.shape.head_params
     per_minute = STEP_S * FLOPS[device] / (params * length)
     groups = int(per_minute / _STEP / recipe.pipeline.completions_per_group)
-    groups = max(min(groups, len(encoded) // 10, MOST_GROUPS), FEWEST_GROUPS)
+    groups = max(min(groups, len(asked) // 10, MOST_GROUPS), FEWEST_GROUPS)
     why = f"about a minute per step with {size_words(weights)} parameters, ten steps per epoch"
     groups = add("pipeline.groups_per_batch", groups, why)
 
@@ -119,7 +123,7 @@ def _derive_all(recipe: Recipe, gpus: Gpus | None) -> dict[str, Derived]:
     settled |= {"length.max_length": length} if sets_length else {}
     savings = {each.key: add(*each) for each in _savings(replaced(recipe, settled), sizes, gpus)}
 
-    num, share = (len(task.evaluation), 1) if task.evaluation else (len(encoded), 5)
+    num, share = (len(task.evaluation), 1) if task.evaluation else (len(asked), 5)
     samples = int(per_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
     evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
     add("evaluation.num_prompts", evaluated, f"about a minute per evaluation, of {num:,} problems")
@@ -128,6 +132,11 @@ def _derive_all(recipe: Recipe, gpus: Gpus | None) -> dict[str, Derived]:
     lr = float(f"{rate / config.hidden_size:.1g}")
     add("optimizer.lr", lr, f"{rate:g} / width {config.hidden_size:,}")
     return derived
+
+
+def _num_characters(asked: str | Sequence[Any]) -> int:
+    """Return the characters of a problem, or of all turns of a chat."""
+    return len(asked) if isinstance(asked, str) else sum(len(str(turn)) for turn in asked)
 
 
 def _savings(recipe: Recipe, sizes: ModelSizes, gpus: Gpus | None) -> Iterable[Derived]:

@@ -12,7 +12,7 @@ that is longer, divided by learner.context_ranks:
                 optimiser     4 T / s (gradient) + 8 T / s (two moments; 2 1/16 in 8 bits). On the host: two portions
                               of moments instead
                 activations   t x layers x (numbers that a layer keeps per token) x b
-                logits        2 chunks of FP32 logits, and the head's gradient or its two parts
+                logits        2 chunks of FP32 logits, the head's gradient or its two parts, and a portion that is being split
                 update        a portion in FP32 with its rounding (8 bits), or b x the layers with merged adapters for
                               a push; counted only beyond the activations and logits, which are free by then
     generator   weights       b N, and the head in FP32; under adapters, only what the learner does not share
@@ -51,6 +51,7 @@ from scalerl.training.loop.slots import full_slots
 from scalerl.training.models.load import load_config
 from scalerl.training.models.nf4 import BLOCK as NF4_BLOCK
 from scalerl.training.models.shape import ModelShape, head_sizes
+from scalerl.training.rl.head_products import SPLIT_AT_ONCE
 from scalerl.training.rl.logprobs import GPU_CHUNK, GPU_CHUNK_LOGITS
 
 RESERVE_BYTES = 1.5e9
@@ -61,6 +62,8 @@ and free memory is fragmented."""
 CACHE_SHARE = {"apart": 0.9, "shared": 0.25}
 """Share of the free memory that a generator's cache takes if rollout.slots is not set: on its own devices ("apart"), or
 on the learner's ("shared"). A vLLM on its own GPUs takes rollout.vllm.memory_share of their memory in total."""
+_SPLIT_BYTES = 12
+"""Bytes per number of the head that is split into two parts at a time."""
 _ROUNDING_BYTES = 36
 """Bytes per number of a portion that an update of 8-bit moments needs in addition to the moments."""
 _ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
@@ -171,7 +174,8 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), tokens)
     has_narrow_head = rank and sizes.file_bytes == 2
     head = 0 if has_narrow_head else 4 * shape.head_params
-    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + head
+    split = _SPLIT_BYTES * min(SPLIT_AT_ONCE, shape.head_params) if each < 4 and not has_narrow_head else 0
+    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + head + split
     update = max(
         layers * shape.layer_params * each if merges else 0.0,
         _ROUNDING_BYTES * min(PORTION, trained) if recipe.optimizer.bits == 8 else 0.0,

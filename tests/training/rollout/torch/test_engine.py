@@ -391,7 +391,7 @@ def test_pause_collects_the_chunk_that_was_launched_ahead(model, new_weights, po
 
 
 @pytest.mark.parametrize(
-    ("num_params", "expected"), [(1e6, 4096), (135e6, 4096), (1.54e9, 2048), (3.21e9, 1024), (8.03e9, 512), (70e9, 256)]
+    ("num_params", "expected"), [(1e6, 4096), (135e6, 4096), (1.54e9, 512), (3.21e9, 256), (8.03e9, 256), (70e9, 256)]
 )
 def test_passes_over_prompts_shrink_with_the_model(num_params, expected):
     assert pass_tokens(int(num_params)) == expected

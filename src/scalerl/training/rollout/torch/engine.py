@@ -37,9 +37,10 @@ from scalerl.training.rollout.torch.scheduler import Admitted, PromptBatch, Slot
 from scalerl.training.rollout.torch.stopwatch import Stopwatch
 from scalerl.training.types import Completion, Request, Work
 
-_PASS_PRODUCTS = 5e12
-"""Parameters x tokens of a pass over prompts on a GPU, about 10 ms on an H200. A pass is padded to its full size, and
-most polls have few new prompts, so a larger pass would mostly compute padding."""
+_PASS_PRODUCTS = 1.5e12
+"""Parameters x tokens of a pass over prompts on a GPU, about 4 ms on an H200. A pass is padded to its full size, and
+most polls have one or two new prompts of a width, so a larger pass mostly computes padding: with passes of 2,048 tokens
+at 1.5B, prompts took 0.41 s of the 1.62 s for which a step sampled (GSM8K, 16 completions per prompt)."""
 
 
 class _Slots:
