@@ -12,7 +12,8 @@ that is longer, divided by learner.context_ranks:
                 optimiser     4 T / s (gradient) + 8 T / s (two moments; 2 1/16 in 8 bits). On the host: two portions
                               of moments instead
                 activations   t x layers x (numbers that a layer keeps per token) x b
-                logits        2 chunks of FP32 logits, the head's gradient or its two parts, and a portion that is being split
+                logits        2 chunks of FP32 logits, the head's gradient or its two parts, and the portion that is
+                              being split
                 update        a portion in FP32 with its rounding (8 bits), or b x the layers with merged adapters for
                               a push; counted only beyond the activations and logits, which are free by then
     generator   weights       b N, and the head in FP32; under adapters, only what the learner does not share
