@@ -398,7 +398,7 @@ def test_wide_tables_and_nested_rows_take_time_in_proportion(tmp_path: Path) -> 
     began = time.process_time()
     for name, content in (("a.csv", wide), ("a.jsonl", nested)):
         assert read_log(write(tmp_path / name, content)).num_rewards >= 0
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 15
 
 
 def test_readers_import_nothing_heavy() -> None:

@@ -119,13 +119,15 @@ def _is_table(rows: list[list[str]], mark: str) -> bool:
     """Return whether lines look like a table: a header of names, and under it rows of as many cells with numbers."""
     header, *body = rows
     body = [row for row in body if row != header]
+    whole = body[: max(len(body) - 1, 1)]
+    if {len(header)} != {len(row) for row in whole} or any(map(_is_number, header)):
+        return False
     is_narrow = len(header) < 2 or mark == " "
-    are_numbers = [[_is_number(cell) for cell in row if cell.strip()] for row in body[: 1 if len(body) < 3 else -1]]
-    return (
-        {len(header)} == {len(row) for row in body[: max(len(body) - 1, 1)]}
-        and all(map(all if is_narrow else any, are_numbers))
-        and not any(map(_is_number, header))
-    )
+    for row in body[: 1 if len(body) < 3 else -1]:
+        are_numbers = [_is_number(cell) for cell in row if cell.strip()]
+        if not (all(are_numbers) if is_narrow else any(are_numbers)):
+            return False
+    return True
 
 
 def _has_more_records(source: Source, num: int) -> bool:

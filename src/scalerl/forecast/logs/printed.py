@@ -49,6 +49,8 @@ _IS = re.compile(
     r"\s(?:is|was|are|were|equals)\s(?=[-+]?\.?\d)",
     re.IGNORECASE,
 )
+_HAS_VERB = re.compile(r"\s(?:is|was|are|were|equals)\s", re.IGNORECASE)
+_HAS_PLACE = re.compile(r"\s(?:at|after)\s", re.IGNORECASE)
 # A counter between a name and its value: reward at step 100: 0.7, return after 100 episodes = 0.7.
 _AT = re.compile(
     r"(?<![\w./@-])(?P<name>[A-Za-z][\w./@-]{0,60}(?:\s[A-Za-z][\w./@-]{0,60}){0,2}?)\s(?:at|after)\s"
@@ -210,9 +212,7 @@ def _said(text: str, is_cut: bool) -> Line:
 
 def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
-    text = _LIST.sub(_mean_of_list, text)
-    text = _PAIR.sub(r" \1=\2", _WRAPPED.sub(r"\1\2", text))
-    text = _AT.sub(_counter_first, _REMARK.sub("", _IS.sub(r"\1: ", text)))
+    text = _said_plainly(text)
     counters, values = Counters(), Values()
     if folder := _FOLDER.search(text):
         counters["checkpoint"] = int(folder[1])
@@ -239,6 +239,23 @@ def _entries(text: str, is_cut: bool = False) -> Line:
         elif entry["mark"] or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
             values.setdefault(" ".join(words)[:MAX_WORD], value)
     return Line(text, counters, values)
+
+
+def _said_plainly(text: str) -> str:
+    """Return a line in which lists, pairs, remarks and verbs are written as 'name: value'.
+
+    Each pattern is tried only where a mark or a word of it stands: most lines of a long log have none.
+    """
+    if "[" in text:
+        text = _LIST.sub(_mean_of_list, text)
+    if "(" in text or "[" in text:
+        text = _PAIR.sub(r" \1=\2", _WRAPPED.sub(r"\1\2", text))
+    if _HAS_VERB.search(text):
+        text = _IS.sub(r"\1: ", text)
+    text = _REMARK.sub("", text)
+    if _HAS_PLACE.search(text):
+        text = _AT.sub(_counter_first, text)
+    return text
 
 
 def _mean_of_list(match: re.Match[str]) -> str:

@@ -39,6 +39,8 @@ _ENOUGH_STEPS = 6
 # A counter that falls at more of its rows is no step where another one hardly ever does.
 _MAX_FALLS = 0.1
 _MANY_RISES = 0.95
+# So many columns of a table without a reward are tried as results of runs.
+_TRIED = 3
 # Rows without any counter are counted where as many have a reward.
 _COUNTABLE = 3
 # A column with this many times fewer steps than another of its kind was logged only now and then.
@@ -339,9 +341,9 @@ def _refuse_other_tables(plan: Plan) -> None:
             f"{plan.path} has one row per answer of an evaluation: give a row for each evaluation, with its step and "
             "the mean reward."
         )
-    for name in frame.columns:
-        if not frame.is_words(name) and not has_role(name, *AXES) and not is_lower_better(name):
-            _refuse_finished_runs(replace(plan, roles={**plan.roles, "y": Choice((name,))}))
+    numbers = [name for name in frame.columns if not frame.is_words(name) and not has_role(name, *AXES)]
+    for name in [name for name in numbers if not is_lower_better(name)][:_TRIED]:
+        _refuse_finished_runs(replace(plan, roles={**plan.roles, "y": Choice((name,))}))
     varying = [name for name in frame.columns if len({*frame.numbers(name)[frame.known(name)].tolist()}) > 1]
     if not varying and len(frame.columns) > 2 and plan.kind in ("json", "jsonl"):
         raise InputError(
