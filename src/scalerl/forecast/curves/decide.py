@@ -420,7 +420,7 @@ def settle(
     difference of the two means due to the spread between runs.
     """
     difference = values[0] - values[1]
-    lead, now = float(difference.mean()), float(difference.std())
+    lead, now = abs(float(difference.mean())), float(difference.std())
     by_times = [
         p_settled(lead, now, float(np.hypot(np.hypot(*sds), between)), worth) for sds in zip(*spreads, strict=True)
     ]
