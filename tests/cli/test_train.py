@@ -130,7 +130,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert model.endswith(f"Export it: scalerl export {out} --step best --out MODEL.")
     assert samples.startswith(str(out / store.SAMPLES))
     # A few steps and four samples prove nothing, and so it says.
-    assert {"Nothing learned beyond noise", "Next"} <= {line.split(":")[0] for line in lines}
+    assert {"No change beyond noise", "Next"} <= {line.split(":")[0] for line in lines}
     assert any(line.startswith("Too early to judge") for line in lines)
     assert train(out, "--resume", "--check", steps=11).returncode == 0
     assert status(out) == ("done", "budget of 10 steps spent")
