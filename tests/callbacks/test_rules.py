@@ -59,9 +59,9 @@ def test_rules_that_cannot_be_used(rule, after: int | None):
 
 def test_rules_of_the_page_are_those_there_are():
     """Those of docs/other-frameworks.md: the example of a callback and each row of the table."""
-    page = (Path(__file__).parents[2] / "docs" / "from-trl.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "other-frameworks.md").read_text()
     (example,) = re.findall(r'ForecastCallback\(stop="(.*)"\)', page)
-    described = page.partition("### Stop rules")[2].partition("\n#")[0]
+    described = page.partition("| `stop=` |")[2].partition("\n\n")[0]
     assert set(re.findall(r'^\| `"([^`]*)"` \|', described, flags=re.MULTILINE)) == set(RULES)
     assert example in RULES
 

@@ -204,9 +204,8 @@ RECOGNISED = {
     "log.jsonl": "Compute: hours (built from the log's times). Reward: reward. Both detected",
     "log.jsonl --gpus 8 --y reward": "Compute: gpu_hours (built from the log's times). Reward: reward. Compute was",
     "log.jsonl --x step": "Compute: step. Reward: reward. The reward was detected",
-    "log.csv": "Reward: eval/aime/acc (also there: eval/math500/acc)",
     "log.csv --y eval/math500/acc": "Reward: eval/math500/acc.",
-    "rows.csv": "Compute: step (the number of the row). Reward: reward. Both detected",
+    "rows.csv": "Compute: step (the number of the row; name a column with --x). Reward: reward. The reward was detected",
 }
 
 

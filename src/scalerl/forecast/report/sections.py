@@ -449,7 +449,8 @@ def columns_say(curves: Sequence[CurveResult]) -> Say:
     detected = tuple(
         name
         for name, choices in (("x", compute), ("y", reward))
-        if any(why.rule != "option" for why in choices.values())
+        # A row number is counted because nothing was detected.
+        if any(why.rule not in ("option", "counted") for why in choices.values())
     )
     texts = [tuple(say("column", why, column=column).text for column, why in reasons.items())
              for reasons in (compute, reward)]  # fmt: skip

@@ -176,7 +176,7 @@ def column(values: Values) -> str:
     rule, name = values["rule"], values["column"]
     how: list[str] = []
     if rule == "counted":
-        how.append("the number of the row")
+        how.append(filled("the number of the row; name a column with {option:x}", values))
     elif rule in BUILT:
         how.append("built from the log's times")
     elif rule != "option":
