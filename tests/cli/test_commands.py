@@ -203,9 +203,9 @@ def test_help_shows_few_options_and_help_all_the_rest():
 RECOGNISED = {
     "log.jsonl": "Compute: hours (built from the log's times). Reward: reward. Both detected",
     "log.jsonl --gpus 8 --y reward": "Compute: gpu_hours (built from the log's times). Reward: reward. Compute was",
-    "log.jsonl --x step": "Compute: step. Reward: reward. The reward was detected",
+    "log.jsonl --x step": "Compute: step. Reward: reward. The reward was",
     "log.csv --y eval/math500/acc": "Reward: eval/math500/acc.",
-    "rows.csv": "Compute: step (the number of the row; name a column with --x). Reward: reward. The reward was detected",
+    "rows.csv": "Compute: step (the number of the row; name a column with --x). Reward: reward. The reward was",
 }
 
 
