@@ -140,7 +140,7 @@ def test_page_shows_everything_and_its_examples_run(
     functions = [name for name in scalerl.curves.__all__ if inspect.isfunction(getattr(scalerl.curves, name))]
     assert len(functions) > 10
     assert not {*functions, *scalerl.__all__} - {"__version__"} - named
-    logs, example = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    logs, example, _ = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     exec(example, {})
     shown = capsys.readouterr().out
     assert shown.startswith("levelling off ")
