@@ -122,11 +122,10 @@ def _points(reserved: bool) -> dict[str, list[list[str]]]:
 
 def _curve(row: dict[str, Any], points: list[list[str]], reserved: bool) -> Curve:
     compute, reward, counts = zip(*points, strict=True)
-    texts = {name: row[name] for name in TEXTS}
-    numbers = {name: float(row[name]) if row[name] else None for name in NUMBERS}
+    known: dict[str, Any] = {name: row[name] for name in TEXTS}
+    known |= {name: float(row[name]) if row[name] else None for name in NUMBERS}
     return Curve(
-        **texts,
-        **numbers,
+        **known,
         reserved=reserved,
         compute=tuple(map(float, compute)),
         reward=tuple(map(float, reward)),

@@ -58,12 +58,6 @@ def round_pushes(kind: str) -> None:
     TorchEngine.__init__, TorchEngine._load = begin_rounded, load_rounded
 
 
-def no_forecasts() -> None:
-    from scalerl.training.run.health import Health
-
-    Health.after_step = lambda self, done, end: None
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
@@ -72,7 +66,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.generator:
         round_pushes(arguments.generator)
-    no_forecasts()
     from scalerl import train
 
     rare = {"checkpoint.every": 1_000_000, "checkpoint.every_minutes": 1000.0, "checkpoint.best": "none"}

@@ -141,8 +141,12 @@ def summarise(folder: Path) -> dict[str, Any]:
         "lag_mean": statistics.mean(row.get("rollout/lag_mean", 0.0) for row in metrics),
         "gpu_memory_gb": max((row.get("gpu/memory_gb", 0.0) for row in metrics), default=None),
         "peaks": json.loads((folder / PEAKS).read_text()) if (folder / PEAKS).exists() else None,
-        "checkpoint_stopped_s": [row["checkpoint/stopped_s"] for row in metrics if "checkpoint/stopped_s" in row],
-        "checkpoint_written_s": [row["checkpoint/written_s"] for row in metrics if "checkpoint/written_s" in row],
+        "checkpoint_stopped_s": [
+            row["time/checkpoint_stopped_s"] for row in metrics if "time/checkpoint_stopped_s" in row
+        ],
+        "checkpoint_written_s": [
+            row["time/checkpoint_written_s"] for row in metrics if "time/checkpoint_written_s" in row
+        ],
     }
 
 

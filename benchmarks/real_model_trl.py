@@ -68,7 +68,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             self.ends.append(time.monotonic())
 
-        def on_evaluate(self, _: Any, state: Any, __: Any, metrics: dict[str, float], **___: Any) -> None:
+        def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            metrics: dict[str, float] = given["metrics"]
             now = time.monotonic()
             self.evaluations.append(
                 {

@@ -19,7 +19,7 @@ def test_plain_loop_with_wandb_is_read_back(tmp_path: Path):
         reward = 0.2 + 0.4 / (1 + (100 / step) ** 1.5) if step else 0.2
         live.add(step, reward, num_samples=512)
         outlook = live.outlook()
-        forecast = {} if outlook is None else describe(outlook, 800).metrics()
+        forecast = {} if outlook is None else describe(outlook).metrics()
         verdicts += [forecast["forecast/state"]] if forecast else []
         run.log({"train/step": step, "eval/reward": reward, **forecast}, step=step)
     run.finish()

@@ -28,7 +28,7 @@ def answer(error: UnclearLogError, *, may_ask: bool) -> dict[str, str]:
 
 def table(candidates: Sequence[Candidate]) -> list[str]:
     """Return the candidates as the lines of a table; the first is the best guess."""
-    rows = [_TITLES]
+    rows: list[tuple[str, ...]] = [_TITLES]
     for number, each in enumerate(candidates, start=1):
         rows.append((str(number), each.name, f"{each.first:.4g}", f"{each.last:.4g}", each.may_be, _as_typed(each)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -309,7 +309,8 @@ def test_more_compute_settles_what_it_can():
     assert far.times > 1
     assert far.p_times > UNLIKELY
     # A spread between runs that compute cannot reduce: twenty times what matters.
-    between = tuple(each + 0.2 * np.random.default_rng(0).standard_normal(len(each)) for each in values)
+    first, second = (each + 0.2 * np.random.default_rng(0).standard_normal(len(each)) for each in values)
+    between = first, second
     hopeless = settle(curves, between, spreads, 0.3, 0.01)
     assert hopeless.times is None
     assert hopeless.p_times < UNLIKELY

@@ -10,7 +10,6 @@ import pytest
 from known import known
 
 from scalerl.forecast.curves import Value
-from scalerl.forecast.logs import Selection
 from scalerl.forecast.report.alarms import (
     ALARM_STEPS,
     SIGNALS,
@@ -123,7 +122,7 @@ def test_a_run_that_falls_below_its_curve_is_an_alarm(tmp_path: Path):
             for at, row in enumerate(own)]  # fmt: skip
     for row in rows:
         store.append_row(tmp_path / store.EVALS, row)
-    curves = outlooks_of(tmp_path, Selection(x="gpu_hours"))
+    curves = outlooks_of(store.read_evals(tmp_path), "cuda")
     (alarm,) = present([], curves={**curves, "new": None})
     assert (alarm.kind, alarm.subject) == ("fall", "hard")
     fall = known(known(curves["hard"].decision).fall)

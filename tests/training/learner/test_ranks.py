@@ -23,7 +23,7 @@ from scalerl.errors import LearnerError, RankLost
 from scalerl.recipe.parts import LearnerSettings
 from scalerl.training.learner.ranks import driver
 from scalerl.training.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.training.learner.saved import SavedTensors, file_name, write_rows
+from scalerl.training.learner.saved import SavedTensors, file_name, write_tensors
 from scalerl.training.remote import peer
 from scalerl.training.run.learners import learner_settings
 
@@ -139,7 +139,7 @@ def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path, monkeypatch):
     with forked_ranks(monkeypatch, "learner.context_ranks=2", seed=1) as (ranked, _):
         alone.step(batches[0])
         for kind, tensors in alone.state_dict().items():
-            write_rows(tmp_path / file_name(kind), tensors, {})
+            write_tensors(tmp_path / file_name(kind), tensors)
         ranked.load_state_dict(SavedTensors(tmp_path))
         for name, weight in ranked.weights().items():
             assert torch.equal(weight, alone.weights()[name]), name

@@ -19,7 +19,7 @@ OWN = re.compile(r"\b[A-Z]{4,}\b")
 LONG = ("length.thinking_min=36", "length.thinking_max=42")
 MORE = ("pipeline.completions_per_group=4", "optimizer.warmup_steps=0", "pipeline.groups_per_batch=3")
 RUNS = {
-    "plain": LONG,
+    "plain": (*LONG, "checkpoint.every=1"),
     "algorithm": (
         *LONG, "tasks.a.num_problems=20", "tasks.b.num_problems=20",
         "tasks.a.name=arithmetic", "tasks.a.max_terms=3", "tasks.b.name=arithmetic", "tasks.b.max_terms=3",
@@ -33,8 +33,9 @@ UNWRITTEN = {
     "loss/router_disagreement", "generators/ready", "generators/slots", "generators/lost", "lost", "generators/chunks",
     "generators/busy_s", "generators/active_mean", "generators/copy_s", "gpu/memory_gb", "grader/REASON",
     "environment/REASON", "outcome/NAME", "outcome/stopped_frac", "rollout/branches_mean", "branches_mean",
+    "time/checkpoint_written_s",
 }  # fmt: skip
-"""Columns that need a GPU, experts, generators, programs, branches or failures."""
+"""Columns that need a GPU, experts, generators, programs, branches, failures, or a write that ends in time."""
 
 
 def documented(file: str) -> set[str]:

@@ -97,7 +97,7 @@ def first_boxes() -> Boxes:
     """Return boxes that cover the prior; they have no mass yet."""
     width = 2.0 * REACH / NUM_FIRST
     ticks = (np.arange(NUM_FIRST) + 0.5) * width - REACH
-    centre = np.stack(np.meshgrid(ticks, ticks, indexing="ij"), axis=-1).reshape(-1, 2)
+    centre = np.stack(np.meshgrid(ticks, ticks, indexing="ij"), axis=-1).reshape(-1, 2).astype(np.float64)
     return Boxes(centre=centre, width=np.full(len(centre), width), log_density=np.zeros(len(centre)))
 
 

@@ -171,7 +171,7 @@ def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
     if not {"1", "100"} <= {series.y_scale for series in built if not series.problem}:
         for series in built if is_given else ():
             # Rewards of per cent may show that a share was meant.
-            reward_typed(selection.start, "start", series.bounds, series.reward)
+            reward_typed(selection.start, "start", series.bounds, series.reward.tolist())
         return built
     given = {"start": reward_typed(selection.start, "start", SCALES["1"])} if is_given else {}
     return [replace(in_shares(series), **given) if series.y_scale == "100" else series for series in built]

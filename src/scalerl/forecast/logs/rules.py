@@ -180,7 +180,7 @@ class _RewardColumn:
 
     @property
     def is_mostly_zero(self) -> bool:
-        return 2 * np.count_nonzero(self.values) < len(self.values)
+        return bool(2 * np.count_nonzero(self.values) < len(self.values))
 
     def flaws(self) -> tuple[Any, ...]:
         """Return what speaks against the column, from the worst on."""

@@ -128,14 +128,15 @@ def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, n
 def strokes(each: Drawn) -> Iterator[Stroke]:
     """Yield what is drawn of a curve, from back to front."""
     line = each.line
-    for kind, band in (("new-band", line.new_band), ("band", line.band)) if line is not None else ():
-        if band is not None:
-            low, high = band
-            there_and_back = np.concatenate([line.compute, line.compute[::-1]])
-            edge = np.concatenate([low, high[::-1]])
-            yield Stroke(kind=kind, shape="area", compute=there_and_back, reward=edge)
-    for compute, reward, is_solid in line.parts() if line is not None else ():
-        yield Stroke(kind="line" if is_solid else "forecast", shape="line", compute=compute, reward=reward)
+    if line is not None:
+        for kind, band in (("new-band", line.new_band), ("band", line.band)):
+            if band is not None:
+                low, high = band
+                there_and_back = np.concatenate([line.compute, line.compute[::-1]])
+                edge = np.concatenate([low, high[::-1]])
+                yield Stroke(kind=kind, shape="area", compute=there_and_back, reward=edge)
+        for compute, reward, is_solid in line.parts():
+            yield Stroke(kind="line" if is_solid else "forecast", shape="line", compute=compute, reward=reward)
     dots = each.dots.take(each.dots.compute > 0)
     for role, run in product(ROLES, range(len(dots.runs))):
         part = dots.take((dots.role == role) & (dots.run == run))

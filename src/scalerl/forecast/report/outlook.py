@@ -1,5 +1,6 @@
 """The forecast of a run while it trains: what `scalerl fit` says of its folder, or of the numbers of any other loop."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,10 +28,11 @@ FIT_OPTIONS = ("form", "level", "fixed", "skip_before", "fit_until")
 
 def _number(given: object, name: str) -> float:
     """Return a number that a caller gave; InputError for anything else."""
-    is_number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
-    if not is_number or not np.isfinite(given):
-        raise InputError(f"{name} must be a finite number, not {given!r}.")
-    return float(given)
+    if isinstance(given, int | float | np.integer | np.floating) and not isinstance(given, bool):
+        number = float(given)
+        if math.isfinite(number):
+            return number
+    raise InputError(f"{name} must be a finite number, not {given!r}.")
 
 
 class LiveForecast:

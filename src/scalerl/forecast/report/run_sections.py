@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from scalerl.forecast.logs import Log
 from scalerl.forecast.report.alarms import LIMITS, alarms_to_show, fall_alarms
 from scalerl.forecast.report.arms import differences, environments, hours_name
 from scalerl.forecast.report.document import (
@@ -108,16 +109,19 @@ def columns_of(runs: Sequence[Run], curves: Sequence[CurveResult]) -> Iterator[t
     """Yield the name, the colour and the columns of each run; of a log with several curves, those of each curve."""
     arms = [*dict.fromkeys(run.arm for run in runs)]
     for run in runs:
-        frame = None if run.log is None else run.log.frame
-        parts = []
-        for colour, curve in enumerate(curves if frame is not None else ()):
-            labels = [(column, value) for column, value in curve.series.key if column in frame]
-            rows = np.ones(len(frame), dtype=bool)
-            for column, value in labels:
-                rows &= frame.words(column) == value
-            if labels and rows.any():
-                parts.append((curve.name, colour, log_columns(replace(run.log, frame=frame.take(rows)))))
+        parts = [] if run.log is None else list(_parts_of_log(run.log, curves))
         yield from parts if len(parts) > 1 else [(run.name, arms.index(run.arm), run.columns)]
+
+
+def _parts_of_log(log: Log, curves: Sequence[CurveResult]) -> Iterator[tuple[str, int, Mapping[str, Array]]]:
+    """Yield the name, the colour and the columns of each curve that a log has rows of."""
+    for colour, curve in enumerate(curves):
+        labels = [(column, value) for column, value in curve.series.key if column in log.frame]
+        rows = np.ones(len(log.frame), dtype=bool)
+        for column, value in labels:
+            rows &= log.frame.words(column) == value
+        if labels and rows.any():
+            yield curve.name, colour, log_columns(replace(log, frame=log.frame.take(rows)))
 
 
 LAG_COLUMNS = {

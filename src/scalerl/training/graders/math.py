@@ -94,7 +94,8 @@ def _holds(expression: Any) -> bool:
     import sympy
     from latex2sympy2_extended.logic import And
 
-    links = expression._unsorted_args if isinstance(expression, And) else (expression,)
+    is_chain = issubclass(type(expression), And)
+    links = expression._unsorted_args if is_chain else (expression,)
     if not all(isinstance(link, sympy.Eq) for link in links):
         return True
     sides = [side for link in links for side in link.args]

@@ -78,7 +78,7 @@ def _write_values(file: io.FileIO, tensor: Tensor, crc: int) -> int:
         return crc
     values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     for start in range(0, len(values), _BLOCK_BYTES):
-        block = memoryview(values[start : start + _BLOCK_BYTES])
+        block = memoryview(values[start : start + _BLOCK_BYTES].data)
         _write_all(file, block)
         crc = zlib.crc32(block, crc)
     return crc

@@ -52,8 +52,8 @@ _ROOM_FOR_ROWS = 100_000_000
 class WritesTensors(Protocol):
     """A state that other processes write, such as the ranks of a learner."""
 
-    def write(self, folder: Path) -> None:
-        """Write files with the names of training/learner/saved.py, and return when they are complete."""
+    def write(self, folder: Path) -> "Mapping[str, int] | None":
+        """Write files with the names of training/learner/saved.py, complete on return; return CRC-32s if known."""
         ...
 
 
@@ -294,7 +294,7 @@ class Checkpoints(Hook):
     def _save(self, step: int) -> None:
         started = time.monotonic()
         self._save_paused(step)
-        self._row["checkpoint/stopped_s"] = time.monotonic() - started
+        self._row["time/checkpoint_stopped_s"] = time.monotonic() - started
 
     def _save_paused(self, step: int) -> None:
         with self.paused():
@@ -319,7 +319,7 @@ class Checkpoints(Hook):
         if written is None:
             return
         try:
-            self._row["checkpoint/written_s"] = written.result()
+            self._row["time/checkpoint_written_s"] = written.result()
         except StoreError as error:
             self.failure = str(error)
             if not self._has_reported:

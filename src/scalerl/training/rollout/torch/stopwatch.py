@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 
 import torch
@@ -14,7 +14,7 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._points: list[tuple[str, float | torch.cuda.Event]] = []
-        self._seconds: dict[str, float] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     @property
     def seconds(self) -> Mapping[str, float]:
