@@ -25,6 +25,7 @@ from scalerl.cli.train import Terminal
 from scalerl.errors import EngineError
 from scalerl.runfolder import store
 from scalerl.training.graders.pool import GraderPool
+from scalerl.training.learner import saved
 from scalerl.training.rollout.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("terminal_signals")
@@ -261,8 +262,13 @@ def fill_disk(patched: pytest.MonkeyPatch) -> None:
 
 
 def fill_before_weights(patched: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    """Leave room for the checkpoint of step 1, which may still be written beside training, and for no other."""
+    write_all = saved._write_all
+
+    def no_room(file: io.FileIO, block: "bytes | memoryview") -> None:
+        if "step-00000001" not in str(file.name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_all(file, block)
 
     patched.setattr("scalerl.training.learner.saved._write_all", no_room)
 
