@@ -125,6 +125,18 @@ def test_a_cold_start_is_not_levelling_off():
     assert set(states) == {State.RISING}
 
 
+@pytest.mark.xfail(strict=True, reason="without a skew a sigmoid takes off too early: the ceiling's interval misses")
+def test_the_ceiling_after_a_cold_start_is_inside():
+    inside = 0
+    for seed in range(6):
+        compute = np.linspace(0.2, 4.0, 60)
+        truth = 0.4 + np.where(compute > 2, sigmoid(np.maximum(compute - 2, 1e-9), midpoint=2.0) - 0.4, 0.0)
+        reward = truth + 0.006 * np.random.default_rng(seed).standard_normal(60)
+        low, high = fit(compute, reward, start=0.4).interval("ceiling")
+        inside += low < 0.6 < high
+    assert inside >= 5
+
+
 # Falls ----------------------------------------------------------------------------------------------------------------
 
 
