@@ -7,7 +7,7 @@ from typing import Any
 
 from scalerl.callbacks.forecast import describe
 from scalerl.errors import InputError, UsageError, first_line
-from scalerl.forecast.logs.projects import Project, imported, project_at
+from scalerl.forecast.logs.readers.projects import Project, imported, project_at
 from scalerl.forecast.report.figures import line_of
 from scalerl.forecast.report.results import CurveResult
 

@@ -18,10 +18,11 @@ from read_logs import Content, column, fault, kinds, names, planned, read, rows,
 from run_folders import write_run, write_study
 
 from scalerl.errors import InputError
-from scalerl.forecast.logs import read_log, read_logs, source
+from scalerl.forecast.logs import read_log, read_logs
 from scalerl.forecast.logs.columns import ROLES
 from scalerl.forecast.logs.formats import FILES, FOLDERS
 from scalerl.forecast.logs.frame import Frame
+from scalerl.forecast.logs.readers import source
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.tidy import tidied
 from scalerl.forecast.report.build import build_report

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalerl.forecast.logs.printed import read_line
+from scalerl.forecast.logs.readers.printed import read_line
 
 LINES = {
     "step:12 - actor/loss:0.1 - acc/mean@1:np.float64(0.5)": ({}, {"step": 12, "actor/loss": 0.1, "acc/mean@1": 0.5}),

@@ -13,7 +13,6 @@ import numpy as np
 from scalerl.errors import InputError, UnclearLogError, option
 from scalerl.forecast.logs.axes import UNEVEN_TIME, disagreement_in
 from scalerl.forecast.logs.columns import AXES, Unit, has_role, is_lower_better
-from scalerl.forecast.logs.console import COUNTED_RECORDS
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.formats import Log
 from scalerl.forecast.logs.frame import Frame, concatenated, grouped, listed, number
@@ -21,6 +20,7 @@ from scalerl.forecast.logs.labels import is_right_or_wrong
 from scalerl.forecast.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.points import AMOUNTS, can_be_main
+from scalerl.forecast.logs.readers.console import COUNTED_RECORDS
 from scalerl.forecast.logs.runs import LoggedRun, runs_of
 from scalerl.forecast.logs.scale import scale_of, within
 from scalerl.forecast.logs.selection import SCALES, Selection

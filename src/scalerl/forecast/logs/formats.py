@@ -9,14 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerl.errors import InputError, UnclearLogError, UserError
-from scalerl.forecast.logs import trackers
 from scalerl.forecast.logs.columns import is_evaluation, reward_rank
-from scalerl.forecast.logs.console import console_rows
-from scalerl.forecast.logs.delimited import csv_rows
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.frame import Frame, Item, Placed, Row, grouped, objects
 from scalerl.forecast.logs.names import FILE, without_split
-from scalerl.forecast.logs.objects import flatten, json_rows, jsonl_rows
 from scalerl.forecast.logs.outliers import without_far_cells
 from scalerl.forecast.logs.places import (
     MAX_LOGS,
@@ -30,12 +26,16 @@ from scalerl.forecast.logs.places import (
     whole_kinds,
 )
 from scalerl.forecast.logs.plan import Plan
-from scalerl.forecast.logs.projects import project_at, project_rows
+from scalerl.forecast.logs.readers import trackers
+from scalerl.forecast.logs.readers.console import console_rows
+from scalerl.forecast.logs.readers.delimited import csv_rows
+from scalerl.forecast.logs.readers.objects import flatten, json_rows, jsonl_rows
+from scalerl.forecast.logs.readers.projects import project_at, project_rows
+from scalerl.forecast.logs.readers.source import Source
+from scalerl.forecast.logs.readers.wrapped import is_notebook, printed_by_cells, printed_in_rows
 from scalerl.forecast.logs.rules import decided
 from scalerl.forecast.logs.selection import Selection
-from scalerl.forecast.logs.source import Source
 from scalerl.forecast.logs.tidy import tidied, written_units
-from scalerl.forecast.logs.wrapped import is_notebook, printed_by_cells, printed_in_rows
 from scalerl.runfolder import store
 from scalerl.runfolder.json_text import parse_or_none
 

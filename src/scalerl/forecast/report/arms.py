@@ -7,7 +7,7 @@ from typing import Any
 
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.names import without_seed
-from scalerl.forecast.logs.objects import flatten
+from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.runs import PER_RUN, Run
 

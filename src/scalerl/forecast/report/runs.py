@@ -17,7 +17,7 @@ import numpy as np
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.forecast.logs.facts import Fact
 from scalerl.forecast.logs.formats import Log, log_of_rows, read_log
-from scalerl.forecast.logs.objects import flatten
+from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.alarms import Alarm, alarms, with_remedies
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.evaluations import pass_curves

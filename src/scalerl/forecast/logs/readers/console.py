@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from scalerl.forecast.logs.columns import ROLES, is_evaluation, plain, reward_rank
 from scalerl.forecast.logs.frame import Item, Placed, Row, grouped, members, numbered
-from scalerl.forecast.logs.lines import Printed, printed_lines
-from scalerl.forecast.logs.printed import COUNTING, VERL, Counters, Line, Values, cells_of, evaluated, read_line
-from scalerl.forecast.logs.source import Source
+from scalerl.forecast.logs.readers.lines import Printed, printed_lines
+from scalerl.forecast.logs.readers.printed import COUNTING, VERL, Counters, Line, Values, cells_of, evaluated, read_line
+from scalerl.forecast.logs.readers.source import Source
 
 COUNTED_RECORDS = "the number of the record"
 """Where the step of a text comes from that names none."""

@@ -17,8 +17,8 @@ from urllib.parse import quote
 from scalerl.errors import InputError
 from scalerl.forecast.logs.columns import are_splits
 from scalerl.forecast.logs.frame import Placed, Row
-from scalerl.forecast.logs.objects import metrics_of
-from scalerl.forecast.logs.source import MAX_COLUMNS, Source, bounded_bytes
+from scalerl.forecast.logs.readers.objects import metrics_of
+from scalerl.forecast.logs.readers.source import MAX_COLUMNS, Source, bounded_bytes
 from scalerl.runfolder.json_text import parse_or_none
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 
 from scalerl.forecast.logs.columns import is_evaluation, is_rate, plain, reward_rank, with_role
 from scalerl.forecast.logs.frame import CALL, number
-from scalerl.forecast.logs.objects import metrics_of
-from scalerl.forecast.logs.source import MAX_WORD
+from scalerl.forecast.logs.readers.objects import metrics_of
+from scalerl.forecast.logs.readers.source import MAX_WORD
 from scalerl.runfolder.json_text import parse_or_none
 
 Values = dict[str, float]

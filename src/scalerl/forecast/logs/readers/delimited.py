@@ -14,8 +14,8 @@ from scalerl.errors import InputError
 from scalerl.forecast.logs.amounts import amount
 from scalerl.forecast.logs.columns import AXES, reward_rank, with_role
 from scalerl.forecast.logs.frame import Names, Placed, listed, number
-from scalerl.forecast.logs.printed import read_line
-from scalerl.forecast.logs.source import MAX_COLUMNS, Source
+from scalerl.forecast.logs.readers.printed import read_line
+from scalerl.forecast.logs.readers.source import MAX_COLUMNS, Source
 
 _MAX_SAMPLE = 50
 _MAX_FIELD = 131_072

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from scalerl.errors import InputError
 from scalerl.forecast.logs.columns import AXES, are_splits, has_role, is_measured, reward_rank, with_role
 from scalerl.forecast.logs.frame import Placed, Row, grouped
-from scalerl.forecast.logs.source import MAX_COLUMNS, Source
+from scalerl.forecast.logs.readers.source import MAX_COLUMNS, Source
 from scalerl.runfolder.json_text import parse_or_none
 
 Labels = dict[str, str]

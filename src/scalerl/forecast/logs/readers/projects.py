@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from scalerl.errors import InputError, first_line
 from scalerl.forecast.logs.frame import Placed, listed
-from scalerl.forecast.logs.source import Source
-from scalerl.forecast.logs.trackers import numbers_of, sqlite_rows
+from scalerl.forecast.logs.readers.source import Source
+from scalerl.forecast.logs.readers.trackers import numbers_of, sqlite_rows
 
 _TIMEOUT_S = 60
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from scalerl.forecast.logs.printed import MAX_RECORD, VERL
-from scalerl.forecast.logs.source import Source
+from scalerl.forecast.logs.readers.printed import MAX_RECORD, VERL
+from scalerl.forecast.logs.readers.source import Source
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # (TaskRunner pid=31337), as Ray puts before the lines of a process.
