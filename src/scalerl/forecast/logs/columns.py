@@ -60,9 +60,48 @@ _NAMES = {
     # A table with one metric per row.
     "metric": "tag metric metric_name metricname metric_key key name variable",
     "value": "value values metric_value metricvalue",
+    # What trainers log beside the reward, under our keys.
+    "reward/mean": """
+        reward_mean reward train_reward critic_rewards_mean critic_score_mean reward_all_mean env_all_reward_total
+        rewards_mean
+    """,
+    "reward/correct_frac": "reward_correct_frac env_all_correct solve_all correct",
+    "loss/entropy": """
+        loss_entropy entropy train_entropy actor_entropy entropy_all_mean entropy_mean optim_entropy actor_entropy_loss
+    """,
+    "loss/kl": "loss_kl mismatch_kl_all_mean mismatch_kl_mean rollout_corr_kl optim_kl_sample_train_v1",
+    "loss/clip_frac": "loss_clip_frac clip_ratio_region_mean actor_pg_clipfrac clip_ratio is_masked_mean",
+    "rollout/length_mean": """
+        rollout_length_mean completions_mean_length train_completions_mean_length completion_length response_length_mean
+        seq_len_all_mean decode_len_all_mean env_all_ac_tokens_per_turn
+    """,
+    "rollout/length_max": """
+        rollout_length_max completions_max_length response_length_max seq_len_all_max decode_len_all_max
+    """,
+    "rollout/truncated_frac": """
+        rollout_truncated_frac completions_clipped_ratio response_length_clip_ratio is_truncated_all_mean
+        is_truncated_mean
+    """,
+    "rollout/lag_mean": """
+        rollout_lag_mean off_policy_level_all_mean off_policy_level_mean fully_async_staleness_mean
+    """,
+    "rollout/lag_max": """
+        rollout_lag_max off_policy_level_all_max off_policy_level_max async_level scheduler_async_level
+    """,
+    "optim/grad_norm": "optim_grad_norm grad_norm train_grad_norm actor_grad_norm",
+    "time/step_s": "time_step_s timing_s_update_actor time_forward_backward time_train",
+    "time/wait_s": """
+        time_wait_s timing_s_gen time_wait_for_batch time_generate_completions time_sampling
+    """,
+    "time/push_s": "time_push_s timing_s_update_weights time_update_weights time_broadcast_weights",
+    "time/whole_step_s": "time_whole_step_s step_time timing_s_step time_step time_total",
+    "time/evaluation_s": "time_evaluation_s timing_s_testing",
+    "time/checkpoint_s": "time_checkpoint_s timing_s_save_checkpoint",
 }
 ROLES = {role: tuple(names.split()) for role, names in _NAMES.items()}
-"""What a column is for, and the names that say so, in the order in which they are tried."""
+"""What a column is for, and the names that say so, in the order in which they are tried: the one table of names."""
+METRICS = tuple(role for role in ROLES if "/" in role)
+"""What trainers log beside the step and the reward of evaluations; each name is our key of it."""
 
 AXES = ("gpu_hours", "flops", "tokens", "hours", "step")
 """Roles that count compute, in the order in which they are tried."""
@@ -116,9 +155,10 @@ _TIME = re.compile(
     r"|[\s_](ms|milliseconds?|secs?|seconds?|mins|minutes?|hrs?|hours?|days?)$",
     re.IGNORECASE,
 )
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_HOURS_OF = {"ms": 1 / 3.6e6, "s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0}
 _HOURS = re.compile(r"\s?\(h(?:ours)?\)$")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_BETWEEN_WORDS = re.compile(r"(?:[^\w@]|_)+")
 
 # val/ has statistics of the value function, too: there only the names of benchmarks tell.
 _BARE_EVALUATION = re.compile(r"(?:eval|test|validation)/[^/]+", re.IGNORECASE)
@@ -153,8 +193,26 @@ class Unit(NamedTuple):
 @lru_cache(maxsize=8192)
 def plain(column: str) -> str:
     """Return a name as it is compared; a leading underscore stays, since wandb's `_step` is not `step`."""
-    name = _CAMEL.sub("_", _HOURS.sub("_hours", _UNIT.sub("", column.strip()))).lower()
-    return "_" * name.startswith("_") + re.sub(r"(?:[^\w@]|_)+", "_", name).strip("_")
+    bare = _HOURS.sub("_hours", _UNIT.sub("", column.strip()))
+    name = _CAMEL.sub("_", bare).lower()
+    words = _BETWEEN_WORDS.sub("_", name).strip("_")
+    return f"_{words}" if name.startswith("_") else words
+
+
+def unit_of(column: str) -> Unit | None:
+    """Return the unit that a name has behind it; None where it has none."""
+    amount, clock = _UNIT.search(column), _TIME.search(column)
+    if amount and amount[1] in FACTORS:
+        return _in_ones(amount[1])
+    if clock is None:
+        return None
+    written = (clock[1] or clock[2]).lower()
+    letter = "ms" if written.startswith(("ms", "milli")) else written[0]
+    return Unit(written, _HOURS_OF[letter], _HOURS_OF[letter])
+
+
+def _in_ones(name: str) -> Unit:
+    return Unit(name, FACTORS[name], FACTORS[name])
 
 
 def without_unit(column: str) -> tuple[str, float]:
@@ -162,39 +220,24 @@ def without_unit(column: str) -> tuple[str, float]:
 
     Times are counted in seconds, or in hours where only their name in hours has a role: time (min) is time_hours.
     """
-    unit, clock = _UNIT.search(column), _TIME.search(column)
-    if unit and unit[1] in FACTORS:
-        return column[: unit.start()], FACTORS[unit[1]]
-    if clock and not has_role(column, "hours", "gpu_hours", *CLOCKS):
-        name, written = column[: clock.start()], (clock[1] or clock[2]).lower()
-        seconds = _SECONDS["ms" if written.startswith(("ms", "milli")) else written[0]]
-        if has_role(name, *CLOCKS):
-            return name, seconds
-        if has_role(f"{name}_hours", "hours", "gpu_hours"):
-            return f"{name}_hours", seconds / 3600
-    return column, 1.0
-
-
-def unit_of(column: str) -> Unit | None:
-    """Return the unit that a name has behind it; None where it has none."""
-    amount = _UNIT.search(column)
-    if amount and amount[1] in FACTORS:
-        return Unit(amount[1], FACTORS[amount[1]], FACTORS[amount[1]])
-    clock = _TIME.search(column)
-    if clock is None:
-        return None
-    written = (clock[1] or clock[2]).lower()
-    hours = _SECONDS["ms" if written.startswith(("ms", "milli")) else written[0]] / 3600
-    return Unit(written, hours, hours)
+    unit = unit_of(column)
+    if unit is None:
+        return column, 1.0
+    if unit.name in FACTORS:
+        return _UNIT.sub("", column), unit.size
+    name = _TIME.sub("", column)
+    if has_role(column, "hours", "gpu_hours", *CLOCKS):
+        return column, 1.0
+    if has_role(name, *CLOCKS):
+        return name, 3600 * unit.size
+    return (f"{name}_hours", unit.size) if has_role(f"{name}_hours", "hours", "gpu_hours") else (column, 1.0)
 
 
 def unit_in(words: Iterable[str]) -> Unit | None:
     """Return the unit that most cells of a column have behind their number, as 1.5B has; None where there is none."""
-    ends = Counter(word.strip()[-1] for word in words if word.strip() and word.strip()[-1] in FACTORS)
-    if not ends:
-        return None
-    (name, _), *_ = ends.most_common(1)
-    return Unit(name, FACTORS[name], FACTORS[name])
+    ends = Counter(word.strip()[-1:] for word in words)
+    known = [end for end, _ in ends.most_common() if end in FACTORS]
+    return _in_ones(known[0]) if known else None
 
 
 def with_role(columns: Iterable[str], *roles: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.forecast.logs.columns import with_role
+from scalerl.forecast.logs.columns import METRICS, with_role
 from scalerl.forecast.logs.formats import Log
 from scalerl.forecast.report.document import rounded
 
@@ -19,41 +19,6 @@ MOST_POINTS = 300
 """Largest number of points of a line that are sent to a page; a screen cannot show more."""
 MOST_COLUMNS = 500
 """Logged columns of one run that are kept."""
-
-# Our key of a column, and what others call it: TRL, verl, prime-rl and tinker-cookbook, the likeliest name first.
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "step": ("global_step", "training/global_step", "_step"),
-    "flops": ("total_flos",),
-    "tokens": ("num_tokens", "progress/total_tokens", "num_input_tokens_seen"),
-    "reward/mean": (
-        "reward", "train/reward", "critic/rewards/mean", "critic/score/mean", "reward/all/mean", "reward/mean",
-        "env/all/reward/total", "rewards/mean",
-    ),
-    "reward/correct_frac": ("env/all/correct", "solve_all", "correct"),
-    "loss/entropy": (
-        "entropy", "train/entropy", "actor/entropy", "entropy/all/mean", "entropy/mean", "optim/entropy",
-        "actor/entropy_loss",
-    ),
-    "loss/kl": ("mismatch_kl/all/mean", "mismatch_kl/mean", "rollout_corr/kl", "optim/kl_sample_train_v1"),
-    "loss/clip_frac": ("clip_ratio/region_mean", "actor/pg_clipfrac", "clip_ratio", "is_masked/mean"),
-    "rollout/length_mean": (
-        "completions/mean_length", "train/completions/mean_length", "completion_length", "response_length/mean",
-        "seq_len/all/mean", "decode_len/all/mean", "env/all/ac_tokens_per_turn",
-    ),
-    "rollout/length_max": ("completions/max_length", "response_length/max", "seq_len/all/max", "decode_len/all/max"),
-    "rollout/truncated_frac": (
-        "completions/clipped_ratio", "response_length/clip_ratio", "is_truncated/all/mean", "is_truncated/mean",
-    ),
-    "rollout/lag_mean": ("off_policy_level/all/mean", "off_policy_level/mean", "fully_async/staleness/mean"),
-    "rollout/lag_max": ("off_policy_level/all/max", "off_policy_level/max", "async_level", "scheduler/async_level"),
-    "optim/grad_norm": ("grad_norm", "train/grad_norm", "actor/grad_norm", "optim/grad_norm"),
-    "time/step_s": ("timing_s/update_actor", "time/forward_backward", "time/train"),
-    "time/wait_s": ("timing_s/gen", "time/wait_for_batch", "time/generate_completions", "time/sampling"),
-    "time/push_s": ("timing_s/update_weights", "time/update_weights", "time/broadcast_weights"),
-    "time/whole_step_s": ("step_time", "timing_s/step", "time/step", "time/total"),
-    "time/evaluation_s": ("timing_s/testing",),
-    "time/checkpoint_s": ("timing_s/save_checkpoint",),
-}  # fmt: skip
 
 
 def number(value: object) -> float:
@@ -127,18 +92,16 @@ def thinned(key: str, values: Array, num: int = MOST_POINTS, digits: int = 5) ->
 def renamed(columns: Sequence[str]) -> dict[str, str]:
     """Return, for each of our keys, the column of another trainer's log that holds it."""
     names: dict[str, str] = {}
-    for key, others in COLUMNS.items():
-        taken = names.values()
-        name = next((name for name in (key, *others) if name in columns and name not in taken), None)
-        if name is not None:
+    for key in ("step", "flops", "tokens", *METRICS):
+        left = [name for name in columns if name not in names.values()]
+        for name in with_role(left, key)[:1]:
             names[key] = name
     return names
 
 
 def step_column(log: Log) -> str | None:
     """Return the column of steps of a log; None if it has none."""
-    columns = list(log.frame.columns)
-    return renamed(columns).get("step", next(iter(with_role(columns, "step")), None))
+    return renamed(list(log.frame.columns)).get("step")
 
 
 def log_columns(log: Log) -> dict[str, Array]:
@@ -150,7 +113,7 @@ def log_columns(log: Log) -> dict[str, Array]:
     frame = log.frame
     names, step_name = renamed(list(frame.columns)), step_column(log)
     names.pop("step", None)
-    taken = {*names.values(), step_name, *COLUMNS}
+    taken = {*names.values(), step_name, *METRICS}
     names |= {name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}
     names.pop("attempt", None)
     steps = (np.arange(1.0, len(frame) + 1) if step_name is None else frame.numbers(step_name)).tolist()
