@@ -114,6 +114,12 @@ def test_uneven_time_and_stalls_are_reported_once(tmp_path: Path):
     assert run.evaluated(BUSY[-1])[1] == []
 
 
+def test_alarm_lasts_while_only_another_set_is_evaluated(tmp_path: Path):
+    run = Reported(tmp_path)
+    assert [alarm.kind for alarm in run.evaluated(*BUSY)[1]] == ["uneven_time"]
+    assert run.evaluated(BUSY[-1] | {"set": "rare", "step": 21})[1] == []
+
+
 def test_each_exception_of_a_grader_is_reported_once(tmp_path: Path):
     errors = {("grader", "mine"): "KeyError: 3"}
     run = Reported(tmp_path, errors)

@@ -88,6 +88,16 @@ def test_cost_counts_steps_evaluations_and_start_up(tmp_path):
     assert total.steps == 40
 
 
+def test_cost_counts_each_set_as_often_as_it_is_evaluated(tmp_path):
+    text = STUDY.replace("seeds = [0, 1]", "seeds = [0]").replace("budget.steps = 4", "budget.steps = 20")
+    plan = plan_of(tmp_path, text)
+    rare = '[set]\nevaluation.sets.rare = { name = "arithmetic", num_prompts = 100, every = 15 }\n'
+    more = plan_of(tmp_path, text + rare)
+    # 100 x 4 more answers at 0, 15 and 20, in both arms.
+    difference = cost(more, tmp_path / "out", PACE).hours - cost(plan, tmp_path / "out", PACE).hours
+    assert difference * 3600 == pytest.approx(2 * 3 * 400 * PACE.sample_s)
+
+
 def spend(plan: StudyPlan, folder: Path, name: str, steps: int, status: str) -> None:
     (run,) = [run for run in plan.runs if run.name == name]
     place = run_folder(folder, run)

@@ -38,6 +38,8 @@ class RunHealth:
     def __init__(self, run: Any) -> None:
         """`run` is a `TrainingRun`, as an observer gets it when the run starts."""
         self._run, self._news = run, AlarmNews()
+        self._outlooks: dict[str, CurveResult | None] = {}
+        """The latest forecast of each set: not every set is evaluated each time."""
         self._stalled_s = self._stalled_so_far()
         self._known_errors: Mapping[tuple[str, str], str] = {}
 
@@ -52,11 +54,11 @@ class RunHealth:
 
     def alarms(self, outlooks: Outlooks) -> list[Alarm]:
         """Return the alarms that are new since the last call."""
-        rows = self._run.rows
+        self._outlooks |= outlooks
         raised = alarms(
-            number_columns(rows.metrics),
-            curves=outlooks,
-            evals={name: self._of_set(name) for name in outlooks},
+            number_columns(self._run.rows.metrics),
+            curves=self._outlooks,
+            evals={name: self._of_set(name) for name in self._outlooks},
             remedies=remedies(self._run.recipe),
         )
         present = [self._with_grader(alarm) for alarm in raised if alarm.ended is None]

@@ -330,9 +330,12 @@ class Terminal(RunTerminal):
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
         outlooks = self._health.outlooks(rows)
-        self._reward, self.last_lines = rows[0]["reward"], []
+        first, *others = self._run.recipe.eval_sets
+        self.last_lines = []
         for row in rows:
-            name = f"{row['set']} " if len(rows) > 1 else ""
+            if row["set"] == first:
+                self._reward = row["reward"]
+            name = f"{row['set']} " if others else ""
             hours = store.hours_name(self._run.device.type).removesuffix("ours")
             words = f"step {row['step']}  {row['gpu_hours']:.4g} {hours}  {name}reward {_number(row['reward'])}"
             self.last_lines.append(words + forecast_words(outlooks[row["set"]]))

@@ -672,6 +672,9 @@ class ClusterSettings(Settings):
 class EvalSetSettings(TaskSettings):
     """A further evaluation set; unset values, except the number of problems, are as for other sets."""
 
+    every: Count | None = None
+    """Number of steps between two evaluations of this set. Like all sets, it is evaluated before the first step and at
+    the end, too."""
     num_prompts: Count | None = None
     """Number of problems in this set; by default all rows of a file or data set, or 1000 of a generated task."""
     samples_per_prompt: Count | None = None
@@ -705,6 +708,20 @@ class EvaluationSettings(Settings):
     """Selects the withheld problems and the sampling noise; runs with equal seeds can be compared per prompt."""
     sets: dict[str, EvalSetSettings] = Field(default_factory=dict)
     """Further evaluation sets, each a task with its own name: [evaluation.sets.NAME]."""
+
+    def every_of(self, name: str) -> int:
+        """Return the number of steps between two evaluations of a set."""
+        own = self.sets[name].every if name in self.sets else None
+        return own or self.every
+
+    def is_due(self, name: str, step: int) -> bool:
+        """Return whether a set is evaluated after this step, even if the run does not end there."""
+        return step % self.every_of(name) == 0
+
+    def num_answers(self, name: str) -> int:
+        """Return the number of completions in one evaluation of a set, as far as the recipe says it."""
+        own = self.sets[name].num_prompts if name in self.sets else None
+        return (own or self.num_prompts) * self.sampling(name).samples_per_prompt
 
     def sampling(self, name: str) -> EvalSampling:
         """Return the sampling settings of a set."""

@@ -128,6 +128,11 @@ class Recipe(Settings):
         return None if best == "none" else best
 
     @property
+    def eval_sets(self) -> tuple[str, ...]:
+        """The names of all evaluation sets: one for each task, then the further sets."""
+        return (*(self.tasks or ["main"]), *self.evaluation.sets)
+
+    @property
     def eval_tables(self) -> Mapping[str, parts.EvalSetSettings]:
         """The further evaluation sets, by the key of their table."""
         return {f"evaluation.sets.{name}": task for name, task in self.evaluation.sets.items()}

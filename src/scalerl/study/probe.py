@@ -156,10 +156,12 @@ def cost(plan: StudyPlan, folder: Path, pace: Pace) -> Cost:
 
 def _samples_left(recipe: Recipe, steps: int) -> int:
     """Return how many completions are evaluated during these steps, and before the first one."""
-    settings = recipe.evaluation
-    num_sets = max(len(recipe.tasks), 1) + len(settings.sets)
-    num_evaluations = 1 + math.ceil(steps / settings.every)
-    return num_evaluations * num_sets * settings.num_prompts * settings.samples_per_prompt
+    evaluation = recipe.evaluation
+    num = 0
+    for name in recipe.eval_sets:
+        num_evaluations = 1 + math.ceil(steps / evaluation.every_of(name))
+        num += num_evaluations * evaluation.num_answers(name)
+    return num
 
 
 def _steps_left(run: PlannedRun, folder: Path, pace: Pace, scale: float) -> int:

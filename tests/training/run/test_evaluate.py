@@ -131,3 +131,32 @@ def test_training_is_the_same_however_often_it_is_evaluated(
         ]
     assert rows[1] == rows[100]
     assert max(row["rollout/lag_max"] for row in rows[1]) > 0
+
+
+RARE = 'evaluation.sets.rare={name="arithmetic", num_problems=24, num_prompts=3, samples_per_prompt=1, every=3}'
+SHORT_RUN = ("evaluation.every=2", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=1", RARE)
+
+
+def evaluated(folder: Path) -> list[tuple[int, str, int]]:
+    return [(row["step"], row["set"], row["attempt"]) for row in store.read_evals(folder)]
+
+
+def test_set_with_its_own_interval_is_evaluated_then_and_at_both_ends(tmp_path: Path):
+    folder = tmp_path / "run"
+    TrainingRun(small(*SHORT_RUN, "budget.steps=5"), folder).train()
+    first = [(0, "main", 1), (0, "rare", 1), (2, "main", 1), (3, "rare", 1), (4, "main", 1)]
+    last = [(5, "main", 1), (5, "rare", 1)]
+    assert evaluated(folder) == first + last
+    TrainingRun(small(*SHORT_RUN, "budget.steps=6"), folder, resume=True).train()
+    assert evaluated(folder) == [*first, *last, (6, "main", 2), (6, "rare", 2)]
+
+
+def test_resumed_run_evaluates_only_the_sets_that_have_no_row_of_this_step(tmp_path: Path):
+    folder = tmp_path / "run"
+    TrainingRun(small(*SHORT_RUN, "budget.steps=2"), folder).train()
+    rows = store.read_evals(folder)
+    # As if the process had been killed between the two rows of the last evaluation.
+    (folder / store.EVALS).write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    TrainingRun(small(*SHORT_RUN, "budget.steps=2"), folder, resume=True).train()
+    assert evaluated(folder)[-2:] == [(2, "main", 1), (2, "rare", 2)]
+    assert store.read_evals(folder)[-1]["num_correct"] == rows[-1]["num_correct"]

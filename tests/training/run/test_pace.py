@@ -40,6 +40,8 @@ def test_whole_budget_counts_evaluations_and_every_gpu():
     assert one.hours == pytest.approx((60 + 200 * (one.step_s + one.evaluation_s)) / 3600)
     assert pace("evaluation.every=1").evaluation_s == pytest.approx(10 * one.evaluation_s)
     assert pace("evaluation.num_prompts=500").evaluation_s == pytest.approx(2 * one.evaluation_s)
+    rare = pace("evaluation.sets.rare={name='arithmetic', num_prompts=500, every=40}")
+    assert rare.evaluation_s == pytest.approx((1 + 2 / 4) * one.evaluation_s)
     two = pace("learner.ranks=2", "learner.sharding=full", gpus=Gpus(2, 141e9))
     assert two.num_gpus == 2
     assert two.step_s < one.step_s

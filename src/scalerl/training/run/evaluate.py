@@ -2,17 +2,18 @@
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from scalerl.errors import GraderError
+from scalerl.recipe.parts import EvaluationSettings
 from scalerl.recipe.recipe import Recipe
 from scalerl.runfolder.store import Row
 from scalerl.training.graders.sandbox.job import KINDS, STOPPED
 from scalerl.training.loop.evaluate import EvalResult, Evaluation
+from scalerl.training.loop.grading import GraderRunner
 from scalerl.training.loop.pipeline import StepDone
 from scalerl.training.loop.requests import Text
 from scalerl.training.loop.seams import Engine
@@ -24,6 +25,7 @@ from scalerl.training.run.hooks import Hook, RunEnd
 from scalerl.training.run.inputs import Inputs, load_inputs
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.parts import Parts, build_engine
+from scalerl.training.run.prompts import EvalSet
 from scalerl.training.run.rows import Rows
 from scalerl.training.types import Completion, Group
 
@@ -33,36 +35,38 @@ SAMPLES_KEPT = 4
 
 @dataclass(kw_only=True)
 class Evaluations(Hook):
-    """Evaluates a run before its first step, every `every` steps and at its end, while training is paused."""
+    """Evaluates a run before its first step, as often as each set says and at its end, while training is paused."""
 
     parts: Parts
     rows: Rows
     clock: Clock
-    every: int
+    settings: EvaluationSettings
     observer: RunObserver
     watchdog: Watchdog
 
-    def __post_init__(self) -> None:
-        self.last = max((row["step"] for row in self.rows.evals), default=-1)
-        """The last step that was evaluated on every set."""
-
     def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
-        step = self.parts.pipeline.version
-        is_due = step % self.every == 0 or (end is not None and end.kind in ("budget", "data"))
+        step, is_last = self.parts.pipeline.version, end is not None and end.kind in ("budget", "data")
+        sets = self.open_sets(step, is_last=is_last)
         # If asked to stop, end without an evaluation, which may take long; a resumed run catches up on it.
-        if is_due and self.last < step and not self.observer.stopping():
+        if sets and not self.observer.stopping():
             self.rows.flush()
-            self._evaluate(step, () if done is None else done.batch.groups)
+            self._evaluate(step, sets, () if done is None else done.batch.groups)
 
-    def _evaluate(self, step: int, groups: Sequence[Group]) -> None:
-        """Evaluate and write the rows, with samples of `groups`, the last training groups."""
+    def open_sets(self, step: int, *, is_last: bool) -> list[EvalSet]:
+        """Return the sets that are to be evaluated after this step and have no row of it yet."""
+        done = {row["set"] for row in self.rows.evals if row["step"] == step}
+        sets = [each for each in self.parts.inputs.eval_sets if each.name not in done]
+        return [each for each in sets if is_last or self.settings.is_due(each.name, step)]
+
+    def _evaluate(self, step: int, sets: Sequence[EvalSet], groups: Sequence[Group]) -> None:
+        """Evaluate the sets and write the rows, with samples of `groups`, the last training groups."""
         parts, engine, before = self.parts, self.parts.engine, self.parts.engine.eval_work
         started = time.monotonic()
         with self.clock.aside("evaluation"), engine.paused():
             paused_s = time.monotonic() - started
             engine.push_weights(parts.learner.weights(), step)
             spent = self.clock.row()
-            evaluation = begin_evaluation(engine, parts.inputs, step=step, on_progress=self._on_progress)
+            evaluation = begin_evaluation(engine, parts.inputs.graders, sets, step=step, on_progress=self._on_progress)
             with self.watchdog.watching("the grader"):
                 if not evaluation.finish(lambda: bool(self.observer.stopping())):
                     # A resumed run evaluates this step again.
@@ -70,11 +74,11 @@ class Evaluations(Hook):
             results = evaluation.results()
             if step == 0:
                 # Training may teach the model a readable format, but will not mend a grader that always fails.
-                check_verdicts(results, parts.inputs, allowed=["grader/no_answer", "environment/no_answer"])
+                allowed = ["grader/no_answer", "environment/no_answer"]
+                check_verdicts(results, parts.inputs, sets=sets, allowed=allowed)
             seconds = {"time/eval_s": time.monotonic() - started, "time/eval_pause_s": paused_s}
             samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
             self.rows.add_evaluation(step, eval_rows(results, spent, seconds), samples)
-            self.last = step
         self.clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
 
     def _on_progress(self, finished: int, total: int) -> None:
@@ -83,29 +87,24 @@ class Evaluations(Hook):
             self.observer.evaluating(finished, total)
 
 
-def complete(evals: Sequence[Row], num_sets: int) -> list[Row]:
-    """Return the rows of the evaluations that covered every set."""
-    num_rows = Counter(row["step"] for row in evals)
-    return [row for row in evals if num_rows[row["step"]] == num_sets]
-
-
 def evaluate_all(engine: Engine, inputs: Inputs, *, step: int) -> dict[str, EvalResult]:
     """Sample and grade every prompt of all sets on an otherwise idle engine."""
-    evaluation = begin_evaluation(engine, inputs, step=step)
+    evaluation = begin_evaluation(engine, inputs.graders, inputs.eval_sets, step=step)
     evaluation.finish()
     return evaluation.results()
 
 
 def begin_evaluation(
     engine: Engine,
-    inputs: Inputs,
+    graders: GraderRunner,
+    sets: Iterable[EvalSet],
     *,
     step: int,
     on_progress: Callable[[int, int], None] = lambda finished, total: None,
 ) -> Evaluation:
-    """Submit the requests of all sets."""
-    sets = {each.name: each.requests(step) for each in inputs.eval_sets}
-    return Evaluation(engine, sets, graders=inputs.graders, on_progress=on_progress)
+    """Submit the requests of these sets."""
+    requests = {each.name: each.requests(step) for each in sets}
+    return Evaluation(engine, requests, graders=graders, on_progress=on_progress)
 
 
 def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float], seconds: Mapping[str, float]) -> list[Row]:
@@ -153,7 +152,7 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
     inputs = load_inputs(recipe, sets=sets)
     with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
         results = evaluate_all(engine, inputs, step=0)
-        check_verdicts(results, inputs)
+        check_verdicts(results, inputs, sets=inputs.eval_sets)
     return [
         {
             "set": name,
@@ -174,9 +173,11 @@ def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
     return {str(key): _keyed(value) if isinstance(value, Mapping) else value for key, value in by_number.items()}
 
 
-def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed: Collection[str] = ()) -> None:
-    """Raise GraderError if a set has no verdict at all, unless all reasons are `allowed`."""
-    for eval_set in inputs.eval_sets:
+def check_verdicts(
+    results: Mapping[str, EvalResult], inputs: Inputs, *, sets: Iterable[EvalSet], allowed: Collection[str] = ()
+) -> None:
+    """Raise GraderError if one of these sets has no verdict at all, unless all reasons are `allowed`."""
+    for eval_set in sets:
         result, playing = results[eval_set.name], inputs.environments.get(eval_set.name)
         if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
             continue

@@ -115,9 +115,9 @@ def pace_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, slots: int) -> Pace:
     sampled_s = sampling_s(recipe.pipeline.batch, FILLED["training"])
     # Engines with their own devices sample while the learner trains.
     step_s = max(sampled_s, learner_s) if num_generators(recipe) else sampled_s + learner_s
-    sets = 1 + len(recipe.evaluation.sets)
-    answers = sets * (recipe.evaluation.num_prompts or 0) * recipe.evaluation.samples_per_prompt
-    evaluated_s = sampling_s(answers, FILLED["evaluation"]) / recipe.evaluation.every
+    evaluation = recipe.evaluation
+    answers = sum(evaluation.num_answers(name) / evaluation.every_of(name) for name in recipe.eval_sets)
+    evaluated_s = sampling_s(answers, FILLED["evaluation"])
     held = num_gpus(recipe.learner, recipe.rollout)
     return Pace(
         rates=rates,

@@ -25,7 +25,7 @@ from scalerl.training.run.budget import Budget
 from scalerl.training.run.checkpoint import Checkpoint, Checkpoints, WritesTensors
 from scalerl.training.run.clock import Clock, StallDetector, larger
 from scalerl.training.run.derive import derive
-from scalerl.training.run.evaluate import Evaluations, complete, outcome_columns
+from scalerl.training.run.evaluate import Evaluations, outcome_columns
 from scalerl.training.run.hooks import Hook, RunEnd, state_of, train
 from scalerl.training.run.host import CpuTime, environment, frozen_objects, machine_load
 from scalerl.training.run.memory import checkpoint_words
@@ -93,7 +93,7 @@ class TrainingRun:
             folder,
             attempt=self.attempt,
             metrics=[*earlier.metrics],
-            evals=complete(earlier.evals, len(self.parts.inputs.eval_sets)),
+            evals=[*earlier.evals],
             spent=self.clock.row,
             columns=self._columns.of,
             on_row=self.observer.stepped,
@@ -102,7 +102,7 @@ class TrainingRun:
             parts=self.parts,
             rows=self.rows,
             clock=self.clock,
-            every=self.recipe.evaluation.every,
+            settings=self.recipe.evaluation,
             observer=self.observer,
             watchdog=self._watchdog,
         )
@@ -181,7 +181,7 @@ class TrainingRun:
         stopped = RunEnd(kind="stopped", reason="asked to stop") if self.observer.stopping() else None
         end = self.budget.end
         # The last evaluation belongs to the budget. If the user skips it, a resumed run still has to do it.
-        if stopped and end and end.kind == "budget" and self.evaluations.last < self.pipeline.version:
+        if stopped and end and end.kind == "budget" and self.evaluations.open_sets(self.pipeline.version, is_last=True):
             return stopped
         return end or stopped
 
