@@ -1,18 +1,10 @@
 """The evaluations of a study's runs as one compressed table, and sealed forecasts scored on such tables.
 
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
-    python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
-    python benchmarks/study_table.py cost TABLE.csv.gz BASE 0.8          the same and GPU-hours, over the base's
-    python benchmarks/study_table.py at TABLE.csv.gz 40 80 120           rewards around these steps
-    python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and another setting
-    python benchmarks/study_table.py paired TABLE.csv.gz BASE            what a column of the grid adds to the base's
-    python benchmarks/study_table.py gap TABLE.csv.gz                    how far generator and learner differ
-    python benchmarks/study_table.py factors TABLE.csv.gz BASE 0.8       effects of a full design, and whether they add
-    python benchmarks/study_table.py subsets TABLE.csv.gz BASE 0.8       the ratio of FLOPs by two, three ... seeds
-    python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
+    python benchmarks/study_table.py cost TABLE.csv.gz[:ARM,ARM] BASE 0.8    compute to a reward, over the base's
+    python benchmarks/study_table.py at TABLE.csv.gz[:ARM,ARM] 40 80 120     rewards around these steps, best and last
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
-    python benchmarks/study_table.py sealed SEALED.json                  forecasts in a sealed file
-    python benchmarks/study_table.py transferred FORECAST.json TABLE.csv.gz:ARM
+    python benchmarks/study_table.py sealed SEALED.json                      forecasts in a sealed file
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
@@ -22,21 +14,19 @@ known, and a few metrics of the training step at which it was made (of the first
 import csv
 import gzip
 import io
-import itertools
 import json
 import math
 import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.stats
 
-from scalerl.forecast.curves import Answer, Comparison, Fit, compare
 from scalerl.forecast.several.seal import SealScore, opened, score_sealed
 from scalerl.runfolder import store
 from scalerl.training.loop.evaluate import pass_at
@@ -63,7 +53,6 @@ TRAINING = (
     "critic/explained",
     "optim/grad_norm",
 )
-LAG, KL = "training/rollout/lag_mean", "training/loss/kl"
 PER_TOKEN = "learner_mflops_per_token"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
@@ -144,48 +133,26 @@ def by_arm(path: str) -> dict[str, list[list[dict[str, str]]]]:
     return arms
 
 
-def reach(path: str, base: str, *targets: str) -> None:
-    """Print the FLOPs at which the mean of three evaluations of a run reaches a reward, over those of the base."""
-
-    def flops(rows: list[dict[str, str]], target: str) -> float:
-        places = (place for place, mean in enumerate(thirds(rows)) if mean >= float(target))
-        return next((float(rows[place + 1]["flops"]) for place in places), math.inf)
-
-    found = by_arm(path)
-    of_base = [rows for runs in found.values() for rows in runs if rows[0]["arm"] == base]
-    needed = {target: statistics.mean(flops(rows, target) for rows in of_base) for target in targets}
-    cells: dict[str, Callable[[list[dict[str, str]]], str]] = {
-        "steps": lambda rows: rows[-1]["step"],
-        "FLOPs": lambda rows: f"{float(rows[-1]['flops']):.2g}",
-    }
-    for target, own in needed.items():
-        cells[f"to {target}, over {own:.3g}"] = lambda rows, target=target, own=own: (
-            f"{flops(rows, target) / own:.2f}".replace("inf", "-")
-        )
-    cells |= {"best": lambda rows: f"{max(thirds(rows)):.3f}", "end": lambda rows: f"{thirds(rows)[-1]:.3f}"}
-    if all(rows[0]["pass@16"] for runs in found.values() for rows in runs):
-        cells["pass@16 at the start"] = lambda rows: f"{float(rows[0]['pass@16']):.3f}"
-        cells["at the end"] = lambda rows: f"{thirds(rows, 'pass@16')[-1]:.3f}"
-    print("| arm |", " | ".join(cells), "|\n|---" + "|---" * len(cells) + "|")
-    for name, runs in sorted(
-        found.items(), key=lambda item: statistics.mean(flops(rows, targets[0]) for rows in item[1])
-    ):
-        print(f"| {name} |", " | ".join(", ".join(map(cell, runs)) for cell in cells.values()), "|")
-
-
 def at(path: str, *steps: str) -> None:
-    """Print the mean of three evaluations around each of these steps, by run; "-" where a run ended before."""
-    print("| arm |", " | ".join(f"step {step}" for step in steps), "| last |\n|---" + "|---" * (len(steps) + 1) + "|")
-
-    def around(rows: list[dict[str, str]], step: float) -> str:
-        if step > float(rows[-1]["step"]):
-            return "-"
-        means = zip(rows[1:], thirds(rows), strict=False)
-        return f"{min(means, key=lambda each: abs(float(each[0]['step']) - step))[1]:.3f}"
-
+    """Print means of three evaluations by run: around each of these steps ("-" past its end), the best and the last."""
+    titles = [*(f"step {step}" for step in steps), "best", "end", "last step"]
+    print("| arm |", " | ".join(titles), "|")
+    print("|---|" + "---|" * len(titles))
     for arm, runs in by_arm(path).items():
+        means = [thirds(rows) for rows in runs]
         cells = [[around(rows, float(step)) for rows in runs] for step in steps]
-        print(f"| {arm} |", " | ".join(", ".join(cell) for cell in (*cells, [rows[-1]["step"] for rows in runs])), "|")
+        cells.append([f"{max(each):.3f}" for each in means])
+        cells.append([f"{each[-1]:.3f}" for each in means])
+        cells.append([rows[-1]["step"] for rows in runs])
+        print(f"| {arm} | {' | '.join(map(', '.join, cells))} |")
+
+
+def around(rows: list[dict[str, str]], step: float) -> str:
+    """Return the mean of the three evaluations around a step."""
+    if step > float(rows[-1]["step"]):
+        return "-"
+    means = zip(rows[1:], thirds(rows), strict=False)
+    return f"{min(means, key=lambda each: abs(float(each[0]['step']) - step))[1]:.3f}"
 
 
 def cost(path: str, base: str, *targets: str) -> None:
@@ -245,28 +212,6 @@ def within_arms(logs: Mapping[Any, list[float]]) -> tuple[float, int]:
     return math.sqrt(squares / freedom) if freedom else math.nan, freedom
 
 
-def factors(path: str, base: str, target: str) -> None:
-    """Print what each factor of a full design multiplies the FLOPs to a reward by, and each pair and triple of them.
-
-    Arms are named LEVEL-LEVEL-LEVEL, and every factor has two levels. 90 % intervals, from seeds of the same arm.
-    """
-    runs = {tuple(arm.split("-")): runs for arm, runs in by_arm(path).items()}
-    logs = {arm: [math.log(crossing(rows, float(target))) for rows in seeds] for arm, seeds in runs.items()}
-    own = base.split("-")
-    levels = [(level, next(arm[place] for arm in logs if arm[place] != level)) for place, level in enumerate(own)]
-    num, (spread, freedom) = sum(map(len, logs.values())), within_arms(logs)
-    error = float(scipy.stats.t.ppf(0.95, freedom)) * 2 * spread / math.sqrt(num)
-    print(f"| what | FLOPs to {target}, ratio |\n|---|---|")
-    for size in range(1, len(levels) + 1):
-        for chosen in itertools.combinations(range(len(levels)), size):
-            signs = {arm: math.prod(-1 if arm[place] == levels[place][0] else 1 for place in chosen) for arm in logs}
-            effect = 2 * sum(signs[arm] * value for arm, each in logs.items() for value in each) / num
-            names = [f"{levels[place][1]} for {levels[place][0]}" for place in chosen]
-            cell = interval(*map(math.exp, (effect, effect - error, effect + error)))
-            print(f"| {names[0] if size == 1 else 'beyond their product: ' + ', '.join(names)} | {cell} |")
-    print(f"| a seed, one standard deviation | {math.exp(spread):.2f} |")
-
-
 def crossing(rows: list[dict[str, str]], target: float, axis: str = "flops") -> float:
     """Return the compute at which the mean of three evaluations crosses a reward, between two of them."""
     means, spent = thirds(rows), [math.log(float(row[axis])) for row in rows[1:] if float(row[axis])]
@@ -277,61 +222,8 @@ def crossing(rows: list[dict[str, str]], target: float, axis: str = "flops") -> 
     return math.exp(spent[place] if place == 0 else spent[place - 1] + share * (spent[place] - spent[place - 1]))
 
 
-def subsets(path: str, base: str, target: str) -> None:
-    """Print the ratio of FLOPs to a reward by all choices of as many seeds of each arm, and how often it is decided.
-
-    Decided is a 90 % interval, from these seeds alone, without 1.
-    """
-    found = {arm: [math.log(crossing(rows, float(target))) for rows in runs] for arm, runs in by_arm(path).items()}
-    print(
-        f"| arm | seeds of each | choices | FLOPs to {target}: least, median, most | decided |\n|---|---|---|---|---|"
-    )
-    for arm, mine in found.items():
-        for size in range(2, len(mine) + 1) if arm != base else ():
-            ratios, num_decided = [], 0
-            for chosen, theirs in itertools.product(
-                itertools.combinations(mine, size), itertools.combinations(found[base], size)
-            ):
-                spread, freedom = within_arms({"arm": list(chosen), "base": list(theirs)})
-                ratio = statistics.mean(chosen) - statistics.mean(theirs)
-                error = float(scipy.stats.t.ppf(0.95, freedom)) * spread * math.sqrt(2 / size)
-                ratios.append(math.exp(ratio))
-                num_decided += abs(ratio) > error
-            cells = ", ".join(f"{each:.2f}" for each in (min(ratios), statistics.median(ratios), max(ratios)))
-            print(f"| {arm} | {size} | {len(ratios)} | {cells} | {num_decided / len(ratios):.0%} |")
-
-
-def decided(arm: Fit, base: Fit) -> str:
-    return answer(compare({"arm": arm, "base": base}))
-
-
-def answer(comparison: Comparison) -> str:
-    pair = comparison.pairs[0]
-    return f"take {pair.winner}" if pair.answer == Answer.TAKE else str(pair.answer)
-
-
-def needed(comparison: Comparison) -> tuple[float, str]:
-    """Return the compute that the first of two needs to a reward over the second's, and the same with its interval."""
-    target = comparison.pairs[0].target
-    if target is None or math.isnan(target.ratio.value):
-        return math.inf, ""
-    ratio = target.ratio
-    return ratio.value, f"{interval(ratio.value, ratio.low, ratio.high)} to {target.reward:.2f}"
-
-
 def interval(value: float, low: float, high: float) -> str:
     return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", "")
-
-
-def column(path: str, name: str) -> None:
-    """Print a column of every run: the means of its first three, its largest three in a row and its last three."""
-    print(f"| arm | {name}, means of three: first | largest | last |\n|---|---|---|---|")
-    for arm, runs in by_arm(path).items():
-        means = [thirds([row for row in rows if row[name]], name) for rows in runs]
-        if not all(means):
-            continue
-        cells = ([each[0] for each in means], [max(each) for each in means], [each[-1] for each in means])
-        print(f"| {arm} |", " | ".join(", ".join(f"{mean:.3f}" for mean in cell) for cell in cells), "|")
 
 
 def seals(target: str, folder: str, *tables: str) -> None:
@@ -357,141 +249,6 @@ def scores_of(sealed: dict[str, Any], runs: list[list[dict[str, str]]]) -> Itera
         scores = (score_sealed(curve, *each) for each in points)
         if scored := next((scored for scored in scores if not scored.data_changed), None):
             yield curve, scored
-
-
-def grid(path: str) -> None:
-    """Print the best mean of three evaluations of each run, its last one and its mean lag; for arms see `placed`."""
-    runs = placed(path)
-    kinds, lags, columns = levels(runs)
-    print("|" + " generator |" * (len(kinds) > 1), "max_lag | mean lag |", " | ".join(columns), "|")
-    print("|---" * (len(kinds) > 1) + "|---|---|" + "---|" * len(columns))
-    for kind, lag in itertools.product(kinds, lags):
-        cells = [
-            ", ".join(f"{max(means):.2f} to {means[-1]:.2f}" for means in map(thirds, runs[kind, lag, column]))
-            for column in columns
-        ]
-        steps = [float(row[LAG]) for column in columns for run in runs[kind, lag, column] for row in run if row[LAG]]
-        print(
-            f"| {kind} |" * (len(kinds) > 1) or "|", f"{lag} | {statistics.mean(steps):.1f} |", " | ".join(cells), "|"
-        )
-
-
-Placed = dict[tuple[str, int, str], list[list[dict[str, str]]]]
-"""The runs of a grid by generator, lag and column."""
-
-
-def placed(path: str) -> Placed:
-    """Return the runs of arms named lagK-COLUMN or GENERATOR-lagK-COLUMN by generator, lag and column, in order."""
-    runs: Placed = {}
-    for arm, seeds in by_arm(path).items():
-        match = re.fullmatch(r"(?:(.+)-)?lag(\d+)-(.+)", arm)
-        assert match, f"{arm} is not named lagK-COLUMN or GENERATOR-lagK-COLUMN"
-        generator, lag, column = match.groups("")
-        runs[generator, int(lag), column] = seeds
-    return dict(sorted(runs.items(), key=lambda each: (ORDER.index(each[0][0]), each[0][1], order(each[0][2]))))
-
-
-def levels(runs: Placed) -> tuple[list[str], list[int], list[str]]:
-    """Return the generators, lags and columns of a grid, in order."""
-    generators, lags, columns = zip(*runs, strict=True)
-    return [*dict.fromkeys(generators)], [*dict.fromkeys(lags)], [*dict.fromkeys(columns)]
-
-
-ORDER = ("", "exact", "fp8", "int4", "none", "band", "sequence-truncate", "sequence-mask")
-
-
-def order(column: str) -> float:
-    return ORDER.index(column) if column in ORDER else float(column)
-
-
-def paired(path: str, base: str) -> None:
-    """Print what other columns of the grid, or other generators, add to the base's best and last reward, by lag.
-
-    A pair has everything else in common, the seed too; 90 % intervals from the pairs. Fallen are runs that end lower
-    than they began.
-    """
-    runs = placed(path)
-    axis = 2 if any(place[2] == base for place in runs) else 0
-    print(f"| max_lag | {'generator' if axis == 0 else 'correction'} | pairs | best | end | fallen |")
-    print("|---|---|---|---|---|---|")
-    for lag, level in itertools.product(levels(runs)[1], levels(runs)[axis]):
-        pairs: list[tuple[list[dict[str, str]], list[dict[str, str]]]] = []
-        for place, mine in runs.items():
-            if (place[1], place[axis]) == (lag, level):
-                pairs += zip(mine, runs[(base, *place[1:]) if axis == 0 else (*place[:2], base)], strict=True)
-        cells = []
-        for last in (False, True):
-            own, other = (
-                [thirds(run)[-1] if last else max(thirds(run)) for run in each] for each in zip(*pairs, strict=True)
-            )
-            gains = [mine - theirs for mine, theirs in zip(own, other, strict=True)]
-            mean, num = statistics.mean(gains), len(gains)
-            error = float(scipy.stats.t.ppf(0.95, num - 1)) * statistics.stdev(gains) / math.sqrt(num)
-            gain = f"{mean:+.2f} [{mean - error:+.2f}, {mean + error:+.2f}]"
-            cells.append(f"{statistics.mean(own):.2f}" if level == base else gain)
-        fallen = sum(thirds(run)[-1] < float(run[0]["reward"]) for run, _ in pairs)
-        print(f"| {lag} | {level} | {len(pairs)} |", " | ".join(cells), f"| {fallen} |")
-
-
-def gap(path: str) -> None:
-    """Print how far generator and learner differ: loss/kl of the first step and later, and what corrections change.
-
-    Medians over all runs and evaluations of a generator and a lag.
-    """
-    runs = placed(path)
-    generators, lags, columns = levels(runs)
-
-    def values(name: str, generator: str, lag: int, *of: str) -> list[float]:
-        rows = (row for column in of for run in runs[generator, lag, column] for row in run[1:])
-        return [float(row[name]) for row in rows if row[name]]
-
-    print("| generator | max_lag | KL, first step | KL, later |", end="")
-    print("".join(f" tokens changed: {column} |" for column in columns if column != "none"))
-    print("|---" * (len(columns) + 3) + "|")
-    for generator, lag in itertools.product(generators, lags):
-        first = [float(run[0][KL]) for column in columns for run in runs[generator, lag, column]]
-        later = statistics.median(values(KL, generator, lag, *columns))
-        changed = [
-            f"{statistics.median(values('training/loss/corrected_frac', generator, lag, column)):.1%}"
-            for column in columns
-            if column != "none"
-        ]
-        print(f"| {generator} | {lag} | {statistics.median(first):.1e} | {later:.3f} |", " | ".join(changed), "|")
-
-
-def lag_picture(path: str, target: str) -> None:
-    """Draw the rewards of every run over steps: panels by column of the grid, colours by lag.
-
-    With several generators a row of panels has one lag, and colours are generators.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    runs = placed(path)
-    generators, lags, columns = levels(runs)
-    several = len(generators) > 1
-    colours = ("#0072B2", "#009E73", "#E69F00", "#D55E00") if not several else ("#0072B2", "#E69F00", "#D55E00")
-    with matplotlib.rc_context({"font.size": 8}):
-        rows = lags if several else lags[:1]
-        figure = Figure(figsize=(9.5, 0.8 + 2.2 * len(rows)), dpi=140, layout="constrained")
-        panels = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
-        for (kind, lag, column), seeds in runs.items():
-            axes = panels[rows.index(lag) if several else 0][columns.index(column)]
-            for run in seeds:
-                steps, rewards = ([float(row[name]) for row in run] for name in ("step", "reward"))
-                colour = colours[generators.index(kind) if several else lags.index(lag)]
-                label = (kind if several else f"lag {lag}") if run is seeds[0] else None
-                axes.plot(steps, rewards, color=colour, linewidth=1.2, label=label)
-        for place, column in enumerate(columns):
-            title = column if several else f"learning rate {column}"
-            panels[0][place].set_title(title, loc="left", fontsize=8)
-            panels[-1][place].set_xlabel("step")
-        for lag, line in zip(rows, panels, strict=True):
-            line[0].set_ylabel(f"reward, lag up to {lag}" if several else "reward")
-            for axes in line:
-                axes.spines[["top", "right"]].set_visible(False)
-        panels[0][0].legend(frameon=False, fontsize=7)
-        figure.savefig(target, facecolor="white")
 
 
 def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
@@ -529,41 +286,11 @@ def sealed(path: str) -> None:
         print(f"| {curve['name']} |", " | ".join(cells), "|")
 
 
-def transferred(forecast: str, table: str) -> None:
-    """Print what `scalerl more transfer --json` said of a run, and the mean of the three evaluations nearest to it."""
-    (rows,) = runs_of(table).values()
-    print("| FLOPs | forecast | measured | in 90 % |\n|---|---|---|---|")
-    for at in json.loads(Path(forecast).read_text())["answer"]["at"]:
-        nearest = sorted(rows, key=lambda row: abs(float(row["flops"]) - at["compute"]))[:3]
-        measured, ends = statistics.mean(float(row["reward"]) for row in nearest), at["reward"]
-        held = "yes" if ends["low"] <= measured <= ends["high"] else "no"
-        cell = interval(ends["value"], ends["low"], ends["high"])
-        print(f"| {at['compute']:.2g} | {cell} | {measured:.2f} | {held} |")
-
-
 def run(name: str, *words: str) -> None:
     COMMANDS[name](*words)
 
 
-COMMANDS = {
-    each.__name__: each
-    for each in (
-        write,
-        reach,
-        at,
-        cost,
-        factors,
-        subsets,
-        grid,
-        paired,
-        gap,
-        column,
-        seals,
-        sealed,
-        transferred,
-        lag_picture,
-    )
-}
+COMMANDS = {each.__name__: each for each in (write, cost, at, seals, sealed)}
 
 if __name__ == "__main__":
     run(*sys.argv[1:])

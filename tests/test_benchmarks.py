@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-gaps, gpu, gpu_parts, home_gpu = map(importlib.import_module, ("gaps", "gpu", "gpu_parts", "home_gpu"))
+gaps, gpu, gpu_parts = map(importlib.import_module, ("gaps", "gpu", "gpu_parts"))
 CPU = torch.device("cpu")
 FIGURES = {
     "torch": {"tokens_per_s", "of_limit", "mixed_tokens_per_s", "push_s"},
@@ -59,13 +59,6 @@ def test_device_time_is_attributed_to_the_call_that_launched_it():
     assert figures["learner_ms"] == pytest.approx(5e-3 / 2)
     assert (figures["push_ms"], figures["other_ms"]) == (0.0, pytest.approx(2e-3 / 2))
     assert figures["engine_kernels"] == {"decode": [0.005, 0.5], "attend": [0.005, 0.5]}
-
-
-@pytest.mark.parametrize(("shape", "mode"), [("1.5b", "host"), ("8b", "adapters, 4 bits")])
-def test_home_gpu_runs_its_cases(shape, mode):
-    row = home_gpu.measure(home_gpu.Subject(shape=shape, mode=mode, limit=24.0, tiny=True, steps=2))
-    assert (row["steps"], abs(row["kl_first"]) < 1e-6) == (2, True)
-    assert set(home_gpu.COLUMNS) <= row.keys() | {"limit", "shape", "mode"}
 
 
 def test_sizes_of_llama():

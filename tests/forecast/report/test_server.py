@@ -154,7 +154,7 @@ def test_stream_tells_of_a_new_row_at_once(board: ServedBoard, watched: Path):
         run.train(1)
         while (after := _next_versions(stream)) == before:
             pass
-        # Others use this machine too: the figure is in benchmarks/board.py.
+        # Others use this machine too.
         assert time.monotonic() - written < 60
         assert after["version"] > before["version"]
 
