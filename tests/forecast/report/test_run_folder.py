@@ -11,16 +11,19 @@ from run_folders import write_run, write_study
 
 from scalerl.errors import InputError
 from scalerl.forecast.curves import State
-from scalerl.forecast.logs import Selection, read_log, series_from
+from scalerl.forecast.logs import Selection, formats, read_log, series_from
+from scalerl.forecast.report import build
+from scalerl.forecast.report import runs as runs_of_report
 from scalerl.forecast.report.analyse import analyse_compare, fitted_curves
 from scalerl.forecast.report.arms import hours_name
-from scalerl.forecast.report.build import build_report
+from scalerl.forecast.report.build import build_report, gather
 from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.inside import Root
 from scalerl.forecast.report.metrics import thinned
 from scalerl.forecast.report.options import FitOptions, unit_of
 from scalerl.forecast.report.places import MOST_SOURCES, Source, discover
 from scalerl.forecast.report.run_sections import lag_table, lines_of, run_says
+from scalerl.forecast.report.run_series import run_series
 from scalerl.forecast.report.runs import Run, read_source
 from scalerl.forecast.report.sections import document
 from scalerl.runfolder import store
@@ -34,15 +37,48 @@ def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_curve_is_that_of_the_log_reader(tmp_path: Path):
-    folder = write_run(tmp_path / "run", num=12, sets=("main", "hard"))
-    ours = series_from([opened(folder).table()], Selection(x="gpu_hours"))
-    expected = series_from([read_log(folder)], Selection(x="gpu_hours"))
-    assert [data.evaluation_set for data in ours] == [data.evaluation_set for data in expected]
+def test_curves_of_runs_are_those_of_the_log_reader(tmp_path: Path):
+    """A study's series are made from its rows directly, and hold what the reader of any log would make of them."""
+    folder = write_study(tmp_path / "study", num=12, seeds=(0, 1), sets=("main", "hard"))
+    _, runs = gather([folder])
+    ours = run_series([run.evaluations for run in runs])
+    expected = series_from([run.table(with_arm=True) for run in runs], Selection(by=("arm",)))
+    assert [f"{data.name}/{data.evaluation_set}" for data in ours] == [data.name for data in expected]
     for mine, theirs in zip(ours, expected, strict=True):
-        np.testing.assert_array_equal(mine.compute, theirs.compute)
-        np.testing.assert_array_equal(mine.reward, theirs.reward)
-        assert (mine.start, mine.start_sd) == (theirs.start, theirs.start_sd)
+        for name in ("compute", "reward", "run", "num_samples", "evaluation"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+        for name in ("start", "start_sd", "x_label", "y_label", "y_scale", "evaluation_set", "problem"):
+            assert getattr(mine, name) == getattr(theirs, name)
+        assert mine.axes.keys() == theirs.axes.keys()
+        assert {each.kind for each in mine.facts} == {each.kind for each in theirs.facts} - {"runs_apart"}
+
+
+def test_report_reads_own_folders_without_the_reader_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*given: object) -> None:
+        raise AssertionError(given)
+
+    for name in ("read_place", "series_from", "log_of_rows"):
+        for module in (formats, build, runs_of_report):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, refused)
+    folder = write_study(tmp_path / "study", num=12)
+    single = folder / "runs" / "base-seed0"
+    for inputs in ([folder], [single], [folder / "runs"]):
+        assert all(curve.usable for curve in build_report(inputs, Selection(), FitOptions()).curves)
+
+
+def test_own_runs_and_other_logs_are_on_one_axis(tmp_path: Path):
+    folder = write_run(tmp_path / "run", num=12)
+    rows = [f"{10 * step},{0.2 + 0.02 * step}" for step in range(1, 12)]
+    (tmp_path / "other.csv").write_text("\n".join(["step,reward", *rows]))
+    result = build_report([folder, tmp_path / "other.csv"], Selection(), FitOptions())
+    assert {curve.axis for curve in result.curves} == {"step"}
+    assert result.comparisons
+
+
+def test_a_column_that_runs_do_not_count_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="gpu_hours, flops, tokens, step"):
+        build_report([write_run(tmp_path / "run", num=12)], Selection(x="epochs"), FitOptions())
 
 
 def test_resumed_attempt_replaces_later_rows(tmp_path: Path):

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from scalerl.errors import InputError
 from scalerl.forecast.logs import Selection, Series, series_from
-from scalerl.forecast.logs.formats import Log, read_logs
+from scalerl.forecast.logs.facts import facts_of
+from scalerl.forecast.logs.formats import read_logs
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.names import file_names
+from scalerl.forecast.logs.places import find, logs_among
 from scalerl.forecast.report.analyse import HALF, Window, analysed, compared
 from scalerl.forecast.report.arms import hours_name, joined_seeds, uneven_pace
 from scalerl.forecast.report.document import Say, say
@@ -21,6 +23,7 @@ from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.outlook import with_end
 from scalerl.forecast.report.places import Source, planned
 from scalerl.forecast.report.results import CurveResult, Result
+from scalerl.forecast.report.run_series import AXES, run_series
 from scalerl.forecast.report.runs import ARM, WAITING, Run, read_folder, read_source, run_of_log
 from scalerl.forecast.report.workers import Workers, worth
 from scalerl.runfolder import store
@@ -55,15 +58,28 @@ def gather(paths: Sequence[Path]) -> tuple[Source, list[Run]]:
                 f"{path / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
             )
         return study, runs
-    logs, runs = read_logs(paths), []
-    for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
-        is_run = store.is_run_folder(log.path)
-        source = Source(path=log.path, root=Root(), kind="run" if is_run else "log", name=name, arm=name)
-        runs.append(replace(read_folder(source), facts=log.facts) if is_run else run_of_log(source, log))
+    found = [each for path in paths for each in _read_at(path)]
+    runs = []
+    for run, name in zip(found, file_names([run.source.path for run in found]), strict=True):
+        runs.append(replace(run, source=replace(run.source, name=name, arm=name)))
     names = [run.name for run in runs]
     several = join_names(names) if len(names) <= MOST_IN_TITLE else say("several_runs", num=len(names)).text
     title = file_names([path.resolve()])[0] if len(paths) == 1 else several
     return Source(path=path, root=Root(), kind="all", name=title), runs
+
+
+def _read_at(path: Path) -> Iterator[Run]:
+    """Yield the runs of ours at a path, read as what they are, and the logs of other trainers."""
+    places = [place for group in find(path) for place in group]
+    folders = [place.path for place in places if place.kind == "run"]
+    facts = ()
+    if folders and path.is_dir() and path not in folders:
+        facts = facts_of("files_beside", names=tuple(file.name for file in logs_among(path, sorted(path.iterdir()))))
+    for folder in folders:
+        yield replace(read_folder(Source(path=folder, root=Root(), kind="run")), facts=facts)
+    logs = [place.path for place in places if place.kind != "run"] if folders else [path]
+    for log in read_logs(logs):
+        yield run_of_log(Source(path=log.path, root=Root(), kind="log"), log)
 
 
 def report_on(
@@ -82,13 +98,12 @@ def report_on(
     """
     notes = [*joined_seeds(runs)] if source.kind != "study" else []
     notes = [*_faults(source, runs), *notes]
-    if not (tables := [run.table(with_arm=len(runs) > 1) for run in runs if not run.problem]):
+    usable = [run for run in runs if not run.problem]
+    if not usable:
         first = notes[0].text if notes else "none is evaluated yet."
         raise InputError(runs[0].problem if len(runs) == 1 else f"nothing of what was given can be used; {first}")
-    if len(runs) > 1 and all(run.is_folder for run in runs) and not selection.by:
-        selection = replace(selection, by=(ARM,))
-    column, reasons = _main_axis(source, runs, tables, selection)
-    series = _named(series_from(tables, replace(selection, x=column)))
+    column, reasons = _main_axis(source, usable, selection)
+    series = _series_of(usable, replace(selection, x=column))
     options = _with_study_options(options.in_unit_of(series), source)
     if most is not None and len(series) > most:
         reasons.append(say("too_many_curves", most=most, num=len(series)))
@@ -144,26 +159,40 @@ def _window_of(source: Source) -> Window:
     )
 
 
-def _main_axis(
-    source: Source, runs: Sequence[Run], tables: Sequence[Log], selection: Selection
-) -> tuple[str | None, list[Say]]:
+def _main_axis(source: Source, runs: Sequence[Run], selection: Selection) -> tuple[str | None, list[Say]]:
     """Return the column of compute, and why it was chosen if the user did not choose it."""
     if selection.x is not None:
         return selection.x, []
-    axis = source.plan.get("compute")
-    has = lambda column: all(column in log.frame for log in tables)  # noqa: E731
+    wanted = source.plan.get("compute")
     folders = [run for run in runs if run.is_folder]
-    uneven, is_shared = uneven_pace(folders), source.plan.get("shared_device")
-    if axis in (None, "gpu_hours") and has("flops") and (is_shared or uneven > UNEVEN):
+    is_shared = source.plan.get("shared_device")
+    uneven = uneven_pace(folders)
+    is_unfair = is_shared or uneven > UNEVEN
+    if wanted in (None, "gpu_hours") and is_unfair and all(run.counts("flops") for run in runs):
         kind = "shared_device" if is_shared else "uneven_pace"
         return "flops", [say(kind, hours=hours_name(run.hours_name for run in folders), size=uneven)]
-    return (axis if axis and has(axis) else None), []
+    return (wanted if wanted and all(run.counts(wanted) for run in runs) else None), []
 
 
-def _named(series: Sequence[Series]) -> list[Series]:
-    """Return the curves with their names within their evaluation sets."""
-    if not series:
-        raise InputError("there is nothing to report on: no curve was found")
+def _series_of(runs: Sequence[Run], selection: Selection) -> list[Series]:
+    """Return the curves of runs, with their names within their evaluation sets.
+
+    Those of our folders are known; other logs are read for what they mean. Options on columns are for logs: with them
+    the evaluations of our folders are one, too.
+    """
+    folders = [run for run in runs if run.is_folder]
+    if selection != Selection(x=selection.x):
+        folders = []
+    logs = [run.table(with_arm=len(runs) > 1) for run in runs if run not in folders]
+    series = series_from(logs, selection) if logs else []
+    axis = selection.x
+    if axis is None and series and series[0].x_label in AXES:
+        axis = series[0].x_label
+    if folders:
+        series += run_series([run.evaluations for run in folders], axis)
+    problems = [each.problem for each in series if each.problem]
+    if len(problems) == len(series):
+        raise InputError(problems[0] if problems else "there is nothing to report on: no curve was found")
     return [
         replace(data, name=data.name.removesuffix(f"/{data.evaluation_set}")) if data.evaluation_set else data
         for data in series

@@ -16,7 +16,7 @@ from scalerl.forecast.logs.start import start_noise
 from scalerl.forecast.report.analyse import fitted_curves
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import CurveResult
-from scalerl.forecast.report.run_series import run_series
+from scalerl.forecast.report.run_series import Evaluations, run_series
 
 FIRST_FIT = LEAST_POINTS - 1
 """Evaluations after the start from which a curve is fitted."""
@@ -107,10 +107,13 @@ def outlooks_of(rows: Sequence[Mapping[str, Any]], device: str) -> dict[str, Cur
 
     A set without a curve yet is left out.
     """
-    series = {name: data for name, data in run_series(rows, device).items() if len(data.compute) >= FIRST_FIT}
+    every = run_series([Evaluations(rows=rows, device=device)])
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    series = [data for data in every if len(data.compute) >= FIRST_FIT]
     # The curves of one run are different sets, which do not inform each other.
-    curves = fitted_curves([*series.values()], FitOptions(alone=True))
-    return dict(zip(series, curves, strict=True))
+    curves = fitted_curves(series, FitOptions(alone=True))
+    return {sets[0] if data.evaluation_set is None else data.evaluation_set: curve
+            for data, curve in zip(series, curves, strict=True)}  # fmt: skip
 
 
 def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:

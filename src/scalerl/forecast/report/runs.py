@@ -24,6 +24,7 @@ from scalerl.forecast.report.evaluations import pass_curves
 from scalerl.forecast.report.inside import Lines, read_object
 from scalerl.forecast.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
 from scalerl.forecast.report.places import Source
+from scalerl.forecast.report.run_series import Evaluations
 from scalerl.runfolder import store
 
 ARM = "arm"
@@ -166,6 +167,19 @@ class Run:
         return sorted(int(name) for name in names if name.isdecimal())
 
     # Its evaluations
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """The evaluations of a run folder, as one run of its arm."""
+        rows = [row for _, row in self.evals]
+        device = self.environment.get("device")
+        return Evaluations(rows=rows, device=device, arm=self.arm, run=self.name, facts=tuple(self.facts))
+
+    def counts(self, axis: str) -> bool:
+        """Return whether the run logs this column of compute."""
+        if self.log is not None:
+            return axis in self.log.frame
+        return any(axis in row for _, row in self.evals)
 
     def table(self, *, with_arm: bool = False) -> Log:
         """Return the log, or the evaluations of a run folder; with several arms, its rows name theirs (`with_arm`)."""
