@@ -34,3 +34,25 @@ def test_usual_values_stay(values: np.ndarray):
 def test_gaps_are_not_far():
     values = np.array([np.nan, *np.linspace(0.2, 0.4, 30), np.inf, -40.0])
     assert np.flatnonzero(far_outside(values)).tolist() == [32]
+
+
+STEPS = np.arange(40)
+JUMP = np.where(STEPS == 0, -500.0, 0.3 + STEPS / 200)
+
+
+@pytest.mark.parametrize("rewards", [JUMP, JUMP[::-1], np.tile(JUMP, 2)])
+def test_a_run_may_begin_or_end_far_from_all_others(tmp_path: Path, rewards: np.ndarray):
+    rows = [f"{step % 40},{reward}" for step, reward in enumerate(rewards)]
+    (tmp_path / "log.csv").write_text("\n".join(["step,reward", *rows]))
+    for series in read([tmp_path / "log.csv"]):
+        assert "far_cells" not in [fact.kind for fact in series.facts]
+        assert -500 in [series.start, *series.reward.tolist()]
+
+
+def test_each_run_of_a_table_may_begin_far_below(tmp_path: Path):
+    rows = [f"{run},{step},{reward}" for run in "ab" for step, reward in zip(STEPS, JUMP, strict=True)]
+    rows[20] = "a,20,-500"
+    (tmp_path / "log.csv").write_text("\n".join(["run,step,reward", *rows]))
+    first, second = read([tmp_path / "log.csv"])
+    assert (first.start, second.start) == (-500, -500)
+    assert (len(first.reward), len(second.reward)) == (38, 39)

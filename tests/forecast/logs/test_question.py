@@ -7,6 +7,8 @@ import pytest
 from log_texts import STEPS
 from read_logs import candidates, fault, kinds, read, write
 
+from scalerl.errors import InputError, UnclearLogError
+
 TWO = [(step, reward, round(reward / 2, 4)) for step, reward in STEPS]
 
 
@@ -40,7 +42,27 @@ def test_one_that_stands_out_is_read(tmp_path: Path, header: str) -> None:
 @pytest.mark.parametrize("values", [list(range(1319)), [0.75, 1.0, 2.5], [3.8e4, 3.9e4, 3.95e4, 4e4, 4.1e4, 4.2e4]])
 def test_nameless_numbers_are_no_curve(tmp_path: Path, values: list[float]) -> None:
     log = write(tmp_path / "a.json", json.dumps({"kept": values}))
-    assert [each.name for each in candidates(log)] == ["value"]
+    assert "nothing names" in refusal(log)
+
+
+def refusal(path: Path) -> str:
+    """Return the sentence of a log that is refused, and not asked about."""
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert not isinstance(caught.value, UnclearLogError)
+    return str(caught.value)
+
+
+def test_a_single_candidate_is_read_and_said(tmp_path: Path) -> None:
+    rows = [(step, reward, 400 + step, step % 3) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("step,quality,turns_taken,level", rows)))
+    assert (series.y_label, kinds(series)) == ("quality", ["reward_by_values"])
+
+
+def test_few_different_values_may_be_a_reward_too(tmp_path: Path) -> None:
+    rows = [(step, round(4 * reward) / 4, reward, 300 + step, 2 * step, step // 2) for step, reward in STEPS]
+    log = write(tmp_path / "a.csv", ("step,p_hat,rho,chars,lines,files", rows))
+    assert [each.name for each in candidates(log)] == ["p_hat", "rho"]
 
 
 def test_numbers_under_other_names_are_candidates(tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ is one of runs. A table in which every row has labels of its own is one of resul
 """
 
 import math
-import re
 from typing import NamedTuple
 
 import numpy as np
 
-from scalerl.forecast.logs.amounts import seconds_since_1970
 from scalerl.forecast.logs.columns import AXES, has_role, reward_rank, with_role
-from scalerl.forecast.logs.frame import Floats, Frame, Names, Rows, Words, listed
+from scalerl.forecast.logs.frame import Floats, Frame, Names, Rows
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan
 from scalerl.forecast.logs.selection import Selection
@@ -25,11 +23,8 @@ _MAX_UNNAMED = 64
 _MAX_SETTINGS = 20
 # More runs than these, in all labels together, are no runs.
 _MAX_GROUPS = 1000
-# A table of results has at least so many.
-_MIN_RUNS = 3
 # What a question is answered by, as in 'solved'; no run has such a name.
 _ANSWERS = frozenset({"true", "false", "True", "False", "yes", "no"})
-_NUMBERS = re.compile(r"\d+")
 # Rewards jump as far with one label fewer if they do within this factor.
 _SAME_JUMP = 1.25
 
@@ -138,66 +133,3 @@ def arm_and_set(plan: Plan) -> Choice | None:
     apart = [name for name in ("arm", "set") if name in plan.frame and name not in options.columns]
     seed = options.seed or ("seed" if "arm" in apart else "")
     return Choice([*(options.by or ([] if "arm" in apart else [FILE])), *apart], others=[seed] if seed else [])
-
-
-# Tables of results
-
-
-def finished_runs(plan: Plan) -> str:
-    """Return what tells the rows of a table of results apart, which has no history of any run; "" for other tables.
-
-    Its rows are not in the order of any step or compute, and each has its own name, or its own combination of words and
-    seeds at a step that others have too, or there are settings, values that come back, and no step at all.
-    """
-    frame = plan.frame.take(plan.frame.known(plan["y"]))
-    if len(frame) < _MIN_RUNS:
-        return ""
-    is_counted = any(fact.kind == "rows_counted" for fact in plan.facts)
-    progress = np.full(len(frame), np.nan) if is_counted else plan.progress(frame)
-    is_history = (np.diff(progress) > 0).all()
-    words = [name for name in word_columns(frame) if name not in (plan["y"], FILE) and (frame.words(name) != "").all()]
-    named = with_role(frame.columns, "run", "arm", *(() if is_history else ("metric",)))
-    first = [] if plan["step"] in frame else [name for name in frame.columns if name != FILE][:1]
-    for name in dict.fromkeys([*named, *first]):
-        is_told = _are_names(frame.words(name), name in named) if name in words else has_role(name, "run")
-        if (is_told or (name in named and not is_history)) and frame.num_groups([name]) == len(frame):
-            return name
-    if _are_numbered(plan, frame, words):
-        return plan["step"]
-    known = progress[np.isfinite(progress)]
-    labels = [*dict.fromkeys([*named, *words, *with_role(frame.columns, "seed")])]
-    if not labels:
-        is_unordered = not plan["step"] and 4 * (np.diff(known) < 0).sum() >= len(frame)
-        return listed(_settings(plan, frame)) if is_unordered else ""
-    are_crossed = len(labels) > 1 and all(frame.num_groups([name]) < len(frame) for name in labels)
-    is_repeated = len({*known.tolist()}) < len(known) if len(known) else are_crossed
-    # The answers of each step come in the order of steps.
-    are_answers = len(known) and (np.diff(known) >= 0).all()
-    return listed(labels) if is_repeated and not are_answers and frame.num_groups(labels) == len(frame) else ""
-
-
-def _are_names(words: Words, is_named: bool) -> bool:
-    """Return whether words name runs; the names of checkpoints differ in a number that rises, and in nothing else."""
-    texts = [_NUMBERS.sub("", word) for word in words]
-    num_plain = sum(text == word for text, word in zip(texts, words, strict=True))
-    return len({*texts}) > 1 and (is_named or 2 * num_plain > len(texts))
-
-
-def _are_numbered(plan: Plan, frame: Frame, words: Names) -> bool:
-    """Return whether the step only numbers runs.
-
-    Each of its rows has a beginning and an end, or a word and a setting that comes back to what it was.
-    """
-    if plan["step"] not in frame or plan.roles["step"].rule != "rising_integers":
-        return False
-    clocks = [name for name in frame.columns if np.isfinite(seconds_since_1970(frame.columns[name])).all()]
-    settings = [frame.numbers(name) for name in _settings(plan, frame)]
-    comes_back = any(np.count_nonzero(np.diff(each)) >= 2 * len({*each.tolist()}) for each in settings)
-    return len(clocks) > 1 or (comes_back and bool({*words} - {*clocks}))
-
-
-def _settings(plan: Plan, frame: Frame) -> Names:
-    """Return the columns of numbers that come back, and are neither rewards nor compute."""
-    others = {plan["y"], *plan.named(*AXES, "coarse", "elapsed", "wall_clock", "cost", "num_samples")}
-    names = [name for name in frame.columns if not frame.is_words(name) and name not in others]
-    return [name for name in names if reward_rank(name) is None and 1 < frame.num_groups([name]) <= len(frame) / 2]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalerl.forecast.logs.facts import fact
-from scalerl.forecast.logs.frame import Floats, Mask
+from scalerl.forecast.logs.frame import Floats, Mask, Rows
 from scalerl.forecast.logs.plan import Plan
 
 LEAST_OTHERS = 8
@@ -16,30 +16,50 @@ FAR = 20.0
 """Times the range of all others from which a cell is far outside: no reward that is measured jumps so."""
 
 
-def far_outside(values: Floats) -> Mask:
-    """Return which values lie far outside the range of all others."""
-    far = np.zeros(len(values), dtype=bool)
-    known = np.flatnonzero(np.isfinite(values))
+def far_outside(values: Floats, usual: Mask | None = None) -> Mask:
+    """Return which values lie far outside the range of all others, of those that may be usual."""
+    known = values[np.isfinite(values) if usual is None else usual]
     most = max(1, int(MOST_SHARE * len(known)))
     if len(known) < LEAST_OTHERS + most:
-        return far
-    by_distance = known[np.argsort(np.abs(values[known] - np.median(values[known])), kind="stable")]
-    others = values[by_distance[:-most]]
+        return np.zeros(len(values), dtype=bool)
+    distance = np.abs(known - np.median(known))
+    others = known[np.argsort(distance, kind="stable")[:-most]]
     low, high = float(others.min()), float(others.max())
     room = FAR * (high - low)
-    if room > 0:
-        far[known] = (values[known] < low - room) | (values[known] > high + room)
-    return far
+    is_far = (values < low - room) | (values > high + room)
+    return is_far & np.isfinite(values) & (room > 0)
+
+
+def between(some: Mask, groups: Rows, progress: Floats) -> Mask:
+    """Return the rows before and after which some others of their group are."""
+    earliest = np.full(groups.max(initial=0) + 1, np.inf)
+    latest = -earliest
+    np.minimum.at(earliest, groups[some], progress[some])
+    np.maximum.at(latest, groups[some], progress[some])
+    return (earliest[groups] < progress) & (progress < latest[groups])
 
 
 def without_far_cells(plan: Plan) -> Plan:
-    """Return a plan whose reward has no cell far outside all others; a fact names the first."""
-    column = plan["y"]
-    values = plan.frame.numbers(column)
-    far = np.flatnonzero(far_outside(values))
-    if plan.is_ours or not len(far):
+    """Return a plan whose reward has no mistaken cell far outside all others; a fact names the first.
+
+    A run may begin far below what it reaches at once, and it may end in a jump: a far cell is a mistake only between
+    usual ones.
+    """
+    frame, column = plan.frame, plan["y"]
+    values, known = frame.numbers(column), frame.known(column)
+    if plan.is_ours:
+        return plan
+    label, progress = plan.roles["label"], plan.progress(frame)
+    if np.isnan(progress).all():
+        progress = np.arange(float(len(frame)))
+    groups = frame.groups([*label.columns, *label.others])
+    known &= np.isfinite(progress)
+    far = far_outside(values, known & between(known, groups, progress))
+    mistaken = np.flatnonzero(far & between(known & ~far, groups, progress))
+    if not len(mistaken):
         return plan
     kept = values.copy()
-    kept[far] = np.nan
-    first = fact("far_cells", y=column, num=len(far), value=float(values[far[0]]), place=plan.frame.origin[far[0]])
-    return replace(plan, frame=plan.frame.having({column: kept}), facts=(*plan.facts, first))
+    kept[mistaken] = np.nan
+    first = mistaken[0]
+    said = fact("far_cells", y=column, num=len(mistaken), value=float(values[first]), place=frame.origin[first])
+    return replace(plan, frame=frame.having({column: kept}), facts=(*plan.facts, said))
