@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from read_logs import planned, write
 
+from scalerl.forecast.logs.axes import can_be_main
 from scalerl.forecast.logs.frame import Frame, objects
-from scalerl.forecast.logs.points import can_be_main, points_of
+from scalerl.forecast.logs.points import points_of
 
 
 def _points(step: list[float], tokens: list[float]) -> Frame:

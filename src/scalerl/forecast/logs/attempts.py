@@ -49,46 +49,57 @@ def attempts(steps: Floats) -> Attempts:
     """
     rises = np.diff(steps)
     gap = float(np.median(rises[rises > 0])) if (rises > 0).any() else 0.0
-    is_repeat = (rises == 0) & (2 * (rises == 0).sum() < len(rises))
-    breaks = np.flatnonzero((rises < 0) | is_repeat) + 1
-    if len(breaks) > _MAX_FALLS * len(rises) or _is_by_name(steps):
-        breaks = breaks[:0]
-    run, *parts = np.split(np.arange(len(steps)), breaks)
-    number, gone, resumed = np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool), list[int]()
+    first_part, *parts = np.split(np.arange(len(steps)), _breaks(steps, rises))
+    found = Attempts(np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool), [])
+    run = first_part
     for part in parts:
         begin = _begin(steps[run], steps[part], gap)
         if begin is None:
-            number[part[0] :] += 1
+            found.number[part[0] :] += 1
             run = part
             continue
-        lost = run[steps[run] >= begin]
-        resumed += part[:1].tolist() if len(lost) else []
-        gone[lost] = True
-        # A resumed run may evaluate its first step again.
-        gone[part] = (steps[part] == steps[run].min()) & (begin < np.inf)
+        superseded = run[steps[run] >= begin]
+        if len(superseded):
+            found.resumed.append(int(part[0]))
+            found.gone[superseded] = True
+        if begin < np.inf:
+            # A resumed run may evaluate its first step again.
+            found.gone[part[steps[part] == steps[run].min()]] = True
         run = np.concatenate([run, part])
-    return Attempts(number, gone, resumed)
+    return found
 
 
-def _is_by_name(steps: Floats) -> bool:
-    """Return whether no step comes twice, and they are in the order of file names: 100, 1000, 200."""
+def _breaks(steps: Floats, rises: Floats) -> Rows:
+    """Return the rows at which the step comes back; none for rows in no order, or in that of file names."""
+    is_repeat = rises == 0
+    have_several = 2 * np.count_nonzero(is_repeat) >= len(rises)
+    breaks = np.flatnonzero(rises < 0 if have_several else rises <= 0) + 1
     names = [f"{step:.15g}" for step in steps]
-    return names == sorted({*names})
+    is_by_name = names == sorted({*names})  # 100, 1000, 200
+    if is_by_name or len(breaks) > _MAX_FALLS * len(rises):
+        return breaks[:0]
+    return breaks
 
 
 def _begin(run: Floats, part: Floats, gap: float) -> float | None:
     """Return the step from which a part supersedes a run; None where it begins anew, infinity where it does neither."""
-    (first, second, *_), reached = (*np.unique(run), np.inf), run.max()
-    begin, then, *_ = (*np.unique(part), np.nan)
+    run_steps, part_steps = np.unique(run), np.unique(part)
+    first, reached = run_steps[0], run_steps[-1]
+    second = run_steps[1] if len(run_steps) > 1 else np.inf
     # Rows between the others, or before them, that were only written late.
-    if part.max() < reached and not np.isin(part, run).any():
+    if part_steps[-1] < reached and not np.isin(part, run).any():
         return np.inf
+    begin = part_steps[0]
+    if len(part_steps) == 1:
+        # One step alone was evaluated again.
+        return np.inf
+    then = part_steps[1]
     if begin <= first and then <= second:
         return None
-    # One step alone was evaluated again, and one row that was written late does not change how the run goes on.
-    if np.isnan(then) or (first < begin < reached and then - reached == gap):
+    # One row that was written late does not change how the run goes on.
+    if first < begin < reached and then - reached == gap:
         return np.inf
-    return begin if begin > first else then
+    return float(begin) if begin > first else float(then)
 
 
 def chains(spans: Sequence[tuple[float, float]]) -> list[list[int]]:
@@ -109,4 +120,5 @@ def chains(spans: Sequence[tuple[float, float]]) -> list[list[int]]:
 def _continues(span: tuple[float, float], before: tuple[float, float]) -> bool:
     """Return whether a part begins in the later half of another, or soon after it, and goes beyond it."""
     begin, end = before
-    return (begin + end) / 2 < span[0] <= end + max(1.0, 0.1 * (end - begin)) and span[1] > end
+    soon_after = end + max(1.0, 0.1 * (end - begin))
+    return (begin + end) / 2 < span[0] <= soon_after and span[1] > end

@@ -26,6 +26,7 @@ _SEED = re.compile(r"[-_./ ]?(?<![A-Za-z])seed[-_= ]?\d+(?![A-Za-z\d])|[-_.]s\d{
 _SPLIT = re.compile(
     r"(?:^|[-_. ])(?:train|training|eval|evals|evaluation|val|valid|validation|test)(?=[-_. ])", re.IGNORECASE
 )
+_SEPARATORS = "-_./ "
 _LONG = 32
 # Separators between the parts of a run's name; a dot between digits is a decimal point.
 _WORDS = re.compile(r"([-_/\s]+|(?<!\d)\.|\.(?!\d))")
@@ -33,7 +34,7 @@ _WORDS = re.compile(r"([-_/\s]+|(?<!\d)\.|\.(?!\d))")
 
 def without_seed(name: str) -> str:
     """Return a name without the part that says its seed: grpo_seed1 is a run of grpo."""
-    return _SEED.sub("", name).strip("-_./ ")
+    return _SEED.sub("", name).strip(_SEPARATORS)
 
 
 def without_split(name: str) -> tuple[str, bool]:
@@ -49,10 +50,16 @@ def file_names(paths: Sequence[Path]) -> list[str]:
     """
     choices = {path: _choices(path.absolute()) for path in paths}
     taken = Counter(name for names in choices.values() for name in set(names))
-    short = [next((name for name in choices[path] if taken[name] == 1), choices[path][-1]) for path in paths]
-    return [
-        clean(f"{name} ({short[:at].count(name) + 1})" if name in short[:at] else name) for at, name in enumerate(short)
-    ]
+    short: list[str] = []
+    found: list[str] = []
+    for path in paths:
+        own = [name for name in choices[path] if taken[name] == 1]
+        name = own[0] if own else choices[path][-1]
+        # A path that is given twice.
+        num_before = short.count(name)
+        short.append(name)
+        found.append(clean(f"{name} ({num_before + 1})" if num_before else name))
+    return found
 
 
 def _choices(path: Path) -> Names:
@@ -60,58 +67,62 @@ def _choices(path: Path) -> Names:
 
     A seed alone is not a name if there is another.
     """
-    stem = (
-        path
-        if path.is_dir() or "tfevents" in path.name
-        else path.with_name(path.name.removesuffix(".gz")).with_suffix("")
-    )
-    is_generic = _GENERIC.fullmatch(stem.name) and not path.is_dir()
-    folders = [place for place in path.parents if is_generic and not _GENERIC_FOLDER.fullmatch(place.name)]
-    ends = [*folders[:1], stem, path]
-    names = ["/".join(end.parts[-depth:]) for end in ends for depth in range(1, len(end.parts) + 1)]
-    return [name for name in names if without_seed(name)] or names
+    is_whole = path.is_dir() or "tfevents" in path.name
+    stem = path if is_whole else path.with_name(path.name.removesuffix(".gz")).with_suffix("")
+    ends = [stem, path]
+    if _GENERIC.fullmatch(stem.name) and not path.is_dir():
+        folders = [folder for folder in path.parents if not _GENERIC_FOLDER.fullmatch(folder.name)]
+        ends = [*folders[:1], *ends]
+    names: list[str] = []
+    for end in ends:
+        names += ["/".join(end.parts[-depth:]) for depth in range(1, len(end.parts) + 1)]
+    return [name for name in names if _SEED.sub("", name).strip(_SEPARATORS)] or names
 
 
 def curve_names(keys: Sequence[CurveKey], labels: Names = ()) -> Names:
     """Return one name per curve, made of the values that differ; `labels` replace them, one per curve or per file."""
     files = list(dict.fromkeys(dict(key).get(FILE, "") for key in keys))
+    are_of_files = len(labels) == len(files) > 1
+    shown = dict(zip(files, labels if are_of_files else files, strict=True))
     # The file says nothing where there is one, unless it is all there is to say beside an evaluation set.
-    is_shown = len(files) > 1 or not all(dict(key).keys() - {FILE, "set"} for key in keys)
-    per_file = len(labels) == len(files) > 1
-    renamed = dict(zip(files, labels if per_file else files, strict=True))
-    names = ["/".join(_part(*part, renamed) for part in key if part[0] != FILE or is_shown) for key in keys]
-    if (labels and not per_file and len(labels) != len(keys)) or len({*labels}) < len(labels):
+    if len(files) == 1 and all(dict(key).keys() - {FILE, "set"} for key in keys):
+        shown = {}
+    names: list[str] = []
+    for key in keys:
+        parts: list[str] = []
+        for column, value in key:
+            if column != FILE:
+                parts.append(_label(column, value))
+            elif value in shown:
+                parts.append(shown[value])
+        names.append("/".join(parts))
+    are_all_named = are_of_files or len(labels) in (0, len(keys))
+    if not are_all_named or len({*labels}) < len(labels):
         raise InputError(
             f"the labels {listed(labels)} do not name the curves {listed(names)}: give --label once for each of the "
             f"{len(names)}, in this order, each another."
         )
-    if len(labels) == len(keys) > 0:
-        return labels
-    is_long = len(set(names)) > 1 and max(map(len, names)) > _LONG
-    return _shortened(names) if is_long and not labels else names
+    if labels:
+        return labels if len(labels) == len(keys) else names
+    return _shortened(names) if len({*names}) > 1 and max(map(len, names)) > _LONG else names
 
 
-def _part(column: str, value: str, files: dict[str, str]) -> str:
-    # A bare number says nothing: 0.7 of what?
-    is_word = re.search(r"[A-Za-z]{2}|^[A-Za-z]", value)
-    return (
-        files[value]
-        if column == FILE
-        else f"attempt {value}"
-        if column == ATTEMPT
-        else value
-        if is_word
-        else f"{column}={value}"
-    )
+def _label(column: str, value: str) -> str:
+    """Return a value as part of a name; a bare number says nothing: 0.7 of what?"""
+    if column == ATTEMPT:
+        return f"attempt {value}"
+    return value if re.search(r"[A-Za-z]{2}|^[A-Za-z]", value) else f"{column}={value}"
 
 
 def _shortened(names: Names) -> Names:
     """Cut what all names begin and end with, in whole words; at least one word stays."""
     words = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
     lower = [_WORDS.split(name.lower()) for name in names]
-    begin, end = (num_shared([each[::turn] for each in lower]) // 2 * 2 for turn in (1, -1))
+    # An even number, so that a name neither begins nor ends with a separator.
+    begin = num_shared(lower) // 2 * 2
+    end = num_shared([each[::-1] for each in lower]) // 2 * 2
     short = ["".join(each[begin : len(each) - end]) for each in words]
-    is_clear = len(set(short)) == len(set(names)) and all(re.search(r"[A-Za-z]", name) for name in short)
+    is_clear = len({*short}) == len({*names}) and all(re.search(r"[A-Za-z]", name) for name in short)
     return short if is_clear else names
 
 

@@ -20,7 +20,6 @@ from scalerl.forecast.logs.points import points_of
 
 # If the step fails to rise at more than this share of a console's rows, several runs may have printed into it.
 _MAX_SHARE_NOT_RISING = 0.2
-_SUPERSEDED = -1  # instead of the number of an attempt
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +37,12 @@ class LoggedRun:
     @property
     def file(self) -> str:
         return str(self.frame.words(FILE)[0])
+
+    @property
+    def label(self) -> str:
+        """What tells the run from others in its file."""
+        labels = {**self.key, **self.repeat, FILE: ""}
+        return "/".join(filter(None, labels.values()))
 
     @property
     def steps(self) -> Floats:
@@ -62,34 +67,42 @@ class LoggedRun:
 
 def runs_of(plans: list[Plan]) -> list[LoggedRun]:
     """Return the runs of these logs that have rows left after the filters."""
-    runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
+    runs: list[LoggedRun] = []
+    for plan in plans:
+        runs += _split(plan, len(plans) > 1)
     # --by and --seed say how runs relate, so that nothing needs to be found out.
     may_relate = len(runs) > 1 and not any(plan.options.by or plan.options.seed for plan in plans)
     if may_relate:
         runs = _with_parts_joined(runs)
-    runs = [attempt for run in runs for attempt in _attempts(run)]
+    parts: list[LoggedRun] = []
+    for run in runs:
+        parts += _attempts(run)
     if may_relate:
-        runs = _with_seeds_pooled(runs)
-    return [run for run in runs if len(run.points)]
+        parts = _with_seeds_pooled(parts)
+    return [run for run in parts if len(run.points)]
 
 
 def _split(plan: Plan, has_other_logs: bool) -> list[LoggedRun]:
     """Return the runs of a log; leave out those that never logged the reward, unless none did."""
-    label, options = plan.roles["label"], plan.options
-    repeats = [FILE, *label.others] if has_other_logs and not options.seed else label.others
+    label = plan.roles["label"]
+    repeats = [FILE, *label.others] if has_other_logs and not plan.options.seed else label.others
+    held = plan.options.holdout[:1] if plan.options.holdout else ()
     runs: list[LoggedRun] = []
-    for rows in members(plan.frame.groups([*label.columns, *repeats, *(options.holdout or ())[:1]])):
+    silent: list[LoggedRun] = []
+    for rows in members(plan.frame.groups([*label.columns, *repeats, *held])):
         frame = plan.frame.take(rows)
-        key, repeat = ({name: str(frame.words(name)[0]) for name in names} for names in (label.columns, repeats))
-        runs.append(LoggedRun(plan, key, repeat, frame, plan.facts))
-    silent = [run for run in runs if not (run.frame.words(plan["y"]) != "").any()]
-    labels = [{**run.key, **run.repeat, FILE: ""}.values() for run in silent]
-    names = tuple("/".join(filter(None, words)) for words in labels)
-    noted = [run.noting(*facts_of("no_reward", names=names, y=plan["y"])) for run in runs if run not in silent]
-    return noted or runs
+        key = {name: str(frame.words(name)[0]) for name in label.columns}
+        repeat = {name: str(frame.words(name)[0]) for name in repeats}
+        run = LoggedRun(plan, key, repeat, frame, plan.facts)
+        has_reward = (frame.words(plan["y"]) != "").any()
+        (runs if has_reward else silent).append(run)
+    if not silent or not runs:
+        return [*runs, *silent]
+    names = tuple(run.label for run in silent)
+    return [run.noting(fact("no_reward", names=names, y=plan["y"])) for run in runs]
 
 
-# Parts of one run
+# Parts of one run -----------------------------------------------------------------------------------------------------
 
 
 def _with_parts_joined(runs: list[LoggedRun]) -> list[LoggedRun]:
@@ -103,32 +116,41 @@ def _with_parts_joined(runs: list[LoggedRun]) -> list[LoggedRun]:
     def kind(run: LoggedRun) -> tuple[object, ...]:
         has_namesakes = names.count(run.plan.path.name) > 1
         folder = run.plan.path.absolute().parents[1 if has_namesakes else 0]
-        labels = {name: word for name, word in {**run.repeat, **run.key}.items() if not _is_name(name)}
+        labels = {name: word for name, word in {**run.repeat, **run.key}.items() if not _names_runs(name)}
         return folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels.items()
 
-    return [run for family in grouped(runs, kind) for run in _with_chains_joined(_without_contained(family))]
+    joined: list[LoggedRun] = []
+    for family in grouped(runs, kind):
+        joined += _with_chains_joined(_without_contained(family))
+    return joined
 
 
-def _is_name(column: str) -> bool:
-    """Return whether a column names runs."""
+def _names_runs(column: str) -> bool:
     return column == FILE or has_role(column, "run")
 
 
 def _without_contained(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs without those whose points are only a part of the points of another file's run."""
-    parts = {
-        run: [part for part in runs if part.file != run.file and part.measured and part.measured < run.measured]
-        for run in runs
-    }
-    gone = {part for each in parts.values() for part in each}
-    files = {run: tuple(part.file for part in parts[run]) for run in runs if run not in gone}
-    return [run.noting(*facts_of("contained", files=files[run], file=run.file)) for run in files]
+    contained: dict[LoggedRun, list[LoggedRun]] = {run: [] for run in runs}
+    for run in runs:
+        for other in runs:
+            if other.file != run.file and other.measured and other.measured < run.measured:
+                contained[run].append(other)
+    gone = {part for parts in contained.values() for part in parts}
+    left: list[LoggedRun] = []
+    for run, parts in contained.items():
+        if run not in gone:
+            files = tuple(part.file for part in parts)
+            left.append(run.noting(*facts_of("contained", files=files, file=run.file)))
+    return left
 
 
 def _with_chains_joined(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs; those that continue each other are joined to one."""
-    steps = [[step for step, _ in run.measured] for run in runs]
-    spans = [(min(each, default=np.inf), max(each, default=-np.inf)) for each in steps]
+    spans: list[tuple[float, float]] = []
+    for run in runs:
+        steps = [step for step, _ in run.measured]
+        spans.append((min(steps, default=np.inf), max(steps, default=-np.inf)))
     return [_join([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
 
 
@@ -144,7 +166,7 @@ def _join(parts: list[LoggedRun]) -> LoggedRun:
     return joined.noting(fact(kind, column=column, names=tuple(each.get(column, "") for each in labels)))
 
 
-# Attempts
+# Attempts -------------------------------------------------------------------------------------------------------------
 
 
 def _attempts(run: LoggedRun) -> list[LoggedRun]:
@@ -153,31 +175,38 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     Logs without a column of steps and logs that name their attempts are left as they are, and so are our own folders,
     whose reader has dropped what a resume superseded.
     """
-    frame, plan = run.frame, run.plan
-    is_kept = plan.options.selected(frame, besides=ATTEMPT)
-    logged = np.flatnonzero(frame.known(plan["y"]) & np.isfinite(run.steps) & is_kept)
-    if not len(logged) or plan.is_ours or not has_role(plan["step"], "step", "coarse") or ATTEMPT in frame:
+    plan, frame, steps = run.plan, run.frame, run.steps
+    if plan.is_ours or ATTEMPT in frame or not has_role(plan["step"], "step", "coarse"):
         return [run]
-    split = attempts(run.steps[logged])
+    is_kept = plan.options.selected(frame, besides=ATTEMPT)
+    logged = np.flatnonzero(frame.known(plan["y"]) & np.isfinite(steps) & is_kept)
+    if (np.diff(steps[logged]) > 0).all():
+        return [run]
+    split = attempts(steps[logged])
     run = run.noting(*_facts_of_attempts(run, split, logged))
-    # A row without a reward belongs to the attempt of the reward before it.
-    number = split.number[np.maximum(np.searchsorted(logged, np.arange(len(frame)), side="right") - 1, 0)]
-    number[logged[split.gone]] = _SUPERSEDED
-    parts = [frame.take(number == each) for each in np.unique(split.number[~split.short])]
+    parts = _parts(frame, split, logged)
     if len(parts) == 1:
         return [replace(run, frame=parts[0])]
     run = run.noting(fact("attempts", num=len(parts), place=run.file))
-    # Each is a curve of its own, or a run of its curve if --seed asks for that.
-    labels = "repeat" if plan.options.seed == ATTEMPT else "key"
-    numbered = {str(at): part for at, part in enumerate(parts, start=1)}
-    return [
-        replace(
-            run,
-            frame=part.having({ATTEMPT: objects([at] * len(part))}),
-            **{labels: {**getattr(run, labels), ATTEMPT: at}},
-        )
-        for at, part in numbered.items()
-    ]
+    made: list[LoggedRun] = []
+    for number, part in enumerate(parts, start=1):
+        label = {ATTEMPT: str(number)}
+        own = replace(run, frame=part.having({ATTEMPT: objects([str(number)] * len(part))}))
+        # Each is a curve of its own, or a run of its curve if --seed asks for that.
+        if plan.options.seed == ATTEMPT:
+            made.append(replace(own, repeat={**run.repeat, **label}))
+        else:
+            made.append(replace(own, key={**run.key, **label}))
+    return made
+
+
+def _parts(frame: Frame, split: Attempts, logged: Rows) -> list[Frame]:
+    """Return the rows of each attempt that is long enough; one without a reward goes with the reward before it."""
+    before = np.searchsorted(logged, np.arange(len(frame)), side="right") - 1
+    number = split.number[np.maximum(before, 0)]
+    is_left = np.ones(len(frame), dtype=bool)
+    is_left[logged[split.gone]] = False
+    return [frame.take(is_left & (number == each)) for each in np.unique(split.number[~split.short])]
 
 
 def _facts_of_attempts(run: LoggedRun, split: Attempts, logged: Rows) -> Iterator[Fact]:
@@ -187,15 +216,21 @@ def _facts_of_attempts(run: LoggedRun, split: Attempts, logged: Rows) -> Iterato
     if num_back > _MAX_SHARE_NOT_RISING * len(logged) and run.plan.kind == "console" and not split.is_found:
         yield fact("steps_come_back", num=num_back, num_rows=len(logged), place=run.file)
     yield from facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file)
+    if not split.resumed:
+        return
     # The first resume is described, and the number of all.
-    for first in split.resumed[:1]:
-        before, after = steps[first - 1 : first + 1].tolist()
-        counts = {"times": len(split.resumed), "num": int(split.gone.sum())}
-        place = f"{run.frame.origin[logged[first]]} of {run.file}"
-        yield fact("superseded", from_step=before, to_step=after, place=place, **counts)
+    at = split.resumed[0]
+    yield fact(
+        "superseded",
+        from_step=float(steps[at - 1]),
+        to_step=float(steps[at]),
+        place=f"{run.frame.origin[logged[at]]} of {run.file}",
+        times=len(split.resumed),
+        num=int(split.gone.sum()),
+    )
 
 
-# Seeds
+# Seeds ----------------------------------------------------------------------------------------------------------------
 
 
 def _with_seeds_pooled(runs: list[LoggedRun]) -> list[LoggedRun]:
@@ -205,18 +240,22 @@ def _with_seeds_pooled(runs: list[LoggedRun]) -> list[LoggedRun]:
     """
     taken = {word for run in runs for word in run.key.values()}
 
-    def naming(run: LoggedRun) -> str:
-        return next(filter(_is_name, reversed([*run.key])), "")
-
-    def without(run: LoggedRun) -> dict[str, str]:
-        return {name: without_seed(word) if name == naming(run) else word for name, word in run.key.items()}
+    def shared_key(run: LoggedRun) -> dict[str, str]:
+        column = _naming_column(run)
+        return {name: without_seed(word) if name == column else word for name, word in run.key.items()}
 
     pooled: list[LoggedRun] = []
-    for family in grouped(runs, lambda run: (run.plan["y"], *without(run).items())):
-        column, key = naming(family[0]), without(family[0])
-        if len(family) > 1 and column and key[column] not in taken:
-            pooling = fact("seeds_by_name", column=column, names=tuple(run.key[column] for run in family))
-            pooled += [replace(run, key=key, repeat={column: run.key[column]}).noting(pooling) for run in family]
-        else:
+    for family in grouped(runs, lambda run: (run.plan["y"], *shared_key(run).items())):
+        column, key = _naming_column(family[0]), shared_key(family[0])
+        if len(family) == 1 or not column or key[column] in taken:
             pooled += family
+            continue
+        pooling = fact("seeds_by_name", column=column, names=tuple(run.key[column] for run in family))
+        for run in family:
+            pooled.append(replace(run, key=key, repeat={column: run.key[column]}).noting(pooling))
     return pooled
+
+
+def _naming_column(run: LoggedRun) -> str:
+    """Return the last label that names runs; "" if there is none."""
+    return next((name for name in reversed([*run.key]) if _names_runs(name)), "")

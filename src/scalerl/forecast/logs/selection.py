@@ -47,19 +47,26 @@ class Selection:
     @property
     def columns(self) -> dict[str, str]:
         """The columns that options name, and the option of each."""
-        named = [(self.x, "x"), (self.y, "y"), (self.seed, "seed"), *((column, "by") for column in self.by)]
+        named = [(self.x, "x"), (self.y, "y"), (self.seed, "seed")]
+        named += [(column, "by") for column in self.by]
         named += [(column, "where") for column, _ in (*self.where, *self.where_not)]
-        named += [(self.holdout[0], "holdout")] if self.holdout else []
+        if self.holdout:
+            named.append((self.holdout[0], "holdout"))
         return {column: name for column, name in named if column}
 
     def selected(self, frame: Frame, besides: str = "") -> Mask:
         """Return the rows that the filters keep, without those on `besides`. Values of one column are alternatives."""
         kept = np.ones(len(frame), dtype=bool)
-        for column in dict.fromkeys(column for column, _ in self.where if column != besides):
-            kept &= np.logical_or.reduce([matching(frame, each) for each in self.where if each[0] == column])
-        for condition in self.where_not:
-            if condition[0] != besides:
-                kept &= ~matching(frame, condition)
+        alternatives: dict[str, Mask] = {}
+        for column, value in self.where:
+            others = alternatives.get(column, np.zeros(len(frame), dtype=bool))
+            alternatives[column] = others | matching(frame, (column, value))
+        for column, value in self.where_not:
+            if column != besides:
+                kept &= ~matching(frame, (column, value))
+        for column, is_one in alternatives.items():
+            if column != besides:
+                kept &= is_one
         return kept
 
 
@@ -82,6 +89,7 @@ def _hint(names: Names, column: str) -> str:
     """Return which columns there are, the similar ones first."""
     close = difflib.get_close_matches(column, names, n=3, cutoff=0.6)
     close += [name for name in names if column.lower() in name.lower()]
-    hint = f"did you mean {close[0]!r}? It" if close else "it"
-    hint = f"{option:gpus N} builds it from the log's clock; it" if column == "gpu_hours" and "hours" in names else hint
-    return f"{hint} has {listed([*dict.fromkeys([*close, *names])])}"
+    has = f"has {listed([*dict.fromkeys([*close, *names])])}"
+    if column == "gpu_hours" and "hours" in names:
+        return f"{option:gpus N} builds it from the log's clock; it {has}"
+    return f"did you mean {close[0]!r}? It {has}" if close else f"it {has}"

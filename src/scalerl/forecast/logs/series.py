@@ -89,17 +89,23 @@ def uneven_steps(series: Iterable[Series], ratio: float = 1.2) -> dict[str, floa
     """
     axes = [data.axes for data in series if not data.problem]
     shared = set[str].intersection(*map(set, axes)) if axes else set[str]()
-    costs = {axis: [cost_of_step(each, axis) for each in axes] for axis in sorted(shared) if "step" in shared}
-    return {
-        axis: max(each) / min(each) for axis, each in costs.items() if min(each) > 0 and max(each) > ratio * min(each)
-    }
+    if "step" not in shared:
+        return {}
+    uneven: dict[str, float] = {}
+    for axis in sorted(shared):
+        costs = [cost_of_step(each, axis) for each in axes]
+        least, most = min(costs), max(costs)
+        if least > 0 and most > ratio * least:
+            uneven[axis] = most / least
+    return uneven
 
 
 def cost_of_step(axes: Mapping[str, Floats], axis: str) -> float:
     """Return what a step takes on an axis, the median over the run; 0 if it is not known."""
     steps = axes["step"]
     costs = axes[axis][steps > 0] / steps[steps > 0]
-    return float(np.median(costs[np.isfinite(costs)])) if np.isfinite(costs).any() else 0.0
+    known = costs[np.isfinite(costs)]
+    return float(np.median(known)) if len(known) else 0.0
 
 
 def in_shares(series: Series) -> Series:

@@ -11,7 +11,6 @@ from scalerl.forecast.logs.facts import Fact, fact
 from scalerl.forecast.logs.frame import Floats, Frame, Mask
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.selection import Bounds
-from scalerl.forecast.logs.typed import reward_typed
 
 # A first row within this share of the largest compute is as good as the model before training.
 _BEFORE_TRAINING = 0.01
@@ -34,13 +33,16 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
 
     With 'first' they are each run's first row, if it is early. InputError for any other row at or below 0.
     """
-    x = np.where(points.numbers("held") == 1, np.inf, points.numbers("compute"))
-    is_start = (x == 0) | ((x < 0) & has_role(column, "step"))
+    compute = points.numbers("compute")
+    x = np.where(points.numbers("held") == 1, np.inf, compute)
     if plan.options.start == "first":
         runs = points.groups(["run"])
         firsts = np.full(len(points), np.inf)
         np.minimum.at(firsts, runs, x)
-        is_start = (x == firsts[runs]) & (x >= 0) & (x <= _BEFORE_TRAINING * points.numbers("compute").max())
+        is_early = (x >= 0) & (x <= _BEFORE_TRAINING * compute.max())
+        is_start = is_early & (x == firsts[runs])
+    else:
+        is_start = (x == 0) | ((x < 0) & has_role(column, "step"))
     odd = np.flatnonzero((x <= 0) & ~is_start)
     if len(odd):
         at = odd[0]
@@ -52,26 +54,33 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
 
 
 def start_of(plan: Plan, points: Frame, is_start: Mask, bounds: Bounds) -> Start:
-    """Return the start: given, the mean at compute 0, or an evaluation before training."""
+    """Return the start that the log has: the mean at compute 0, or an evaluation before training.
+
+    One that the user gives replaces it.
+    """
     given, starts = plan.options.start, points.take(is_start)
     if given not in (None, "first", "fit"):
-        return Start(reward_typed(given, "start", bounds))
+        return Start()
     compute = float(points.numbers("compute").min())
     if len(starts) and given != "fit":
         return _mean(plan, starts, compute, bounds)
     if given == "first":
         return Start(facts=(fact("start_is_late", compute=compute),))
-    is_read = given is None and bounds == (0, 1) and plan.roles["y"].rule == "training"
-    return _evaluated_before(plan, points.numbers("step")) if is_read else Start()
+    reward = plan.roles["y"]
+    if given is None and bounds == (0, 1) and reward.rule == "training" and reward.too_few:
+        return _evaluated_before(plan, points.numbers("step"))
+    return Start()
 
 
 def _mean(plan: Plan, starts: Frame, compute: float, bounds: Bounds) -> Start:
     """Return the mean of the rows before training; it goes without saying where it was asked for, one row a run."""
     rewards = starts.numbers("y")
     mean = math.fsum(rewards) / len(rewards)
-    is_plain = starts.num_groups(["run"]) == len(starts) if plan.options.start == "first" else plan.is_ours
-    facts = () if is_plain else (fact("start_at_zero", start=mean, num=len(starts), compute=compute),)
-    return Start(mean, start_noise(rewards, starts.numbers("num_samples"), bounds), facts)
+    noise = start_noise(rewards, starts.numbers("num_samples"), bounds)
+    is_one_a_run = plan.options.start == "first" and starts.num_groups(["run"]) == len(starts)
+    if is_one_a_run or (plan.options.start is None and plan.is_ours):
+        return Start(mean, noise)
+    return Start(mean, noise, (fact("start_at_zero", start=mean, num=len(starts), compute=compute),))
 
 
 def start_noise(rewards: Floats, samples: Floats, bounds: Bounds) -> float | None:
