@@ -53,6 +53,7 @@ def test_savings_cost_time():
     assert pace("model.lora.rank=32", "model.lora.bits=4").step_s > pace("model.lora.rank=32").step_s
     assert pace("optimizer.on_host=true").step_s > pace().step_s
     assert pace(gpus=Gpus(1, 24e9)).step_s > 3 * pace().step_s
+    assert pace_of(recipe_of(), ModelSizes.from_config(QWEN), H200, 128).step_s > 1.3 * pace().step_s
 
 
 def test_price_is_that_of_all_gpu_hours():

@@ -6,7 +6,7 @@ from transformers import LlamaConfig, Qwen2Config
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.recipe import replaced
 from scalerl.training.run.memory import Gpus, ModelSizes, memory_of
-from scalerl.training.run.savings import FULL_WORTH, KEYS, SAVINGS, choose_savings, reasons, step_seconds
+from scalerl.training.run.savings import FULL_WORTH, KEYS, SAVINGS, choose_savings, reasons
 
 
 def sizes(family, *shape, tied=True):
@@ -55,7 +55,7 @@ def test_choice_by_memory(model, gigabytes, rank, bits, moments, on_host):
 def test_more_memory_is_never_slower():
     for model in (SMALL, LARGE):
         choices = [choose_savings(recipe(), model, gpu(gigabytes)) for gigabytes in (24, 48, 80)]
-        seconds = [choice.total for choice in choices if choice is not None]
+        seconds = [choice.step_s for choice in choices if choice is not None]
         # Adapters are faster than all weights, which may take so many times as long.
         assert len(seconds) == 3
         assert seconds[2] <= seconds[1] * FULL_WORTH
@@ -84,11 +84,3 @@ def test_each_saving_takes_less_memory_than_the_one_before():
     for model in (SMALL, LARGE):
         totals = [memory_of(replaced(recipe(), each), model, gpu(400)).total("learner") for each in SAVINGS]
         assert totals == sorted(totals, reverse=True)
-
-
-def test_fewer_slots_and_decoding_take_longer():
-    base = step_seconds(recipe(), LARGE, 128)
-    assert step_seconds(recipe(), LARGE, 64)["sampling"] > 1.5 * base["sampling"]
-    rounded = step_seconds(recipe("model.lora.rank=32", "model.lora.bits=4"), LARGE, 128)
-    assert rounded["sampling"] > base["sampling"]
-    assert step_seconds(recipe("optimizer.on_host=true"), LARGE, 128)["update"] > 10 * base["update"]

@@ -163,7 +163,7 @@ class Memory:
 
 def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     """Return the bytes on one device of the learner, by part."""
-    learner, each, rank, shape = recipe.learner, _number_bytes(recipe), recipe.model.lora.rank, sizes.shape
+    learner, each, rank, shape = recipe.learner, number_bytes(recipe), recipe.model.lora.rank, sizes.shape
     shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
     layers, merges = shape.layers, rank and shards == 1 and not pushes_adapters(recipe.model, recipe.rollout)
     trained = sizes.trained(recipe)
@@ -270,7 +270,7 @@ def checkpoint_words(num_bytes: float, keep: int, *, keeps_best: bool) -> str:
 
 def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
     """Return the bytes on one device of a generator, by part, or those that the engine adds to the learner's device."""
-    each, parallel, shape = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape
+    each, parallel, shape = number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape
     head = 4 * shape.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
     weights = shape.params * each + head
     if pushes_adapters(recipe.model, recipe.rollout):
@@ -296,7 +296,8 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
     }
 
 
-def _number_bytes(recipe: Recipe) -> int:
+def number_bytes(recipe: Recipe) -> int:
+    """Return the bytes of a number of the body on a GPU."""
     return 2 if body_dtype(recipe.model, gpu=True) == "bfloat16" else 4
 
 

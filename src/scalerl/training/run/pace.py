@@ -1,7 +1,8 @@
 """Estimate how long the steps of a recipe take on GPUs of a size: for hours and costs before a run.
 
     sampling    a decode step reads the weights, the head in FP32 and the caches in use; the slots are refilled
-    learning    6 FLOPs per parameter and token (4 with adapters, 2 more with recomputation)
+    learning    6 FLOPs per parameter and token (4 with adapters, 2 more with recomputation); every pass goes through
+                weights and gradients
     update      weights, gradients and moments pass through the memory, or over the bus to the host
     evaluation  sampled like training, between steps
 
@@ -12,10 +13,10 @@ third of the measured time where both exist; it is no promise.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from scalerl.recipe.recipe import Recipe, body_dtype
-from scalerl.training.run.memory import Gpus, ModelSizes, host_bytes, num_generators, num_gpus
+from scalerl.recipe.recipe import Recipe
+from scalerl.training.run.memory import Gpus, ModelSizes, host_bytes, num_generators, num_gpus, number_bytes
 
 LENGTH = 0.6
 """Mean length of an answer as a share of the longest allowed, as in a run on GSM8K with up to 384 tokens."""
@@ -87,43 +88,87 @@ def rates_of(bytes_each: float) -> Rates:
     return min(KINDS, key=lambda kind: abs(math.log(kind.memory / bytes_each)))
 
 
+class StepTime(NamedTuple):
+    """Estimates for a recipe whose settings are all decided; `slots` are those of each generator."""
+
+    recipe: Recipe
+    sizes: ModelSizes
+    rates: Rates
+    slots: int
+
+    @property
+    def prompt(self) -> float:
+        """Mean number of tokens of a prompt."""
+        return self.recipe.rollout.max_prompt_tokens / 2
+
+    @property
+    def length(self) -> float:
+        """Mean number of tokens of an answer."""
+        return LENGTH * (self.recipe.longest - self.recipe.rollout.max_prompt_tokens)
+
+    @property
+    def weights(self) -> int:
+        """Weights that a token is multiplied with."""
+        return self.sizes.shape.body_params + self.sizes.shape.head_params
+
+    @property
+    def flops(self) -> float:
+        return REACHED_FLOPS * self.rates.flops
+
+    @property
+    def bandwidth(self) -> float:
+        return REACHED_BANDWIDTH * self.rates.bandwidth
+
+    def decode_s(self) -> float:
+        """Return the seconds of a decode step: it reads the weights, the head in FP32 and half of the full caches."""
+        shape, each = self.sizes.shape, number_bytes(self.recipe)
+        cached = self.slots * (self.prompt + self.length / 2) * self.sizes.cache_per_token
+        reads = (shape.params + cached) * each + 4 * shape.head_params
+        # Weights in 4 bits are decoded in every pass.
+        decoding = 2.0 if self.recipe.model.lora.bits == 4 else 1.0
+        return OVERHEAD_S + decoding * reads / self.bandwidth
+
+    def sampling_s(self, answers: float, kind: Literal["training", "evaluation"]) -> float:
+        """Return the seconds of sampling this many answers on all generators."""
+        prompts = answers / self.recipe.pipeline.completions_per_group
+        prefill_s = 2 * self.weights * prompts * self.prompt / self.flops
+        num_steps = answers * self.length / (FILLED[kind] * self.slots)
+        return (num_steps * self.decode_s() + prefill_s) / max(num_generators(self.recipe), 1)
+
+    def learner_s(self) -> float:
+        """Return the seconds in which the learner computes a step."""
+        recipe, learner = self.recipe, self.recipe.learner
+        products = (4 if recipe.model.lora.rank else 6) + (2 if learner.gradient_checkpointing is True else 0)
+        tokens = recipe.pipeline.batch * (self.prompt + self.length)
+        trained = self.sizes.trained(recipe)
+        # A pass reads every weight two or three times and adds to gradients in FP32.
+        num_passes = math.ceil(tokens / max(learner.micro_batch_tokens, recipe.rollout.context))
+        touched = num_passes * (products / 2 * number_bytes(recipe) * self.weights + 10 * trained)
+        # Weights, gradients and moments are read; weights and moments are written. Rounding to 8 bits repeats that.
+        updated = (24 + (40 if recipe.optimizer.bits == 8 else 0)) * trained
+        moved_s = (touched + updated) / self.bandwidth + host_bytes(recipe, self.sizes) / BUS
+        return (products * self.weights * tokens / self.flops + moved_s) / learner.ranks
+
+    def step_s(self) -> float:
+        """Return the seconds of a step."""
+        sampled_s = self.sampling_s(self.recipe.pipeline.batch, "training")
+        # Engines with their own devices sample while the learner trains.
+        if num_generators(self.recipe):
+            return max(sampled_s, self.learner_s())
+        return sampled_s + self.learner_s()
+
+
 def pace_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, slots: int) -> Pace:
     """Estimate the time of a recipe whose settings are all decided; `slots` are those of each generator."""
-    rates, shape = rates_of(gpus.bytes_each), sizes.shape
-    flops, bandwidth = REACHED_FLOPS * rates.flops, REACHED_BANDWIDTH * rates.bandwidth
-    each = 2 if body_dtype(recipe.model, gpu=True) == "bfloat16" else 4
-    prompt = recipe.rollout.max_prompt_tokens / 2
-    length = LENGTH * (recipe.longest - recipe.rollout.max_prompt_tokens)
-    weights = shape.body_params + shape.head_params
-
-    reads = shape.params * each + 4 * shape.head_params + slots * (prompt + length / 2) * sizes.cache_per_token * each
-    # Weights in 4 bits are decoded in every pass.
-    decoding = 2.0 if recipe.model.lora.bits == 4 else 1.0
-    decode_s = OVERHEAD_S + decoding * reads / bandwidth
-    generators = max(num_generators(recipe), 1)
-
-    def sampling_s(answers: int, filled: float) -> float:
-        prefill_s = 2 * weights * answers / recipe.pipeline.completions_per_group * prompt / flops
-        return (answers * length / (filled * slots) * decode_s + prefill_s) / generators
-
-    adapters = recipe.model.lora.rank > 0
-    products = (4 if adapters else 6) + (2 if recipe.learner.gradient_checkpointing is True else 0)
-    trained = sizes.trained(recipe)
-    learning_s = products * weights * recipe.pipeline.batch * (prompt + length) / flops
-    update_s = (24 + (40 if recipe.optimizer.bits == 8 else 0)) * trained / bandwidth + host_bytes(recipe, sizes) / BUS
-    learner_s = (learning_s + update_s) / recipe.learner.ranks
-    sampled_s = sampling_s(recipe.pipeline.batch, FILLED["training"])
-    # Engines with their own devices sample while the learner trains.
-    step_s = max(sampled_s, learner_s) if num_generators(recipe) else sampled_s + learner_s
-    evaluation = recipe.evaluation
+    time = StepTime(recipe, sizes, rates_of(gpus.bytes_each), slots)
+    step_s, evaluation = time.step_s(), recipe.evaluation
     answers = sum(evaluation.num_answers(name) / evaluation.every_of(name) for name in recipe.eval_sets)
-    evaluated_s = sampling_s(answers, FILLED["evaluation"])
     held = num_gpus(recipe.learner, recipe.rollout)
     return Pace(
-        rates=rates,
+        rates=time.rates,
         num_gpus=held,
         step_s=step_s,
-        evaluation_s=evaluated_s,
+        evaluation_s=time.sampling_s(answers, "evaluation"),
         steps=_steps(recipe, step_s, held),
     )
 

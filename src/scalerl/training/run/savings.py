@@ -4,21 +4,17 @@
     adapters        over frozen weights as their files have them, or in 4 bits
 
 Each can be combined with shorter passes and fewer slots. All weights are trained unless that takes more than FULL_WORTH
-times as long as adapters; a saving that makes a step little faster is not used. Seconds are rough, by the rates below:
-they compare settings and do not predict a run.
+times as long as adapters; a saving that makes a step little faster is not used. Seconds are those of pace.py.
 """
 
-import itertools
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalerl.recipe.recipe import Recipe, replaced, value_at
-from scalerl.training.run.memory import Gpus, Memory, ModelSizes, host_bytes, memory_of, num_generators
+from scalerl.training.run.memory import Gpus, Memory, ModelSizes, memory_of, num_generators
+from scalerl.training.run.pace import BUS, StepTime, rates_of
 
-FLOPS, BANDWIDTH, BUS = 1e14, 1e12, 2e10
-"""FLOPs per second of a GPU, and bytes per second of its memory and of the bus to the host."""
 ROOM = 0.95
 """Largest share of a GPU's memory that the chosen settings may need, by the estimate."""
 WORTH = 1.1
@@ -46,35 +42,8 @@ class SavingsChoice:
 
     changes: Mapping[str, Any]
     memory: Memory
-    seconds: Mapping[str, float]
-    """Seconds of each part of a step."""
-
-    @property
-    def total(self) -> float:
-        """Seconds of a step."""
-        return sum(self.seconds.values())
-
-
-def step_seconds(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
-    """Return roughly how long each part of a step takes."""
-    shape, pipeline, optimizer = sizes.shape, recipe.pipeline, recipe.optimizer
-    weights, trained, adapters = shape.params, sizes.trained(recipe), recipe.model.lora.rank > 0
-    decodes = recipe.model.lora.bits == 4
-    prompt, tokens = recipe.rollout.max_prompt_tokens, pipeline.batch * recipe.longest
-    passes = math.ceil(tokens / max(recipe.learner.micro_batch_tokens, recipe.rollout.context))
-    products = (4 if adapters else 6) + (2 if recipe.learner.gradient_checkpointing is True else 0)
-    # A weight is read as bf16. A weight in 4 bits is read, written decoded and read again.
-    reads = 4.5 if decodes else 2.0
-    # A pass reads every weight two or three times and adds to gradients in FP32.
-    touched = (products / 2) * reads * weights + 10 * trained
-    # Weights, gradients and moments are read; weights and moments are written. Rounding to 8 bits repeats that.
-    updated = (24 + (40 if optimizer.bits == 8 else 0)) * trained
-    return {
-        "sampling": (recipe.longest - prompt) * math.ceil(pipeline.batch / slots) * weights * reads / BANDWIDTH
-        + 2 * weights * pipeline.groups_per_batch * prompt / FLOPS,
-        "training": products * weights * tokens / FLOPS + passes * touched / BANDWIDTH,
-        "update": updated / BANDWIDTH + host_bytes(recipe, sizes) / BUS,
-    }
+    step_s: float
+    """Estimated seconds of a step."""
 
 
 def choose_savings(
@@ -86,46 +55,63 @@ def choose_savings(
     """
     if recipe.learner.sharding != "none" or num_generators(recipe) or recipe.rollout.engine != "torch":
         return None
-    choices = [_fastest(recipe, sizes, Gpus(1, ROOM * gpus.bytes_each), saving, is_open) for saving in SAVINGS]
-    of_weights, of_adapters = (
-        _fewest(
-            [each for each in choices if each is not None and (each.changes["model.lora.rank"] > 0) == has_adapters]
-        )
-        for has_adapters in (False, True)
-    )
-    if of_weights is None or (of_adapters is not None and of_weights.total > FULL_WORTH * of_adapters.total):
-        return of_adapters
-    return of_weights
+    room = Gpus(1, ROOM * gpus.bytes_each)
+    of_weights: list[SavingsChoice] = []
+    of_adapters: list[SavingsChoice] = []
+    for saving in SAVINGS:
+        choice = _fastest(recipe, sizes, room, saving, is_open)
+        if choice is not None:
+            (of_adapters if choice.changes["model.lora.rank"] else of_weights).append(choice)
+    weights, adapters = _fewest(of_weights), _fewest(of_adapters)
+    if weights is None or (adapters is not None and weights.step_s > FULL_WORTH * adapters.step_s):
+        return adapters
+    return weights
 
 
 def _fewest(choices: Sequence[SavingsChoice]) -> SavingsChoice | None:
     """Return the choice with the fewest savings, the first, that is about as fast as the fastest."""
-    least = min((each.total for each in choices), default=0.0)
-    return next((each for each in choices if each.total <= WORTH * least), None)
+    least = min((each.step_s for each in choices), default=0.0)
+    return next((each for each in choices if each.step_s <= WORTH * least), None)
 
 
 def _fastest(
     recipe: Recipe, sizes: ModelSizes, room: Gpus, saving: Mapping[str, Any], is_open: Collection[str]
 ) -> SavingsChoice | None:
-    """Return the fastest settings that fit with a saving; None if none do, or if it changes a setting not open."""
-    current, batch = {key: value_at(recipe, key) for key in KEYS}, recipe.pipeline.batch
+    """Return the fastest settings that fit with a saving; None if none do, or if it changes a setting not open.
+
+    Of settings that take as long, those with the longest passes are chosen.
+    """
+    current = {key: value_at(recipe, key) for key in KEYS}
     if saving["model.lora.rank"] and "model.lora.rank" not in is_open:
         saving = {**saving, "model.lora.rank": current["model.lora.rank"]}
     if any(saving[key] != current[key] for key in saving if key not in is_open):
         return None
-    passes, slots = [current["learner.micro_batch_tokens"]], [current["rollout.slots"] or batch]
-    if "learner.micro_batch_tokens" in is_open:
-        passes += [2**power for power in range(20, 10, -1) if SHORTEST_PASS <= 2**power < passes[0]]
-    if "rollout.slots" in is_open:
-        slots = sorted({max(batch >> power, min(batch, FEWEST_SLOTS)) for power in range(6)}, reverse=True)
-    choices = []
-    for num_tokens, num_slots in itertools.product(passes, slots):
-        changes = {**saving, "learner.micro_batch_tokens": num_tokens, "rollout.slots": num_slots}
-        memory = memory_of(replaced(recipe, changes), sizes, room)
-        if memory.fits:
-            seconds = step_seconds(memory.recipe, sizes, num_slots)
-            choices.append(SavingsChoice(changes=changes, memory=memory, seconds=seconds))
-    return min(choices, key=lambda choice: choice.total, default=None)
+    best = None
+    passes = _passes(recipe) if "learner.micro_batch_tokens" in is_open else [current["learner.micro_batch_tokens"]]
+    for slots in _slots(recipe, is_open):
+        for num_tokens in passes:
+            changes = {**saving, "learner.micro_batch_tokens": num_tokens, "rollout.slots": slots}
+            memory = memory_of(replaced(recipe, changes), sizes, room)
+            if memory.fits:
+                step_s = StepTime(memory.recipe, sizes, rates_of(room.bytes_each / ROOM), slots).step_s()
+                if best is None or step_s < best.step_s:
+                    best = SavingsChoice(changes=changes, memory=memory, step_s=step_s)
+                break
+    return best
+
+
+def _passes(recipe: Recipe) -> list[int]:
+    """Return lengths of passes to try, the recipe's first."""
+    longest = recipe.learner.micro_batch_tokens
+    return [longest, *(2**power for power in range(20, 10, -1) if SHORTEST_PASS <= 2**power < longest)]
+
+
+def _slots(recipe: Recipe, is_open: Collection[str]) -> list[int]:
+    """Return numbers of slots to try, the most first."""
+    batch = recipe.pipeline.batch
+    if "rollout.slots" not in is_open:
+        return [recipe.rollout.slots or batch]
+    return sorted({max(batch >> power, min(batch, FEWEST_SLOTS)) for power in range(6)}, reverse=True)
 
 
 def reasons(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, choice: SavingsChoice) -> dict[str, str]:

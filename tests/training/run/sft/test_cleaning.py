@@ -1,6 +1,5 @@
 """Which demonstrations are left out before SFT, and what is known of them."""
 
-import dataclasses
 import json
 
 import pytest
@@ -8,15 +7,8 @@ import torch
 
 from scalerl.errors import TaskError
 from scalerl.recipe.load import load_recipe
-from scalerl.training.run.sft.cleaning import (
-    EvaluationNgrams,
-    decontaminate,
-    solved_once,
-    solved_problems,
-    without_trivial,
-)
+from scalerl.training.run.sft.cleaning import EvaluationNgrams, decontaminate
 from scalerl.training.run.sft.make import sft
-from scalerl.training.tasks.build import build_tasks
 from scalerl.training.tasks.task import Demonstration
 from scalerl.training.types import Problem
 
@@ -79,13 +71,6 @@ def test_equal_evaluation_problems_are_one():
     assert EvaluationNgrams({"sums": problems}, 13).set_of(problem(TRAIN.format(60, 2))) == "sums"
 
 
-def test_demonstrations_of_solved_problems_are_left_out():
-    drawn = {"main": [shown("1+1=", "a"), shown("1+2=", "b"), shown("1+1=", "a")]}
-    kept, removed = without_trivial(drawn, {problem("1+1=", "a")}, 4)
-    assert [item.problem.id for item in kept["main"]] == ["b"]
-    assert (removed.kind, removed.num, removed.limit, removed.example) == ("trivial", 2, 4, "1+1=")
-
-
 def file_recipe(tmp_path, rows, *overrides):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -97,34 +82,6 @@ def file_recipe(tmp_path, rows, *overrides):
 
 
 ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "shown": f"<think></think>{2 * n}"} for n in range(10, 40)]
-
-
-def test_prompts_are_trivial_if_the_model_always_answers_right():
-    torch.set_num_threads(1)
-    recipe = load_recipe("tiny-cpu", ["rollout.temperature=0.01", "evaluation.num_prompts=2", "rollout.slots=32"])
-    tasks = build_tasks(recipe.task, {}, recipe.evaluation)
-    task = tasks["main"]
-    assert task.demonstrations is not None
-    items = task.demonstrations(12, 0)
-    # The same problems with references that no sum is equal to.
-    wrong = [dataclasses.replace(item, problem=dataclasses.replace(item.problem, answer="-1")) for item in items]
-    solved = solved_problems(recipe, tasks, {"main": [*items, *wrong]}, 2)
-    assert 0 < len(solved) < len(items)
-    assert solved < {item.problem for item in items}
-
-
-def test_resumed_run_leaves_out_the_same_problems(tmp_path):
-    """The second call samples nothing: its model does not exist."""
-    torch.set_num_threads(1)
-    recipe = load_recipe("tiny-cpu", ["rollout.temperature=0.01", "evaluation.num_prompts=2", "rollout.slots=32"])
-    tasks = build_tasks(recipe.task, {}, recipe.evaluation)
-    assert tasks["main"].demonstrations is not None
-    drawn = {"main": tasks["main"].demonstrations(12, 0)}
-    file = tmp_path / "checkpoints" / "solved.json"
-    first = solved_once(file, recipe, tasks, drawn, 1)
-    assert first
-    elsewhere = load_recipe("tiny-cpu", ["model.path=no-such-model"])
-    assert solved_once(file, elsewhere, tasks, drawn, 1) == first
 
 
 def test_sft_reports_what_each_step_removed(tmp_path):

@@ -1,35 +1,24 @@
-"""Remove demonstrations as the paper did before its SFT (arXiv 2510.13786, A.3).
+"""Remove demonstrations that show an evaluation problem, as the paper did before its SFT (arXiv 2510.13786, A.3).
 
-    drawn demonstrations -> drop those that share words with an evaluation problem -> drop those of trivial prompts
-                         -> encode -> drop long ones (demonstrations.py)
-
-Each step returns the demonstrations that it keeps and a `Removed`. The paper defines neither its n-grams nor a trivial
-prompt. Here n-grams have 13 words, as for GPT-3, and a prompt is trivial if the base model answers it correctly every
-time.
+The paper does not define its n-grams. Here they have 13 words, as for GPT-3. Demonstrations that are too long are left
+out when they are encoded (demonstrations.py).
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
-from scalerl.recipe.parts import UnlimitedSettings
-from scalerl.recipe.recipe import Recipe, replaced
-from scalerl.runfolder.atomic_files import write_errors
-from scalerl.runfolder.json_text import parse_json
-from scalerl.runfolder.store import write_json
-from scalerl.training.models.load import load_config
-from scalerl.training.run.evaluate import evaluate_all
-from scalerl.training.run.inputs import load_inputs
-from scalerl.training.run.parts import build_engine
-from scalerl.training.tasks.task import Demonstration, Task
+from scalerl.training.tasks.task import Demonstration
 from scalerl.training.types import Problem
 
+FEWEST_TOKENS = 3
+"""Words and symbols of the shortest problem that counts inside a longer prompt; a shorter one must be equal."""
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_BETWEEN = frozenset(".,:;!?\"'()[]{}$`")
+"""Symbols that may stand beside a problem without being a part of it."""
 
 Ngram = tuple[str, ...]
 Drawn = Mapping[str, Sequence[Demonstration]]
@@ -40,12 +29,12 @@ Drawn = Mapping[str, Sequence[Demonstration]]
 class Removed:
     """What one step removed."""
 
-    kind: Literal["contaminated", "trivial", "too_long"]
+    kind: Literal["contaminated", "too_long"]
     num: int
     total: int
     """Number of demonstrations before the step."""
     limit: int
-    """The setting of the step: number of words in a row, of samples, or of tokens."""
+    """The setting of the step: number of words in a row, or of tokens."""
     by_set: Mapping[str, int] = field(default_factory=dict)
     """Number of demonstrations that share words with problems of each evaluation set."""
     example: str = ""
@@ -59,76 +48,62 @@ class EvaluationNgrams:
     """
 
     def __init__(self, problems: Mapping[str, Sequence[Problem]], length: int) -> None:
-        self._length, self._sets = length, dict[Ngram, str]()
-        self._short: dict[str, Any] = {}
-        """The tokens of short problems as a tree: each maps to those that follow it, and _SET to the set's name."""
+        self._length = length
+        self._sets: dict[Ngram, str] = {}
+        self._short: dict[Ngram, str] = {}
         for name, of_set in problems.items():
             counts = Counter[Ngram]()
             for text in {problem.prompt.casefold() for problem in of_set}:
-                counts.update(self._ngrams(text) or ())
-                if not self._ngrams(text):
-                    self._add_short(text, name)
+                ngrams = _ngrams(_WORD.findall(text), length)
+                counts.update(ngrams)
+                if not ngrams:
+                    self._short[_short_tokens(text)] = name
             self._sets |= {ngram: name for ngram, num in counts.items() if num == 1}
+        self._short_lengths = sorted({len(tokens) for tokens in self._short})
 
     def set_of(self, problem: Problem) -> str | None:
         """Return an evaluation set of which the prompt has an n-gram or a short problem; None if there is none."""
         text = problem.prompt.casefold()
-        for ngram in self._ngrams(text):
+        for ngram in _ngrams(_WORD.findall(text), self._length):
             if ngram in self._sets:
                 return self._sets[ngram]
-        return self._short_in(_TOKEN.findall(text)) if self._short else None
-
-    def _ngrams(self, text: str) -> set[Ngram]:
-        """Return the n-grams of a text; none if it has fewer words."""
-        words = _WORD.findall(text)
-        num = len(words) - self._length + 1
-        return {tuple(words[start : start + self._length]) for start in range(num)}
-
-    def _add_short(self, text: str, name: str) -> None:
-        node = self._short
-        for token in _short_tokens(_TOKEN.findall(text)):
-            node = node.setdefault(token, {})
-        node[_SET] = name
-
-    def _short_in(self, tokens: Sequence[str]) -> str | None:
-        """Return the set of a short problem that these tokens contain as a whole."""
-        tokens = _short_tokens(tokens)
-        for start, first in enumerate(tokens):
-            if start and _continues(tokens[start - 1], first):
+        tokens = _short_tokens(text)
+        if tokens in self._short:
+            return self._short[tokens]
+        for length in self._short_lengths:
+            if length < FEWEST_TOKENS:
                 continue
-            node = self._short
-            for place in range(start, len(tokens)):
-                node = node.get(tokens[place])
-                if node is None:
-                    break
-                is_all = place + 1 - start == len(tokens)
-                is_whole = place + 1 == len(tokens) or not _continues(tokens[place + 1], tokens[place])
-                if _SET in node and is_whole and (is_all or place + 1 - start >= FEWEST_TOKENS):
-                    return node[_SET]
+            for start in range(len(tokens) - length + 1):
+                part = tokens[start : start + length]
+                if part in self._short and _stands_alone(tokens, start, start + length):
+                    return self._short[part]
         return None
 
 
-_SET = ""
-"""Key of the name of an evaluation set; no token is empty."""
-FEWEST_TOKENS = 3
-"""Words and symbols of the shortest problem that counts inside a longer prompt; a shorter one must be equal."""
-_BETWEEN = frozenset(".,:;!?\"'()[]{}$`")
-"""Symbols that may stand beside a problem without being a part of it."""
+def _ngrams(words: Sequence[str], length: int) -> set[Ngram]:
+    """Return the n-grams of a text; none if it has fewer words."""
+    return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
-def _short_tokens(tokens: Sequence[str]) -> Sequence[str]:
-    """Return tokens without a sentence's end."""
-    end = len(tokens)
-    while end and tokens[end - 1] in ".?!":
-        end -= 1
-    return tokens[:end]
+def _short_tokens(text: str) -> Ngram:
+    """Return the words and symbols of a text without the marks at its end."""
+    tokens = _TOKEN.findall(text)
+    while tokens and tokens[-1] in ".?!":
+        tokens.pop()
+    return tuple(tokens)
 
 
-def _continues(neighbour: str, edge: str) -> bool:
-    """Return whether a token beside a problem is a part of the same formula, so that the prompt asks for more.
+def _stands_alone(tokens: Ngram, start: int, end: int) -> bool:
+    """Return whether no token beside this part continues its formula, so that the prompt would ask for more.
 
     "1 + 2 =" is no part of "3 + 1 + 2 =", but of "Compute: 1 + 2 = ".
     """
+    before = start > 0 and _continues(tokens[start - 1], tokens[start])
+    after = end < len(tokens) and _continues(tokens[end], tokens[end - 1])
+    return not before and not after
+
+
+def _continues(neighbour: str, edge: str) -> bool:
     return not edge.isalpha() and not neighbour.isalpha() and neighbour not in _BETWEEN
 
 
@@ -137,75 +112,24 @@ def decontaminate(
 ) -> tuple[dict[str, list[Demonstration]], Removed]:
     """Remove demonstrations whose prompt shares `length` words in a row with an evaluation problem, or contains a
     shorter one."""
-    return _without(drawn, EvaluationNgrams(problems, length).set_of, kind="contaminated", limit=length)
-
-
-def without_trivial(
-    drawn: Drawn, solved: Collection[Problem], num_samples: int
-) -> tuple[dict[str, list[Demonstration]], Removed]:
-    """Remove demonstrations of problems that the model always solves."""
-    return _without(drawn, lambda problem: "" if problem in solved else None, kind="trivial", limit=num_samples)
-
-
-def _without(
-    drawn: Drawn, set_of: Callable[[Problem], str | None], **step: Any
-) -> tuple[dict[str, list[Demonstration]], Removed]:
-    """Remove demonstrations for whose problem `set_of` returns the name of a set, or "" for none."""
-    problems = [item.problem for items in drawn.values() for item in items]
-    sets = {problem: set_of(problem) for problem in problems}
-    kept = {name: [item for item in items if sets[item.problem] is None] for name, items in drawn.items()}
-    removed = [problem for problem in problems if sets[problem] is not None]
-    by_set = Counter(of_set for problem in removed if (of_set := sets[problem]))
-    example = removed[0].prompt if removed else ""
-    return kept, Removed(num=len(removed), total=len(problems), by_set=dict(by_set), example=example, **step)
-
-
-def solved_problems(recipe: Recipe, tasks: Mapping[str, Task], drawn: Drawn, num_samples: int) -> frozenset[Problem]:
-    """Return the problems that the recipe's model answers correctly in each of `num_samples` samples."""
-    settings = {"samples_per_prompt": num_samples, "temperature": recipe.rollout.temperature, "top_p": 1.0, "sets": {}}
-    recipe = replaced(recipe, {f"evaluation.{key}": value for key, value in settings.items()})
-    recipe = within_context(recipe)
-    problems = {name: [*dict.fromkeys(item.problem for item in items)] for name, items in drawn.items()}
-    # Demonstrations may come without ids of problems.
-    numbered = {
-        name: replace(tasks[name], evaluation=tuple(replace(each, id=str(num)) for num, each in enumerate(of_task)))
-        for name, of_task in problems.items()
-    }
-    inputs = load_inputs(recipe, tasks=numbered)
-    with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
-        results = evaluate_all(engine, inputs, step=0)
-    return frozenset(
-        problems[each.name][int(problem.id)]
-        for each in inputs.eval_sets
-        for problem, num in zip(each.problems, results[each.name].num_correct, strict=True)
-        if num == num_samples
+    ngrams = EvaluationNgrams(problems, length)
+    kept: dict[str, list[Demonstration]] = {}
+    removed: list[str] = []
+    by_set = Counter[str]()
+    for name, items in drawn.items():
+        kept[name] = []
+        for item in items:
+            of_set = ngrams.set_of(item.problem)
+            if of_set is None:
+                kept[name].append(item)
+            else:
+                removed.append(item.problem.prompt)
+                by_set[of_set] += 1
+    return kept, Removed(
+        kind="contaminated",
+        num=len(removed),
+        total=sum(map(len, drawn.values())),
+        limit=length,
+        by_set=dict(by_set),
+        example=removed[0] if removed else "",
     )
-
-
-def solved_once(
-    file: Path, recipe: Recipe, tasks: Mapping[str, Task], drawn: Drawn, num_samples: int
-) -> Collection[Problem]:
-    """Return the solved problems that `file` has; without the file, find them and write it.
-
-    A resumed run must leave out the same demonstrations, and sampling again may round differently.
-    """
-    if file.is_file():
-        known = {tuple(each) for each in parse_json(file.read_text(encoding="utf-8"))["solved"]}
-        problems = {item.problem for items in drawn.values() for item in items}
-        return {problem for problem in problems if (problem.prompt, problem.answer) in known}
-    solved = solved_problems(recipe, tasks, drawn, num_samples)
-    with write_errors(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, {"solved": sorted([problem.prompt, problem.answer] for problem in solved)})
-    return solved
-
-
-def within_context(recipe: Recipe) -> Recipe:
-    """Return the recipe with prompts and completions that fit the model, which SFT may give more room than it has."""
-    config = load_config(recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
-    longest = getattr(config, "max_position_embeddings", None) or recipe.rollout.context
-    if longest >= recipe.rollout.context:
-        return recipe
-    prompt = min(recipe.rollout.max_prompt_tokens, longest // 2)
-    length = UnlimitedSettings(max_length=longest - prompt)
-    return replaced(recipe, {"rollout.context": longest, "rollout.max_prompt_tokens": prompt, "length": length})

@@ -1,6 +1,6 @@
 """Make a base model from a task's demonstrations (the paper's SFT stage).
 
-    demonstrations -> remove some (cleaning.py) -> tokens (demonstrations.py) -> steps (learner.py)
+    demonstrations -> remove contaminated ones (cleaning.py) -> tokens (demonstrations.py) -> steps (learner.py)
                    -> a Hugging Face folder + made_by.json
 
 It starts from a model's folder, or builds a small Llama. Checkpoints are in OUT.checkpoints until the run is done. A
@@ -12,18 +12,18 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError
 
-from scalerl.errors import GraderError, LearnerError, RecipeError, RunFolderError, TaskError
-from scalerl.recipe.parts import NEW_MODEL, CheckpointSettings, SftSettings
+from scalerl.errors import LearnerError, RecipeError, RunFolderError, TaskError
+from scalerl.recipe.parts import NEW_MODEL, CheckpointSettings
 from scalerl.recipe.recipe import Recipe, replaced
 from scalerl.recipe.secrets import hidden
 from scalerl.runfolder.atomic_files import new_folder, write_errors
@@ -40,20 +40,18 @@ from scalerl.training.run.hooks import Hook, RunEnd, train
 from scalerl.training.run.host import environment, keep_compiled_code
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.resume import lock_folder
-from scalerl.training.run.sft.cleaning import Drawn, Removed, decontaminate, solved_once, without_trivial
+from scalerl.training.run.sft.cleaning import Drawn, Removed, decontaminate
 from scalerl.training.run.sft.demonstrations import Examples, draw, encode, num_inputs, plan_batches
 from scalerl.training.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.training.tasks.build import build_task, build_tasks
 from scalerl.training.tasks.rows import hide_hub_warnings
 from scalerl.training.tasks.task import Task, shared_answer
-from scalerl.training.types import Completion, derive_seed
+from scalerl.training.types import Completion, Problem, derive_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 MADE_BY = "made_by.json"
-SOLVED = "solved.json"
-"""Problems that the starting model solves, in the folder of checkpoints."""
 LR = 3e-5
 """The paper's learning rate, for a pretrained model."""
 NEW_LR = 2e-3
@@ -107,6 +105,14 @@ class SftResult:
         return 1.0 - last.heldout_loss / before.heldout_loss
 
 
+class Material(NamedTuple):
+    """The model to train and the demonstrations that it learns from."""
+
+    network: "PreTrainedModel"
+    text: Text
+    examples: Examples
+
+
 def sft(
     recipe: Recipe,
     out: Path,
@@ -123,91 +129,61 @@ def sft(
     demonstrations by their weights. Return None if the observer asked to stop; `resume` then continues from the
     checkpoint.
     """
-    shape = shape or TinyShape()
-    observer = observer or RunObserver()
+    shape, observer = shape or TinyShape(), observer or RunObserver()
+    checkpoint_folder = out.with_name(f"{out.name}.checkpoints")
     base = model or recipe.sft.model or recipe.model.path
     if not base:
         raise RecipeError("model.path is not set, so there is nothing to start from: set it, or sft.model")
     new = base == NEW_MODEL
-    checkpoint_folder = out.with_name(f"{out.name}.checkpoints")
     _check_folders(out, checkpoint_folder, resume=resume)
     if not new:
         # Settings that the recipe leaves open follow from the config of the model.
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
-    lr = recipe.sft.lr or (NEW_LR if new else LR)
-    network, text, examples = load_inputs(recipe, base, shape, observer.drawing, solved=checkpoint_folder / SOLVED)
-    batches = plan_batches(examples, recipe.sft, seed=recipe.seed, new=new)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    keep_compiled_code()
-    learner = sft_learner(network, recipe, lr=lr, num_steps=len(batches), device=device)
-    inputs = {
-        "settings": recipe.sft.model_dump(mode="json"),
-        "model": base,
-        **({"shape": asdict(shape)} if new else {}),
-        "seed": recipe.seed,
-    }
-    must_match = {**inputs, "demonstrations": examples.content_hash}
-    with closing(learner):
-        outcome = _train(learner, examples, batches, checkpoint_folder, must_match, lr=lr, observer=observer)
-        if outcome is None:
-            return None
-        # The network has the trained weights after this.
-        if recipe.learner.sharding == "none":
-            learner.settle()
-        else:
-            take_weights(learner, network)
+    material = load_inputs(recipe, base, shape, observer)
+    started = {"settings": recipe.sft.model_dump(mode="json"), "model": base, "seed": recipe.seed}
+    if new:
+        started["shape"] = asdict(shape)
+    outcome = _train(material, recipe, checkpoint_folder, started, observer, new=new)
+    if outcome is None:
+        return None
     plan, curve = outcome
-    num_parameters = sum(parameter.numel() for parameter in network.parameters())
+    num_parameters = sum(parameter.numel() for parameter in material.network.parameters())
     result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=curve)
-    made_by = {
-        "made_by": "scalerl sft",
-        **inputs,
-        "plan": asdict(plan),
-        "num_parameters": num_parameters,
-        "vocabulary_size": len(text.tokenizer),
-        "gain_last_fifth": round(result.gain_last_fifth, 5),
-        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in curve],
-        "environment": environment(device),
-        **(record or {}),
-    }
-    with new_folder(out, failures=(SafetensorError,)) as unfinished:
-        network.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
-        text.tokenizer.save_pretrained(unfinished)
-        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
+    _save(result, material, {**started, **(record or {})})
     shutil.rmtree(checkpoint_folder, ignore_errors=True)
     return result
 
 
 def _train(
-    learner: Any,
-    examples: Examples,
-    batches: Sequence[Sequence[int]],
-    folder: Path,
-    must_match: Mapping[str, Any],
-    *,
-    lr: float,
-    observer: RunObserver,
+    material: Material, recipe: Recipe, folder: Path, started: Mapping[str, Any], observer: RunObserver, *, new: bool
 ) -> tuple[SftPlan, tuple[SftProgress, ...]] | None:
-    """Train with checkpoints in `folder`; return the plan and the loss curve, or None if the observer asked to stop.
+    """Train the network with checkpoints in `folder`; return the plan and the loss curve, or None if stopped.
 
-    A checkpoint is continued only if its values of `must_match` are these.
+    A checkpoint is continued only if it was started with these values of `started` and these demonstrations.
     """
+    examples = material.examples
+    training = examples.training
+    batches = plan_batches(examples, recipe.sft, seed=recipe.seed, new=new)
+    lr = recipe.sft.lr or (NEW_LR if new else LR)
+    every = max(1, len(batches) // NUM_MEASUREMENTS)
+    must_match = {**started, "demonstrations": examples.content_hash}
+    keep_compiled_code()
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
+    learner = sft_learner(material.network, recipe, lr=lr, num_steps=len(batches), device=_device())
+    with closing(learner), lock_folder(folder):
         restored = _restore(learner, folder, must_match)
         plan = SftPlan(
             num_steps=len(batches),
-            num_demonstrations=len(examples.training),
+            num_demonstrations=len(training),
             num_heldout=len(examples.heldout),
             removed=examples.removed,
-            epochs=sum(map(len, batches)) / len(examples.training),
-            batch_tokens=sum(num_inputs(examples.training[i]) for batch in batches for i in batch) / len(batches),
+            epochs=sum(map(len, batches)) / len(training),
+            batch_tokens=sum(num_inputs(training[index]) for batch in batches for index in batch) / len(batches),
             lr=lr,
             first_step=learner.version,
         )
         observer.planned(plan)
-        every = max(1, len(batches) // NUM_MEASUREMENTS)
         losses = _HeldoutLosses(
             learner=learner,
             heldout=examples.heldout,
@@ -227,8 +203,8 @@ def _train(
         )
 
         def steps() -> Iterator[Mapping[str, float]]:
-            for step, batch in enumerate(batches[plan.first_step :], start=plan.first_step):
-                yield learner.step(batch_of([examples.training[index] for index in batch], step))
+            for step in range(plan.first_step, len(batches)):
+                yield learner.step(batch_of([training[index] for index in batches[step]], step))
 
         def end() -> RunEnd | None:
             if learner.version == len(batches):
@@ -237,115 +213,115 @@ def _train(
 
         ended = train(steps(), [losses, checkpoints], end)
         checkpoints.wait()
-    return None if ended.kind == "stopped" else (plan, tuple(losses.curve))
+        if ended.kind == "stopped":
+            return None
+        # The network has the trained weights after this.
+        if recipe.learner.sharding == "none":
+            learner.settle()
+        else:
+            take_weights(learner, material.network)
+    return plan, tuple(losses.curve)
 
 
-def load_inputs(
-    recipe: Recipe, base: str, shape: TinyShape, on_drawing: Callable[[int], None], *, solved: Path
-) -> tuple["PreTrainedModel", Text, Examples]:
-    """Load or build the model, draw demonstrations and encode them; `on_drawing` is called with their number.
+def _save(result: SftResult, material: Material, record: Mapping[str, Any]) -> None:
+    """Write the model, its tokenizer and how it was made."""
+    made_by = {
+        "made_by": "scalerl sft",
+        **record,
+        "plan": asdict(result.plan),
+        "num_parameters": result.num_parameters,
+        "vocabulary_size": len(material.text.tokenizer),
+        "gain_last_fifth": round(result.gain_last_fifth, 5),
+        "curve": [asdict(point) for point in result.curve],
+        "environment": environment(_device()),
+    }
+    with new_folder(result.folder, failures=(SafetensorError,)) as unfinished:
+        material.network.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
+        material.text.tokenizer.save_pretrained(unfinished)
+        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
 
-    `solved` is the file that keeps which problems the model solves, for a resumed run.
-    """
-    settings = recipe.sft
-    new = base == NEW_MODEL
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserver) -> Material:
+    """Load or build the model, draw demonstrations and encode them."""
+    settings, new = recipe.sft, base == NEW_MODEL
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     answer = shared_answer(tasks)
-    trust = recipe.model.trust_remote_code
-    # The model first: a wrong path then shows at once, before demonstrations are drawn.
-    with hide_hub_warnings():
-        loaded = None if new else load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
+    model = None
+    if not new:
+        # The model first: a wrong path then shows at once, before demonstrations are drawn.
+        with hide_hub_warnings():
+            trust = recipe.model.trust_remote_code
+            model = load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
     wanted = settings.num_demonstrations or (NEW_NUM_DEMONSTRATIONS if new else NUM_DEMONSTRATIONS)
-    on_drawing(wanted)
-    weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
-    shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
-    drawn, removed = _cleaned(
-        {name: draw(task, round(shares[name] * wanted), recipe.seed) for name, task in tasks.items()},
-        tasks,
-        recipe,
-        solved_file=None if new else solved,
-    )
+    observer.drawing(wanted)
+    shares = _shares(recipe, tasks)
+    drawn: Drawn = {name: draw(task, round(shares[name] * wanted), recipe.seed) for name, task in tasks.items()}
+    removals = list[Removed]()
+    if settings.ngram_words:
+        drawn, contaminated = decontaminate(drawn, _evaluation_problems(recipe, tasks), settings.ngram_words)
+        removals.append(contaminated)
+    _check_left(drawn)
     # A new model, and rows that are added to a vocabulary, begin with random weights.
     torch.manual_seed(derive_seed("sft weights", recipe.seed))
-    model, text = _with_vocabulary(loaded, drawn, answer, settings, shape)
-    max_tokens = min(settings.max_tokens or math.inf, getattr(model.config, "max_position_embeddings", math.inf))
-    encoded = [
-        encode(
-            drawn[name],
-            offer_tools(task, text),
-            text,
-            num_heldout=round(shares[name] * settings.num_heldout),
-            max_tokens=max_tokens,
-        )
-        for name, task in tasks.items()
-    ]
-    if num := sum(part.num_too_long for part in encoded):
-        total = sum(map(len, drawn.values()))
-        removed.append(Removed(kind="too_long", num=num, total=total, limit=int(max_tokens)))
-    examples = Examples(
-        training=[example for part in encoded for example in part.training],
-        heldout=[example for part in encoded for example in part.heldout],
-        removed=tuple(removed),
-    )
-    return model, text, examples
+    tokenizer = _tokenizer(model, drawn, answer, new_tokens=settings.new_tokens)
+    network = build_model(tokenizer, shape) if model is None else model.model
+    stop_tokens = (cast(int, tokenizer.eos_token_id),) if model is None else model.stop_tokens
+    text = Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
+    longest = min(settings.max_tokens or math.inf, getattr(network.config, "max_position_embeddings", math.inf))
+    training: list[Completion] = []
+    heldout: list[Completion] = []
+    num_too_long = 0
+    for name, task in tasks.items():
+        num_heldout = round(shares[name] * settings.num_heldout)
+        part = encode(drawn[name], offer_tools(task, text), text, num_heldout=num_heldout, max_tokens=longest)
+        training += part.training
+        heldout += part.heldout
+        num_too_long += part.num_too_long
+    total = sum(map(len, drawn.values()))
+    if num_too_long:
+        removals.append(Removed(kind="too_long", num=num_too_long, total=total, limit=int(longest)))
+    removed = tuple(each for each in removals if each.num)
+    return Material(network, text, Examples(training=training, heldout=heldout, removed=removed))
 
 
-def _with_vocabulary(
-    loaded: LoadedModel | None,
-    drawn: Drawn,
-    answer: AnswerFormat,
-    settings: SftSettings,
-    shape: TinyShape,
-) -> tuple["PreTrainedModel", Text]:
-    """Return the model and its tokenizer with the tokens that sft.new_tokens adds; without a model, build both."""
+def _shares(recipe: Recipe, tasks: Mapping[str, Task]) -> dict[str, float]:
+    """Return the share of each task in the demonstrations."""
+    weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+def _evaluation_problems(recipe: Recipe, tasks: Mapping[str, Task]) -> dict[str, Sequence[Problem]]:
+    """Return the problems of every evaluation set."""
+    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+    return {name: task.evaluation for name, task in {**tasks, **others}.items()}
+
+
+def _tokenizer(
+    model: LoadedModel | None, drawn: Drawn, answer: AnswerFormat, *, new_tokens: str
+) -> "PreTrainedTokenizerFast":
+    """Return the tokenizer with the tokens that sft.new_tokens adds, to the model too; without a model, a new one."""
     demonstrations = [item for items in drawn.values() for item in items]
     texts = [text for item in demonstrations for text in (item.problem.prompt, *item.earlier, item.completion)]
-    tokenizer = cast(
-        "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if loaded is None else loaded.tokenizer
-    )
+    tokenizer = build_tokenizer(iter(texts), answer) if model is None else model.tokenizer
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    if settings.new_tokens != "none":
+    if new_tokens != "none":
         tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
-        added = missing_tokens(tokenizer, texts, words=settings.new_tokens == "words", tags=tags)
-        add_tokens(tokenizer, added, None if loaded is None else loaded.model, tags=tags)
-    stop_tokens = (cast(int, tokenizer.eos_token_id),) if loaded is None else loaded.stop_tokens
-    model = build_model(tokenizer, shape) if loaded is None else loaded.model
-    return model, Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
+        added = missing_tokens(tokenizer, texts, words=new_tokens == "words", tags=tags)
+        add_tokens(tokenizer, added, None if model is None else model.model, tags=tags)
+    return cast("PreTrainedTokenizerFast", tokenizer)
 
 
-def _cleaned(
-    drawn: Drawn, tasks: Mapping[str, Task], recipe: Recipe, *, solved_file: Path | None
-) -> tuple[Drawn, list[Removed]]:
-    """Return the demonstrations without contaminated and trivial ones, and a list of what was removed.
-
-    Without a `solved_file` the model is new and solves nothing.
-    """
-    settings, removals = recipe.sft, list[Removed]()
-    if settings.ngram_words:
-        others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
-        problems = {name: task.evaluation for name, task in {**tasks, **others}.items()}
-        drawn, removed = decontaminate(drawn, problems, settings.ngram_words)
-        removals.append(removed)
-        _check_left(drawn, removals)
-    if settings.trivial_samples and solved_file is not None:
-        try:
-            solved = solved_once(solved_file, recipe, tasks, drawn, settings.trivial_samples)
-        except GraderError as error:
-            raise GraderError(f"{error}; or set sft.trivial_samples = 0, which grades nothing") from error
-        drawn, removed = without_trivial(drawn, solved, settings.trivial_samples)
-        removals.append(removed)
-    _check_left(drawn, removals)
-    return drawn, [each for each in removals if each.num]
-
-
-def _check_left(drawn: Drawn, removals: Sequence[Removed]) -> None:
+def _check_left(drawn: Drawn) -> None:
     """Raise TaskError if a task has too few demonstrations left to train and to measure on."""
     for name, items in drawn.items():
         if len(items) < 2:
             raise TaskError(
-                f"{len(items)} demonstrations of {name} are left, and two are needed "
-                f"({', '.join(f'{each.num} {each.kind}' for each in removals if each.num)}): change sft.ngram_words or "
-                f"sft.trivial_samples, or give more"
+                f"{len(items)} demonstrations of {name} are left, and two are needed: the others show problems of an "
+                f"evaluation set; change sft.ngram_words, or give more"
             )
 
 
