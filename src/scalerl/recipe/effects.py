@@ -1,12 +1,11 @@
-"""What each setting acts on, and when: ACTS is the one table, and a test runs three steps with every setting changed.
+"""Which settings have no effect in a recipe, and why.
 
 A setting may be written although it has no effect, because a recipe is a place to try things. `train --check` and the
-start of a run name every such setting that differs from its default.
+start of a run name every such setting that differs from its default. A test changes every setting and runs three steps.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from scalerl.recipe import parts
 from scalerl.recipe.keys import dotted
@@ -14,21 +13,15 @@ from scalerl.recipe.recipe import Recipe, body_dtype
 from scalerl.recipe.suggest import show
 from scalerl.recipe.tree import settings_of
 
-Target = Literal["steps", "evaluations", "limits", "machine", "files", "end", "start", "sft"]
-"""steps: what a step computes. limits: what happens when a limit is reached. machine: time, memory, processes and the
-compute axis, up to rounding. start: what is derived when a run starts."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acts:
-    """What some settings act on, and when."""
+class Condition(NamedTuple):
+    """When some settings have an effect."""
 
     keys: str
     """Keys of settings, or of tables with all their settings."""
-    on: Target
-    when: Callable[[Any], bool] | None = None
-    """Whether they have an effect in a recipe; None for always. In TASK_ACTS it is called with the task."""
-    otherwise: str = ""
+    holds: Callable[[Any], bool]
+    """Whether they have an effect in a recipe; for TASK_CONDITIONS, with a task."""
+    otherwise: str
     """Why they have none."""
 
 
@@ -68,97 +61,69 @@ def _has_processes(recipe: Recipe) -> bool:
 
 
 # fmt: off
-ACTS: tuple[Acts, ...] = (
-    Acts(keys="seed model task tasks curriculum length loss weights imitation kl.coefficient", on="steps"),
-    Acts(keys="model.trust_remote_code", on="machine"),
-    Acts(keys="model.lora.alpha model.lora.targets model.lora.bits", on="steps",
-         when=lambda recipe: recipe.model.lora.rank > 0,
-         otherwise="model.lora.rank is 0, so there are no adapters"),
-    Acts(keys="correction", on="steps", when=_trains_on_rewards,
-         otherwise='loss is "none", so no ratio is in the loss'),
-    Acts(keys="entropy", on="steps", when=_trains_on_rewards,
-         otherwise='loss is "none", so no advantage is in the loss'),
-    Acts(keys="advantage", on="steps", when=_trains_on_rewards,
-         otherwise='loss is "none", so no advantage is in the loss'),
-    Acts(keys="advantage.baseline", on="steps",
-         when=lambda recipe: recipe.advantage.credit.name != "gae",
-         otherwise='advantage.credit is "gae", so the critic is the baseline'),
-    Acts(keys="advantage.baseline", on="steps", when=_baseline_acts,
-         otherwise="leave_one_out scales a group's advantages by G / (G - 1), and division by the group's standard "
-                   "deviation undoes that"),
-    Acts(keys="advantage.credit", on="steps",
-         when=lambda recipe: recipe.advantage.credit.name != "states" or _has_environment(recipe),
-         otherwise="without an environment, no turns begin in the same state"),
-    Acts(keys="critic.lr", on="steps", when=_trains_on_rewards,
-         otherwise='loss is "none", so no advantage is in the loss'),
-    Acts(keys="critic", on="steps",
-         when=lambda recipe: recipe.has_critic,
-         otherwise='only advantage.credit = "gae" has a critic'),
-    Acts(keys="kl.estimator kl.reference", on="steps",
-         when=lambda recipe: recipe.reference is not None,
-         otherwise="kl.coefficient is 0, so there is no KL term"),
-    Acts(keys="kl.reference.params kl.reference.num_parallel kl.reference.api_key", on="machine"),
-    Acts(keys="reward.correct reward.wrong", on="steps", when=_trains_on_rewards,
-         otherwise='loss is "none", so no reward is in the loss'),
-    Acts(keys="reward.correct reward.wrong", on="steps", when=_scale_of_rewards_acts,
-         otherwise="advantages are divided by their standard deviation, which undoes any scale of the rewards"),
-    Acts(keys="reward.threshold grading", on="limits"),
-    Acts(keys="filter", on="steps"),
-    Acts(keys="filter.zero_variance", on="steps", when=_zero_variance_acts,
-         otherwise="groups of equal verdicts have advantages of 0, and neither the average nor the normalisation "
-                   "counts them"),
-    Acts(keys="pipeline", on="steps"),
-    Acts(keys="pipeline.drain", on="steps",
-         when=lambda recipe: recipe.pipeline.max_lag > 0,
-         otherwise="pipeline.max_lag is 0, so every step waits for all groups"),
-    Acts(keys="pipeline.waits_for", on="steps",
-         when=lambda recipe: recipe.pipeline.max_lag > 0 and not recipe.pipeline.drain,
-         otherwise="every step waits for all groups that are sampled"),
-    Acts(keys="optimizer", on="steps"),
-    Acts(keys="optimizer.on_host", on="machine"),
-    Acts(keys="optimizer.decay_steps optimizer.final_lr_frac", on="steps",
-         when=lambda recipe: recipe.optimizer.schedule != "constant",
-         otherwise='optimizer.schedule is "constant"'),
-    Acts(keys="learner cluster", on="machine"),
-    Acts(keys="learner.silent_s learner.start_s", on="machine",
-         when=lambda recipe: recipe.learner.sharding != "none" or bool(recipe.cluster.address),
-         otherwise='learner.sharding is "none", so the learner has no other processes'),
-    Acts(keys="rollout.slots rollout.temperature", on="steps"),
-    Acts(keys="rollout.engine rollout.generators rollout.max_generators", on="machine"),
-    Acts(keys="rollout.context rollout.max_prompt_tokens", on="limits"),
-    Acts(keys="rollout.gpus_per_generator rollout.max_replacements rollout.silent_s", on="machine", when=_has_processes,
-         otherwise="rollout.generators is 0, so the engine has no other processes"),
-    Acts(keys="rollout.vllm", on="machine",
-         when=lambda recipe: recipe.rollout.engine == "vllm",
-         otherwise='rollout.engine is not "vllm"'),
-    # Of a file, the problems that are withheld for evaluations are not trained on.
-    Acts(keys="evaluation", on="evaluations"),
-    Acts(keys="evaluation.top_p", on="evaluations",
-         when=lambda recipe: any(sampling.temperature for _, sampling in recipe.evaluation.sampling_of_sets()),
-         otherwise="evaluation.temperature is 0, so every token is the most likely one"),
-    Acts(keys="budget", on="end"),
-    Acts(keys="checkpoint sinks description", on="files"),
-    Acts(keys="derived", on="start"),
-    Acts(keys="sft", on="sft"),
+CONDITIONS: tuple[Condition, ...] = (
+    Condition("model.lora.alpha model.lora.targets model.lora.bits",
+              lambda recipe: recipe.model.lora.rank > 0,
+              "model.lora.rank is 0, so there are no adapters"),
+    Condition("correction", _trains_on_rewards,
+              'loss is "none", so no ratio is in the loss'),
+    Condition("entropy advantage critic.lr", _trains_on_rewards,
+              'loss is "none", so no advantage is in the loss'),
+    Condition("advantage.baseline",
+              lambda recipe: recipe.advantage.credit.name != "gae",
+              'advantage.credit is "gae", so the critic is the baseline'),
+    Condition("advantage.baseline", _baseline_acts,
+              "leave_one_out scales a group's advantages by G / (G - 1), and division by the group's standard "
+              "deviation undoes that"),
+    Condition("advantage.credit",
+              lambda recipe: recipe.advantage.credit.name != "states" or _has_environment(recipe),
+              "without an environment, no turns begin in the same state"),
+    Condition("critic",
+              lambda recipe: recipe.has_critic,
+              'only advantage.credit = "gae" has a critic'),
+    Condition("kl.estimator kl.reference",
+              lambda recipe: recipe.reference is not None,
+              "kl.coefficient is 0, so there is no KL term"),
+    Condition("reward.correct reward.wrong", _trains_on_rewards,
+              'loss is "none", so no reward is in the loss'),
+    Condition("reward.correct reward.wrong", _scale_of_rewards_acts,
+              "advantages are divided by their standard deviation, which undoes any scale of the rewards"),
+    Condition("filter.zero_variance", _zero_variance_acts,
+              "groups of equal verdicts have advantages of 0, and neither the average nor the normalisation "
+              "counts them"),
+    Condition("pipeline.drain",
+              lambda recipe: recipe.pipeline.max_lag > 0,
+              "pipeline.max_lag is 0, so every step waits for all groups"),
+    Condition("pipeline.waits_for",
+              lambda recipe: recipe.pipeline.max_lag > 0 and not recipe.pipeline.drain,
+              "every step waits for all groups that are sampled"),
+    Condition("optimizer.decay_steps optimizer.final_lr_frac",
+              lambda recipe: recipe.optimizer.schedule != "constant",
+              'optimizer.schedule is "constant"'),
+    Condition("learner.silent_s learner.start_s",
+              lambda recipe: recipe.learner.sharding != "none" or bool(recipe.cluster.address),
+              'learner.sharding is "none", so the learner has no other processes'),
+    Condition("rollout.gpus_per_generator rollout.max_replacements rollout.silent_s", _has_processes,
+              "rollout.generators is 0, so the engine has no other processes"),
+    Condition("rollout.vllm",
+              lambda recipe: recipe.rollout.engine == "vllm",
+              'rollout.engine is not "vllm"'),
+    Condition("evaluation.top_p",
+              lambda recipe: any(sampling.temperature for _, sampling in recipe.evaluation.sampling_of_sets()),
+              "evaluation.temperature is 0, so every token is the most likely one"),
 )
-"""A setting acts on what the last row of its longest key says, and has an effect if all rows of its keys say so."""
+"""A setting has an effect if all conditions on it hold."""
 
-TASK_ACTS: tuple[Acts, ...] = (
-    Acts(keys="environment", on="steps",
-         when=lambda task: bool(task.environment.name),
-         otherwise="environment.name is empty, so there is no environment"),
-    Acts(keys="environment.step_s environment.step_cpu_s environment.step_memory_mb", on="limits",
-         when=lambda task: not task.environment.in_process,
-         otherwise="environment.in_process is true, so steps have no limits"),
+TASK_CONDITIONS: tuple[Condition, ...] = (
+    Condition("environment",
+              lambda task: bool(task.environment.name),
+              "environment.name is empty, so there is no environment"),
+    Condition("environment.step_s environment.step_cpu_s environment.step_memory_mb",
+              lambda task: not task.environment.in_process,
+              "environment.in_process is true, so steps have no limits"),
 )
 """The same for the settings of a task, by their keys in its table."""
 # fmt: on
-
-
-def rows_of(key: str) -> list[Acts]:
-    """Return the rows of ACTS on a setting, the one with the longest key last."""
-    found = [(len(each), row) for row in ACTS for each in row.keys.split() if is_at(key, each)]
-    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
 def is_at(key: str, table: str) -> bool:
@@ -171,9 +136,9 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     reasons: dict[str, str] = {}
     if body_dtype(recipe.model, gpu=gpu) == "float32":
         reasons["model.fp32_head"] = "the body is float32, so the head is always float32, too"
-    reasons |= _reasons(ACTS, recipe)
+    reasons |= _reasons(CONDITIONS, recipe)
     for table, task in {**recipe.task_tables, **recipe.eval_tables}.items():
-        reasons |= {dotted(table, key): reason for key, reason in _reasons(TASK_ACTS, task).items()}
+        reasons |= {dotted(table, key): reason for key, reason in _reasons(TASK_CONDITIONS, task).items()}
     return reasons
 
 
@@ -206,6 +171,11 @@ def _default_at(recipe: Recipe, key: str) -> Any:
     return None if field is None else field.get_default(call_default_factory=True)
 
 
-def _reasons(rows: tuple[Acts, ...], part: Any) -> dict[str, str]:
-    silent = [row for row in rows if row.when is not None and not row.when(part)]
-    return {key: row.otherwise for row in reversed(silent) for key in row.keys.split()}
+def _reasons(conditions: Iterable[Condition], part: Any) -> dict[str, str]:
+    """Return the first reason for each key whose condition does not hold."""
+    reasons: dict[str, str] = {}
+    for condition in conditions:
+        if not condition.holds(part):
+            for key in condition.keys.split():
+                reasons.setdefault(key, condition.otherwise)
+    return reasons

@@ -47,8 +47,11 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     return load_layers(name_or_path, [override_layer(text) for text in overrides])
 
 
-def load_layers(name_or_path: str | Path, layers: Sequence[Layer]) -> Recipe:
-    """Return a recipe by name or file, with further layers on top; their order matters only for the same key."""
+def load_layers(name_or_path: str | Path, *groups: Sequence[Layer]) -> Recipe:
+    """Return a recipe by name or file, with groups of layers on top, one after the other.
+
+    Within a group, the order matters only for the same key.
+    """
     tree: dict[str, Any] = {}
     for key, name in DEFAULT_NAMES.items():
         tree = merge(tree, nested(key, {"name": name}))
@@ -57,14 +60,18 @@ def load_layers(name_or_path: str | Path, layers: Sequence[Layer]) -> Recipe:
         tree = _merged(tree, layer)
         origins.add(label, [key for key, _ in leaves(layer)])
         origins.otherwise = label
-    return _with_layers(tree, layers, origins)
+    for layers in groups:
+        tree = _with_layers(tree, layers, origins)
+    return _validated(tree, origins)
 
 
 def changed_recipe(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """Return the recipe with `key=value` overrides; RecipeError lists every problem."""
     if not overrides:
         return recipe
-    return _with_layers(recipe.model_dump(mode="json"), [override_layer(text) for text in overrides], Origins())
+    origins = Origins()
+    tree = _with_layers(recipe.model_dump(mode="json"), [override_layer(text) for text in overrides], origins)
+    return _validated(tree, origins)
 
 
 def with_derived(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
@@ -80,7 +87,8 @@ def override_layer(text: str) -> Layer:
     return f"--set {text}", expand(nested(*read_override(text)))
 
 
-def _with_layers(tree: Tree, layers: Sequence[Layer], origins: Origins) -> Recipe:
+def _with_layers(tree: Tree, layers: Sequence[Layer], origins: Origins) -> dict[str, Any]:
+    """Return a tree with a group of layers on top."""
     # Merge all into one layer, so that the order of a name and its settings does not matter.
     above: dict[str, Any] = {}
     for label, layer in layers:
@@ -90,8 +98,8 @@ def _with_layers(tree: Tree, layers: Sequence[Layer], origins: Origins) -> Recip
     tree = _merged(tree, above)
     if layers and "description" not in above and isinstance(tree.get("description"), str):
         changes = ", ".join(" ".join(label.removeprefix("--set ").split()) for label, _ in layers)
-        tree = {**tree, "description": tree["description"] and f"{tree['description']}; changed: {changes}"}
-    return _validated(tree, origins)
+        tree["description"] = tree["description"] and f"{tree['description']}; changed: {changes}"
+    return tree
 
 
 def _with_own_defaults(layer: Tree) -> Tree:

@@ -9,13 +9,12 @@ from typing import Any
 from scalerl.errors import RecipeError, StudyError
 from scalerl.forecast.report.runs import PER_RUN
 from scalerl.recipe.effects import inert
-from scalerl.recipe.keys import leaves, nested
 from scalerl.recipe.load import load_layers, override_layer
 from scalerl.recipe.parts import BudgetSettings
 from scalerl.recipe.recipe import Recipe
 from scalerl.recipe.secrets import secrets_in
 from scalerl.recipe.suggest import show
-from scalerl.recipe.tree import differences, expand, is_named, merge
+from scalerl.recipe.tree import differences, expand, merge
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
 
@@ -145,9 +144,9 @@ class _Resolver:
 
     def __init__(self, name: str, study: Study, overrides: Sequence[str]) -> None:
         self._name, self._study = name, study
-        self._users = [
-            (label, key, value) for label, tree in map(override_layer, overrides) for key, value in leaves(tree)
-        ]
+        by_user = [override_layer(text) for text in overrides]
+        self._budgets = [layer for layer in by_user if "budget" in layer[1]]
+        self._others = [layer for layer in by_user if "budget" not in layer[1]]
         self.problems: list[str] = []
 
     def recipe(self, arm: str, changes: Mapping[str, Any], where: str) -> Recipe | None:
@@ -156,8 +155,12 @@ class _Resolver:
         Return None if the recipe is invalid; `problems` then says why.
         """
         own = expand({key: value for key, value in changes.items() if key != "recipe"})
+        shared = expand(self._study.set)
+        if self._study.budget is not None and "budget" not in own:
+            shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
+        groups = [("[set]", shared)], self._others, [(f"[{where}]", own)], self._budgets
         try:
-            recipe = load_layers(changes.get("recipe", self._study.base), self._layers(own, where))
+            recipe = load_layers(changes.get("recipe", self._study.base), *groups)
         except RecipeError as error:
             # The origin of a problem is a table of the study, or a --set of the user.
             for problem in error.details:
@@ -165,54 +168,12 @@ class _Resolver:
                 self.problems.append(f"study {self._name}{sign}{problem}")
             return None
         update: dict[str, Any] = {"description": f"Arm {arm} of the study {self._name}"}
-        if limits := self._limits(own):
+        by_study = {**shared.get("budget", {}), **own.get("budget", {})}
+        limits = {key for _, layer in self._budgets for key in layer["budget"]} or by_study.keys()
+        if limits:
             # If a limit is set, the other limits of the recipe no longer apply: they could end runs early.
             update["budget"] = BudgetSettings(**{key: value for key, value in recipe.budget if key in limits})
         return recipe.model_copy(update=update)
-
-    def _shared(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the study sets for all arms; an arm with a budget of its own has not that of the study."""
-        shared = expand(self._study.set)
-        if self._study.budget is not None and "budget" not in own:
-            shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
-        return shared
-
-    def _layers(self, own: Mapping[str, Any], where: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return the changes of a recipe in order, each with its origin: the study's, the user's, the arm's, budgets.
-
-        A setting of a part that a later layer replaces by another one is left out.
-        """
-        shared = self._shared(own)
-        of_arm = {key for key, _ in leaves(own)}
-        by_user = {key: value for _, key, value in self._users}
-        renamed = {key for key, value in leaves(shared) if by_user.get(key, value) != value}
-        layers = []
-        for key, value in leaves(merge(shared, own)):
-            if key not in of_arm and not _chosen_by(renamed, key):
-                layers.append(("[set]", key, value))
-        for label, key, value in self._users:
-            if not key.startswith("budget.") and not _chosen_by(of_arm, key):
-                layers.append((label, key, value))
-        for key, value in leaves(merge(shared, own)):
-            if key in of_arm:
-                layers.append((f"[{where}]", key, value))
-        layers += [change for change in self._users if change[1].startswith("budget.")]
-        return [(label, nested(key, value)) for label, key, value in layers]
-
-    def _limits(self, own: Mapping[str, Any]) -> set[str]:
-        """Return which limits of the budget are set: those of the user, or else those of the study and the arm."""
-        by_user = {key for _, key, _ in self._users}
-        by_study = {key for key, _ in leaves(merge(self._shared(own), own))}
-        of_user, of_study = (
-            {key.removeprefix("budget.") for key in keys if key.startswith("budget.")} for keys in (by_user, by_study)
-        )
-        return of_user or of_study
-
-
-def _chosen_by(keys: set[str], key: str) -> bool:
-    """Return whether `keys` choose, by its name, the part that `key` belongs to; `key` then no longer applies."""
-    tables = [chosen.removesuffix(".name") for chosen in keys if chosen.endswith(".name")]
-    return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
 
 
 def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: bool) -> Arm:

@@ -34,7 +34,8 @@ def gpu(gigabytes):
     ("model", "gigabytes", "rank", "bits", "moments", "on_host"),
     [
         (SMALL, 24, 0, 16, 8, True),
-        (SMALL, 48, 0, 16, 8, False),
+        # FP32 moments with passes of 8,192 tokens take 2% longer than 8 bits with longer ones.
+        (SMALL, 48, 0, 16, 32, False),
         (SMALL, 80, 0, 16, 32, False),
         (MIDDLE, 24, 32, 16, 32, False),
         (MIDDLE, 48, 0, 16, 8, True),

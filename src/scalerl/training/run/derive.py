@@ -7,7 +7,7 @@ device     -> FLOPs per second         ->  length, batch, sizes   /
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Deri
     """
     if not recipe.derived:
         return recipe, ()
-    by_key = _derive_all(recipe, gpus or Gpus.here())
+    by_key = _Derivation(recipe, gpus or Gpus.here()).all()
     if unknown := [key for key in recipe.derived if key not in by_key]:
         raise RecipeError(f"derived names {quoted(unknown)}, which cannot be derived; choices: {quoted(by_key)}")
     # The chosen length control may have no such setting.
@@ -68,89 +68,111 @@ def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Deri
     return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
 
 
-def _derive_all(recipe: Recipe, gpus: Gpus | None) -> dict[str, Derived]:
-    """Derive every setting that can be derived, each from the values that apply for the earlier ones."""
-    derived: dict[str, Derived] = {}
+class _Derivation:
+    """Derives every setting that can be derived, each from the values that apply for the earlier ones."""
 
-    def add(key: str, value: Any, reason: str) -> Any:
+    def __init__(self, recipe: Recipe, gpus: Gpus | None) -> None:
+        if recipe.tasks:
+            raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
+        path, trust = recipe.model.required_path, recipe.model.trust_remote_code
+        self._recipe, self._gpus = recipe, gpus
+        self._device = "cpu" if gpus is None else "cuda"
+        self._config = load_config(path, trust_remote_code=trust)
+        self._tokenizer = load_tokenizer(path, trust_remote_code=trust)
+        self._sizes = ModelSizes.from_config(self._config)
+        self._task = build_whole_task(recipe.task, recipe.evaluation)
+        self._context = getattr(self._config, "max_position_embeddings", None) or recipe.rollout.context
+        self._derived: dict[str, Derived] = {}
+
+    def _add(self, key: str, value: Any, reason: str) -> Any:
         """Record a derived value; return the value that applies, which is the recipe's if it sets the key."""
-        derived[key] = Derived(key, value, reason)
-        return value if key in recipe.derived else value_at(recipe, key)
+        self._derived[key] = Derived(key, value, reason)
+        return value if key in self._recipe.derived else value_at(self._recipe, key)
 
-    path, trust = recipe.model.required_path, recipe.model.trust_remote_code
-    config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
-    sizes, device = ModelSizes.from_config(config), "cpu" if gpus is None else "cuda"
-    if recipe.tasks:
-        raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
-    task = build_whole_task(recipe.task, recipe.evaluation)
+    def all(self) -> dict[str, Derived]:
+        template = bool(getattr(self._tokenizer, "chat_template", None))
+        chat = self._add("task.chat", template, f"the tokenizer has {'a' if template else 'no'} chat template")
+        self._add("task.grader", *_grader(self._task))
+        prompt = self._longest_prompt(chat)
+        length = self._longest_completion(prompt)
+        why = f"prompt and completion; the model has room for {self._context:,}"
+        self._add("rollout.context", prompt + length, why)
+        self._batch(length)
+        rank = self._savings()
+        self._evaluation(length)
+        rate = ADAPTER_RATE if rank else RATE
+        width = self._config.hidden_size
+        self._add("optimizer.lr", float(f"{rate / width:.1g}"), f"{rate:g} / width {width:,}")
+        return self._derived
 
-    template = bool(getattr(tokenizer, "chat_template", None))
-    chat = add("task.chat", template, f"the tokenizer has {'a' if template else 'no'} chat template")
-    add("task.grader", *_grader(task))
+    def _longest_prompt(self, chat: bool) -> int:
+        asked = [each.asked for each in self._task.training]
+        # The prompt with most tokens is among those with most characters.
+        longest = sorted(asked, key=_num_characters, reverse=True)[:MOST_ENCODED]
+        text = Text(tokenizer=self._tokenizer, stop_tokens=())
+        num = max(map(len, text.encode_prompts(longest, replace(self._task.prompt, chat=chat))))
+        room = min(16 * math.ceil(num / 16), self._context // 2)
+        return self._add("rollout.max_prompt_tokens", room, f"the longest of {len(asked):,} prompts has {num:,} tokens")
 
-    longest_context = getattr(config, "max_position_embeddings", None) or recipe.rollout.context
-    text = Text(tokenizer=tokenizer, stop_tokens=())
-    # The prompt with most tokens is among those with most characters.
-    asked = sorted((each.asked for each in task.training), key=_num_characters, reverse=True)
-    encoded = text.encode_prompts(asked[:MOST_ENCODED], replace(task.prompt, chat=chat))
-    longest = max(map(len, encoded))
-    prompt = min(16 * math.ceil(longest / 16), longest_context // 2)
-    why = f"the longest of {len(asked):,} prompts has {longest:,} tokens"
-    prompt = add("rollout.max_prompt_tokens", prompt, why)
+    def _longest_completion(self, prompt: int) -> int:
+        limits = self._recipe.length_settings
+        room, is_open = self._context - prompt, "length.max_length" in self._recipe.derived
+        if room < 1 and is_open:
+            raise RecipeError(
+                f"rollout.max_prompt_tokens is {prompt}, but the model's context has only {self._context} tokens for "
+                f"prompt and completion: lower it"
+            )
+        usual = LENGTH[self._device]
+        length = max(min(usual, room), 1)
+        why = f"{usual:,} on this device, if the model's context has room"
+        self._derived["length.max_length"] = Derived("length.max_length", length, why)
+        if not limits or (is_open and "length.max_length" in limits):
+            return length
+        return sum(value_at(self._recipe, key) for key in limits)
 
-    room, limits, is_open = longest_context - prompt, recipe.length_settings, "length.max_length" in recipe.derived
-    if room < 1 and is_open:
-        raise RecipeError(
-            f"rollout.max_prompt_tokens is {prompt}, but the model's context has only {longest_context} tokens for "
-            f"prompt and completion: lower it"
-        )
-    length, sets_length = max(min(LENGTH[device], room), 1), is_open and "length.max_length" in limits
-    why = f"{LENGTH[device]:,} on this device, if the model's context has room"
-    derived["length.max_length"] = Derived("length.max_length", length, why)
-    if limits and not sets_length:
-        length = sum(value_at(recipe, key) for key in limits)
-    why = f"prompt and completion; the model has room for {longest_context:,}"
-    context = add("rollout.context", prompt + length, why)
+    def _per_minute(self, length: int) -> float:
+        """Return the completions of this length that a forward pass for each token can take in about a minute."""
+        return STEP_S * FLOPS[self._device] / (self._sizes.shape.params * length)
 
-    params, weights = sizes.shape.params, sizes.shape.body_params + sizes.shape.head_params
-    per_minute = STEP_S * FLOPS[device] / (params * length)
-    groups = int(per_minute / _STEP / recipe.pipeline.completions_per_group)
-    groups = max(min(groups, len(asked) // 10, MOST_GROUPS), FEWEST_GROUPS)
-    why = f"about a minute per step with {size_words(weights)} parameters, ten steps per epoch"
-    groups = add("pipeline.groups_per_batch", groups, why)
+    def _batch(self, length: int) -> None:
+        shape, num = self._sizes.shape, len(self._task.training)
+        groups = int(self._per_minute(length) / _STEP / self._recipe.pipeline.completions_per_group)
+        groups = max(min(groups, num // 10, MOST_GROUPS), FEWEST_GROUPS)
+        size = size_words(shape.body_params + shape.head_params)
+        why = f"about a minute per step with {size} parameters, ten steps per epoch"
+        self._add("pipeline.groups_per_batch", groups, why)
 
-    settled = {"rollout.context": context, "rollout.max_prompt_tokens": prompt, "pipeline.groups_per_batch": groups}
-    settled |= {"length.max_length": length} if sets_length else {}
-    savings = {each.key: add(*each) for each in _savings(replaced(recipe, settled), sizes, gpus)}
+    def _savings(self) -> int:
+        """Derive the settings that determine the memory of training, and the number of slots; return the rank."""
+        is_open = {*self._recipe.derived}.difference({"length.max_length"}.difference(self._recipe.length_settings))
+        settled = {key: each.value for key, each in self._derived.items() if key in is_open}
+        recipe, gpus = replaced(self._recipe, settled), self._gpus
+        batch = recipe.pipeline.batch
+        choice = None if gpus is None else choose_savings(recipe, self._sizes, gpus, recipe.derived)
+        if gpus is None or choice is None:
+            # No known settings fit, or this layout is not one that savings are chosen for; `--check` says more.
+            why = dict.fromkeys(KEYS, "on a CPU nothing is saved" if gpus is None else "as the recipe has it")
+            values = {key: value_at(recipe, key) for key in KEYS} | {"rollout.slots": batch}
+        else:
+            why, values = reasons(recipe, self._sizes, gpus, choice), choice.changes
+        if values["rollout.slots"] == batch:
+            why["rollout.slots"] = "one batch: training follows sampling closely"
+        applied = {key: self._add(key, values[key], why[key]) for key in KEYS}
+        return applied["model.lora.rank"]
 
-    num, share = (len(task.evaluation), 1) if task.evaluation else (len(asked), 5)
-    samples = int(per_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
-    evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
-    add("evaluation.num_prompts", evaluated, f"about a minute per evaluation, of {num:,} problems")
-
-    rate = ADAPTER_RATE if savings["model.lora.rank"] else RATE
-    lr = float(f"{rate / config.hidden_size:.1g}")
-    add("optimizer.lr", lr, f"{rate:g} / width {config.hidden_size:,}")
-    return derived
+    def _evaluation(self, length: int) -> None:
+        # A task that does not keep problems apart gives a fifth of them at most.
+        num, share = len(self._task.evaluation), 1
+        if not num:
+            num, share = len(self._task.training), 5
+        samples = int(self._per_minute(length) / _SAMPLE / self._recipe.evaluation.samples_per_prompt)
+        evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
+        self._add("evaluation.num_prompts", evaluated, f"about a minute per evaluation, of {num:,} problems")
 
 
 def _num_characters(asked: str | Sequence[Any]) -> int:
     """Return the characters of a problem, or of all turns of a chat."""
     return len(asked) if isinstance(asked, str) else sum(len(str(turn)) for turn in asked)
-
-
-def _savings(recipe: Recipe, sizes: ModelSizes, gpus: Gpus | None) -> Iterable[Derived]:
-    """Return the settings that determine the memory of training, and the number of slots."""
-    batch, choice = recipe.pipeline.batch, None if gpus is None else choose_savings(recipe, sizes, gpus, recipe.derived)
-    if gpus is None or choice is None:
-        # No known settings fit, or this layout is not one that savings are chosen for; `--check` says more.
-        why = dict.fromkeys(KEYS, "on a CPU nothing is saved" if gpus is None else "as the recipe has it")
-        values = {key: value_at(recipe, key) for key in KEYS} | {"rollout.slots": batch}
-    else:
-        why, values = reasons(recipe, sizes, gpus, choice), choice.changes
-    if values["rollout.slots"] == batch:
-        why["rollout.slots"] = "one batch: training follows sampling closely"
-    return [Derived(key, values[key], why[key]) for key in KEYS]
 
 
 def _grader(task: Task) -> tuple[str, str]:
