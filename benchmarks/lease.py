@@ -24,7 +24,7 @@ from scalerl.runfolder import store
 from scalerl.study.plan import PlannedRun, make_plan
 from scalerl.study.spec import divided, load_study
 
-SHARES = {"tenth": 0.1, "quarter": 0.25}
+SHARES = {"tenth": 0.1, "quarter": 0.25, "half": 0.5}
 """Shares of the budget at which a forecast is sealed."""
 SCALERL = (sys.executable, "-m", "scalerl")
 
