@@ -164,6 +164,7 @@ def test_the_recipe_of_the_study_trains_on_problems_as_they_are_written(tmp_path
         "gsm8k": [{"question": f"What is {n} plus 1?", "answer": f"One more.\n#### {n + 1}"} for n in range(40)],
         "math": [{"problem": f"What is $\\frac{{{n}}}{{2}}$?", "answer": str(n), "math500": n < 3} for n in range(40)],
     }
+    rows["math"].append({"problem": "Prove it.", "answer": "", "math500": True})
     files = {}
     for name, each in rows.items():
         files[name] = tmp_path / f"{name}.jsonl"

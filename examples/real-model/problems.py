@@ -31,7 +31,9 @@ def problems(rows: Iterable[Row], source: str, question: str) -> Iterator[Row]:
     for row in rows:
         # GSM8K's own files give the solution first and the number after ####.
         answer = row["answer"].rpartition("####")[2].strip()
-        yield {"prompt": row[question], "answer": answer, "source": source}
+        # A few solutions of MATH have an empty last box: nothing could be graded right.
+        if answer:
+            yield {"prompt": row[question], "answer": answer, "source": source}
 
 
 def write(path: Path, rows: Iterable[Row]) -> int:
