@@ -9,7 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 # Options of Linux's prctl(2).
 _DIE_WITH_PARENT = 1
@@ -64,6 +67,68 @@ def limit_data(num_bytes: int) -> None:
     _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
     most = num_bytes if ceiling == resource.RLIM_INFINITY else min(num_bytes, ceiling)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+class TimeLimit:
+    """A time limit for a process and all that it starts, in which a wait for a core of the machine does not count.
+
+    On a busy machine a process that computes waits for a core most of the time; one that sleeps or hangs does not. So a
+    slow answer is late only by its own fault. Where the system does not say who waits (not Linux), all time counts.
+    """
+
+    def __init__(self, limit_s: float, *pids: int) -> None:
+        """The time begins now."""
+        self._limit_s = limit_s
+        self._pids = pids
+        self._began = time.monotonic()
+        self._waits_before = self._waits()
+        self._ends = self._began + limit_s
+
+    def left_s(self) -> float:
+        """Return how many seconds are left, at least; 0 or less if the limit is exceeded."""
+        left_s = self._ends - time.monotonic()
+        if left_s <= 0:
+            self._ends = self._began + self._limit_s + self._longest_wait()
+            left_s = self._ends - time.monotonic()
+        return left_s
+
+    def _longest_wait(self) -> float:
+        """Return how long one of the processes has waited for a core, the one that did so longest.
+
+        A sum would grow faster than time: processes that only compete with each other could go on for ever.
+        """
+        waits = [seconds - self._waits_before.get(pid, 0.0) for pid, seconds in self._waits().items()]
+        return max(waits, default=0.0)
+
+    def _waits(self) -> dict[int, float]:
+        """Return how long each process has waited for a core since it began."""
+        waits = {}
+        for pid in self._pids:
+            for each in (pid, *descendants(pid)):
+                waits[each] = waited_for_core_s(each)
+        return waits
+
+
+def waited_for_core_s(pid: int) -> float:
+    """Return how long a process could have run so far but had no core; 0 if it is gone or the system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of a process, their children and so on, if the system lists them."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        for listed in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(OSError):
+                children = [int(child) for child in listed.read_text().split()]
+                found += children
+                waiting += children
+    return found
 
 
 def _set_option(option: int, value: int) -> None:

@@ -34,6 +34,10 @@ def obey(text: str, answer: str, /) -> object:
             return True
         case ["sleep"]:
             time.sleep(3600)
+        case ["compute", seconds]:
+            while time.process_time() < float(seconds):
+                pass
+            return True
         case ["spin"]:
             while True:
                 pass

@@ -514,7 +514,8 @@ class GradingSettings(Settings):
     """Number of answers that a grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for
     graders that wait for servers: a judge, or a coroutine function."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
-    """Time limit in seconds for an answer; if it is exceeded, the answer has no verdict."""
+    """Limit in seconds on the wall time of an answer, without the time in which it waits for a core of a busy machine;
+    so it ends what sleeps or hangs. If it is exceeded, the answer has no verdict."""
     cpu_limit_s: Positive = 3.0
     """Limit in seconds on the CPU time of an answer, which does not depend on the machine's load."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)

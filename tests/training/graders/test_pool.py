@@ -114,6 +114,12 @@ def test_polling_waits_for_one_result_but_not_longer_than_asked(pool: GraderPool
 
 
 @needs_linux
+def test_a_busy_machine_makes_nobody_late_but_those_who_sleep(one_busy_core: None):
+    with GraderPool(num_workers=2, timeout_s=1.5) as pool:
+        assert endings(pool, ["compute 0.7", "sleep", "compute 0.7"]) == ["right", "timeout", "right"]
+
+
+@needs_linux
 def test_memory_kept_by_items_is_not_charged_to_later_ones(pool: GraderPool):
     assert endings(pool, ["keep 20"] * 20) == ["right"] * 20
     assert endings(pool, ["keep 200", "right"]) == ["memory", "right"]

@@ -247,6 +247,9 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in ran
 ENDLESS += "{% endfor %}"
 HOSTILE = {
     "has 10,000,000 layers; at most 1,000 are read$": with_config(num_hidden_layers=10**7),
+    r"config describes [0-9,]{13,} weights, but its files have [0-9,]+ bytes$": with_config(hidden_size=10**9),
+    r"config describes [0-9,]{13,} weights, but its files have [0-9,]+ byte": with_config(vocab_size=10**9),
+    r"config describes [0-9,]{13,} weights, but its files have [0-9,]+ byt": with_config(intermediate_size=10**9),
     "its config.json has [0-9,]+ bytes, which no model needs$": with_config(layer_types=["full_attention"] * 10**6),
     "chat template of .* takes more than 1 s for 2 turns: put a .* that ends": written(
         "chat_template.jinja", ENDLESS.encode()

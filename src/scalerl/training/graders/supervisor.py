@@ -14,14 +14,12 @@ have left the group are killed with the supervisor at the latest.
 import functools
 import gc
 import json
-import math
 import os
 import resource
 import selectors
 import signal
 import socket
 import struct
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from scalerl.errors import UserError
-from scalerl.processes import adopt_orphans, die_with_parent, limit_data, num_cores
+from scalerl.processes import TimeLimit, adopt_orphans, die_with_parent, limit_data, num_cores
 from scalerl.recipe.import_path import one_line
 from scalerl.runfolder.json_text import parse_json
 from scalerl.training.graders.limit import TOO_SLOW, WRONG
@@ -59,7 +57,7 @@ class ForkLimits:
     num_workers: int = 0
     """Number of workers; 0 means twice the number of cores, at most 32, or 64 if the work waits for others."""
     timeout_s: float = 10.0
-    """Wall-clock seconds after a fork receives the message."""
+    """Seconds after a fork receives the message, without those in which it waits for a core of a busy machine."""
     cpu_limit_s: float = 3.0
     """Seconds of CPU time, which do not depend on the machine's load."""
     memory_limit_mb: int = 512
@@ -91,8 +89,8 @@ class _Fork:
     """Number of its seat; negative for a worker, which takes any message."""
     number: int | None = None
     """Number of its current message."""
-    deadline: float = math.inf
-    """Time by which it must have replied or ended."""
+    limit: TimeLimit | None = None
+    """The time in which it must have replied or ended; None while it has nothing to do."""
     received: bytes = b""
 
 
@@ -131,16 +129,15 @@ class _Supervisor:
 
     def _advance(self) -> None:
         """Wait a moment for the trainer and the forks; handle their messages, and end forks that are late."""
-        wait_s = min((fork.deadline for fork in self._forks.values()), default=math.inf) - time.monotonic()
+        wait_s = min((fork.limit.left_s() for fork in self._forks.values() if fork.limit), default=_CHECK_S)
         for key, _ in self._ready.select(min(max(wait_s, 0.0), _CHECK_S)):
             if key.data is None:
                 order, *arguments = self._trainer.recv()
                 {"give": self._take, "end": self._leave}[order](*arguments)
             elif not key.data.end.closed:
                 self._receive(key.data)
-        now = time.monotonic()
         for fork in list(self._forks.values()):
-            if fork.deadline < now:
+            if fork.limit is not None and fork.limit.left_s() <= 0:
                 self._end(fork, _late(self._limits.timeout_s, "s", self._limits.settings[0]))
 
     def _take(self, number: int, seat: int | None, message: Any) -> None:
@@ -159,7 +156,7 @@ class _Supervisor:
         if fork.number is not None:
             self._end(fork)
             return
-        fork.deadline = time.monotonic() + min(_CLOSE_S, self._limits.timeout_s)
+        fork.limit = TimeLimit(min(_CLOSE_S, self._limits.timeout_s), fork.pid)
         with socket.socket(fileno=os.dup(fork.end.fileno())) as both, suppress(OSError):
             both.shutdown(socket.SHUT_WR)
 
@@ -174,7 +171,7 @@ class _Supervisor:
             self._give(worker, *self._queue.popleft())
 
     def _give(self, fork: _Fork, number: int, message: Any) -> None:
-        fork.number, fork.deadline = number, time.monotonic() + self._limits.timeout_s
+        fork.number, fork.limit = number, TimeLimit(self._limits.timeout_s, fork.pid)
         try:
             fork.end.send((number, message))
         except OSError:  # The fork has died or does not read.
@@ -238,7 +235,7 @@ class _Supervisor:
             raise ValueError("an unknown reason")
         # Forward it first: a reply that cannot be forwarded counts as missing.
         self._trainer.send(("ended", number, {**reply}))
-        fork.number, fork.deadline, fork.received = None, math.inf, b""
+        fork.number, fork.limit, fork.received = None, None, b""
         return reply
 
     def _end(self, fork: _Fork, reply: Reply | None = None) -> None:

@@ -46,6 +46,8 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LARGEST_CONFIG = 2**22
 """Largest number of bytes of a config.json; usual ones have a few thousand."""
+_WEIGHTS_PER_BYTE = 2
+"""Largest number of weights in a byte of a file: no format here has fewer than four bits for each."""
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
 """Files of a hub model besides its weights."""
@@ -85,6 +87,8 @@ def load_model(
     is_known = packed is not None and has_known_weights(packed)
     folder = model_folder(name, has_weights=not is_known)
     config = _config(name, folder, trust_remote_code)
+    if not is_known:
+        _check_size(name, folder, config, trust_remote_code)
     # Import this after checking the name, because it takes seconds.
     from transformers import AutoTokenizer
 
@@ -318,6 +322,19 @@ def _check_family(name: str, config: Any) -> None:
             f"model {name} is a {config.model_type} model with layers of {other[0]}, which are not supported: only "
             f"{' and '.join(sorted(ATTENTION_PATTERNS))} are"
         )
+
+
+def _check_size(name: str, folder: Path, config: Any, trust_remote_code: bool) -> None:
+    """Raise ModelError for a config of more weights than its files can have: transformers would make up the others."""
+    from transformers import AutoModelForCausalLM
+
+    with _short_errors(name, folder):
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        needed = sum(weight.numel() for weight in model.parameters())
+        num_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        if needed > _WEIGHTS_PER_BYTE * num_bytes:
+            raise ValueError(f"its config describes {needed:,} weights, but its files have {num_bytes:,} bytes")
 
 
 def _check_weights(name: str, report: Mapping[str, Any]) -> None:

@@ -165,7 +165,8 @@ def test_ordinary_user_is_as_safe(one_in: int, outside: dict[str, object]):
     root = Path(__file__).parents[4]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         shutil.copytree(root / "src/scalerl/training/graders/sandbox", Path(folder, "scalerl/training/graders/sandbox"))
-        shutil.copy(root / "src/scalerl/errors.py", Path(folder, "scalerl"))
+        for module in ("errors.py", "processes.py"):
+            shutil.copy(root / "src/scalerl" / module, Path(folder, "scalerl"))
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         programs = list({**OUTSIDE, **EXHAUSTION, **CHEATS}.items())[::one_in]
         jobs = [

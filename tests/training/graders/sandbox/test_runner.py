@@ -337,3 +337,18 @@ def test_references_survive_being_written():
 def test_other_texts_are_not_references(text: str):
     with pytest.raises(BadTests):
         Reference.from_text(text)
+
+
+COMPUTES = "import time\ndef f(x):\n    while time.process_time() < 0.7:\n        pass\n    return x"
+
+
+@pytest.mark.parametrize("tests", [Reference(asserts=("assert f(1) == 1",)), Reference(streams=(("1", "1"),))])
+def test_a_busy_machine_makes_no_program_late_but_one_that_sleeps(
+    runner: Runner, one_busy_core: None, tests: Reference
+):
+    limits = RunLimits(timeout_s=1.5)
+    runner.close()  # so that the sandboxes have only this core, too
+    computes = COMPUTES + ("\nprint(f(1))" if tests.streams else "")
+    assert runner.run(computes, tests, limits).kind == "passed"
+    assert runner.run("import time\ntime.sleep(600)", tests, limits).kind == "timeout"
+    runner.close()

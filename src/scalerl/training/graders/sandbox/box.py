@@ -13,6 +13,7 @@ serves its descriptors for as long as they are open.
 import functools
 import json
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import SandboxError
+from scalerl.processes import TimeLimit
 from scalerl.training.graders.sandbox.wire import BadMessage, Closed, receive, send
 
 _NOBODY = 65534
@@ -59,6 +61,7 @@ ctypes.CDLL(None).dl_iterate_phdr(note, None)
 print(json.dumps([libraries, sorted({{sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}})]))
 """
 
+_MOMENT_S = 1e-3
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 20.0
 
@@ -129,11 +132,13 @@ class Box:
         if not begun:
             raise NotBegun("its process ended")
 
-    def result(self, timeout_s: float) -> Any:
-        """Return the message that the job sends within `timeout_s`, or None."""
+    def result(self, limit: TimeLimit) -> Any:
+        """Return the message that the job sends within its time, or None."""
         assert self._job is not None
+        if not can_read(self._job.fileno(), limit):
+            return None
         try:
-            self._job.settimeout(max(timeout_s, 1e-3))
+            self._job.settimeout(max(limit.left_s(), _MOMENT_S))
             return receive(self._job)
         except (OSError, Closed, BadMessage):
             return None
@@ -149,13 +154,23 @@ class Box:
         """Return the job's wait status and resource use once nothing is left of it; None if it is still running."""
         if self._job is not None:
             self._job.close()
-        self._control.settimeout(max(timeout_s, 1e-3))
+        self._control.settimeout(max(timeout_s, _MOMENT_S))
         try:
             return receive(self._control)
         except TimeoutError:
             return None
         except (OSError, Closed, BadMessage) as error:
             raise BoxDied(str(error)) from error
+
+
+def can_read(descriptor: int, limit: TimeLimit) -> bool:
+    """Wait until a descriptor can be read, which its end also makes it; return whether that was in time."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    while (left_s := limit.left_s()) > 0:
+        if poller.poll(1e3 * left_s):
+            return True
+    return False
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:

@@ -11,7 +11,7 @@ class RunLimits:
     """Limits of one program with all of its tests; confine.py has the fixed limits."""
 
     timeout_s: float = 6.0
-    """Wall-clock seconds from the start of the program to the end of the last test."""
+    """Seconds from the start of the program to the end of the last test, without waits for a core."""
     cpu_limit_s: float = 4.0
     """CPU seconds of one process; the kernel counts whole seconds."""
     memory_limit_mb: int = 512

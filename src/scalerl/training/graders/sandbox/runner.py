@@ -6,11 +6,9 @@ runner.close()
 """
 
 import os
-import select
 import signal
 import socket
 import tempfile
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +16,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from scalerl.errors import SandboxError
-from scalerl.training.graders.sandbox.box import Box, BoxDied, NotBegun
+from scalerl.processes import TimeLimit
+from scalerl.training.graders.sandbox.box import Box, BoxDied, NotBegun, can_read
 from scalerl.training.graders.sandbox.job import Kind, Outcome, Reference, RunLimits
 
 _LONGEST_NUMBER = 100
@@ -79,9 +78,9 @@ class Runner:
             test_box.start({"kind": "tests", "limits": asdict(limits), **tests}, [tests_end.fileno()])
         program_box.begun()
         test_box.begun()
-        deadline = time.monotonic() + limits.timeout_s
-        report = test_box.result(limits.timeout_s)
-        is_late = time.monotonic() >= deadline
+        limit = TimeLimit(limits.timeout_s, program_box.pid, test_box.pid)
+        report = test_box.result(limit)
+        is_late = limit.left_s() <= 0
         # End both in any case: the next program must find both sandboxes empty.
         over: list[Kind | None] = [_over_limit(each, limits) for each in _ended_by_force(program_box, test_box)]
         if report is None:
@@ -175,11 +174,11 @@ def _run_script(
             os.close(stdin)
             os.close(write_end)
         box.begun()
-        began = time.monotonic()
-        output, kind = _read(stdout.fileno(), began + left_s)
+        limit = TimeLimit(left_s, box.pid)
+        output, kind = _read(stdout.fileno(), limit)
         # It may have closed stdout and still be running.
-        ended = box.ended(began + left_s - time.monotonic()) if kind is None else None
-        seconds = time.monotonic() - began
+        ended = box.ended(limit.left_s()) if kind is None else None
+        seconds = left_s - limit.left_s()
         if ended is None:
             _ended_by_force(box)
             return output, kind or "timeout", seconds
@@ -196,14 +195,11 @@ def _read_only(text: str) -> int:
         return os.open(file.name, os.O_RDONLY)
 
 
-def _read(descriptor: int, deadline: float) -> tuple[bytes, Kind | None]:
-    """Return all bytes read before the deadline, up to a limit, and the kind of limit that was reached, if any."""
+def _read(descriptor: int, limit: TimeLimit) -> tuple[bytes, Kind | None]:
+    """Return all bytes read in time, up to a limit, and the kind of limit that was reached, if any."""
     received = bytearray()
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
     while len(received) <= _MOST_OUTPUT:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0 or not poller.poll(1e3 * left_s):
+        if not can_read(descriptor, limit):
             return bytes(received), "timeout"
         chunk = os.read(descriptor, 1 << 16)
         if not chunk:
