@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from log_texts import rising, verl
 from other_user import needs_another_user, run_as_another
 from read_logs import Content, column, fault, kinds, names, planned, read, rows, write
 from run_folders import write_run, write_study
+from until import wait_until
 
 from scalerl.errors import InputError
 from scalerl.forecast.logs import read_log, read_logs
@@ -347,11 +349,11 @@ def test_unreadable_content_is_one_sentence(tmp_path: Path, name: str, content: 
 
 
 def test_unreadable_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bytes:
+    def refuse(self: Path, *given: object) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
     path = _steps(tmp_path / "a.csv")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     assert fault(path) == f"cannot read {path}: Permission denied."
 
 
@@ -364,6 +366,28 @@ def test_pipe_is_read_and_one_without_a_writer_is_not_waited_for(tmp_path: Path)
     assert rows(read_log(f"/dev/fd/{reading}").frame) == [{"step": 1.0, "reward": 0.5}]
     os.close(reading)
     assert "neither a file nor a pipe" in fault(Path("/dev/zero"))
+
+
+def test_what_is_written_while_a_file_is_read_is_left_for_the_next_time(tmp_path: Path) -> None:
+    path = _steps(tmp_path / "a.csv")
+    whole = path.read_bytes()
+    is_done = threading.Event()
+
+    def grow() -> None:
+        with path.open("ab") as file:
+            while not is_done.is_set() and file.tell() < 2**30:
+                file.write(b"\n" * 2**20)
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        wait_until(lambda: path.stat().st_size > 2**24)
+        sizes = [path.stat().st_size, len(source.bounded_bytes(path)), path.stat().st_size]
+    finally:
+        is_done.set()
+        writer.join()
+    assert sizes == sorted(sizes)
+    assert path.read_bytes().startswith(whole)
 
 
 @pytest.mark.parametrize(("limit", "most"), [("_MAX_WAIT_S", 0.1), ("_MAX_UNPACKED", 8)])

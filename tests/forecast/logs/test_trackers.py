@@ -1,9 +1,13 @@
 """Files of trackers: tensorboard's events, wandb, MLflow's database and Parquet."""
 
 import importlib
+import os
 import sqlite3
 import struct
+import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +199,48 @@ def mlflow_database(folder: Path) -> Path:
 def test_mlflow_database_is_read(tmp_path: Path) -> None:
     found = [(series.y_label, series.x_label, series.reward.tolist()) for series in read(mlflow_database(tmp_path))]
     assert found == [("eval/acc", "hours", rising(40))] * 2
+
+
+def test_database_that_a_program_keeps_for_itself_is_read_later(tmp_path: Path) -> None:
+    path = mlflow_database(tmp_path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("BEGIN EXCLUSIVE")
+        database.execute("INSERT INTO metrics VALUES ('eval/acc', 0.5, 0, 'a', 99)")
+        assert "is locked by a program that writes to it" in fault(path)
+
+
+@pytest.mark.parametrize(
+    ("computed", "sentence"),
+    [("hex(zeroblob(400000000))", "too big"), ("hex(zeroblob(500000))", "characters, which is the limit")],
+)
+def test_table_that_computes_its_values_is_bounded(tmp_path: Path, computed: str, sentence: str) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE metrics (step INTEGER)")
+        database.executemany("INSERT INTO metrics VALUES (?)", [(step,) for step in range(400)])
+        database.execute(f"ALTER TABLE metrics ADD COLUMN value TEXT GENERATED ALWAYS AS ({computed}) VIRTUAL")
+        database.commit()
+    assert path.stat().st_size < 2**16
+    assert sentence in fault(path)
+
+
+def piped(path: Path) -> Path:
+    """Return a pipe through which the content of a file comes."""
+    pipe = path.with_name("pipe")
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_bytes, args=(path.read_bytes(),), daemon=True).start()
+    # One that nobody writes to yet would be empty.
+    time.sleep(0.2)
+    return pipe
+
+
+def test_files_of_trackers_come_through_pipes(tmp_path: Path) -> None:
+    path = write_wandb(tmp_path / "run", rising(10))
+    assert len(read_log(piped(path)).frame) == 10
+    (tmp_path / "events").mkdir()
+    scalars = [("val/reward", step, step / 8) for step in range(5)]
+    assert len(read_log(piped(_write_raw(tmp_path / "events" / "events.out.tfevents.1", scalars))).frame) == 5
+    (tmp_path / "database").mkdir()
+    assert "pipe, from which no SQLite" in fault(piped(mlflow_database(tmp_path / "database")))

@@ -20,7 +20,8 @@ MAX_COLUMNS = 5_000
 """Columns of one log; a run with many metrics has some hundred."""
 MAX_WORD = 1_000
 """Longest name or number that is read from text."""
-_MAX_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
+"""Bytes of a file, and characters that come out of a database."""
 # A small file may unpack into anything.
 _MAX_UNPACKED = 64 << 20
 _MAX_VALUES = 3_000_000
@@ -107,10 +108,12 @@ def bounded_bytes(path: Path) -> bytes:
         return _piped(path)
     if not stat.S_ISREG(kind):
         raise InputError(f"{path} is neither a file nor a pipe: write its content to a file first.")
-    size = path.stat().st_size >> 20
-    if size > _MAX_BYTES >> 20:
-        raise InputError(f"{path} has {size} MiB, and {_MAX_BYTES >> 20} is the limit: cut it into parts.")
-    return path.read_bytes()
+    num_bytes = path.stat().st_size
+    if num_bytes > MAX_BYTES:
+        raise InputError(f"{path} has {num_bytes >> 20} MiB, and {MAX_BYTES >> 20} is the limit: cut it into parts.")
+    with path.open("rb") as file:
+        # What is written meanwhile is left for the next time: a file may grow as fast as it is read.
+        return file.read(num_bytes)
 
 
 def _piped(path: Path) -> bytes:

@@ -18,7 +18,7 @@ from scalerl.errors import InputError
 from scalerl.forecast.logs.columns import are_splits
 from scalerl.forecast.logs.frame import Placed, Row
 from scalerl.forecast.logs.readers.objects import metrics_of
-from scalerl.forecast.logs.readers.source import MAX_COLUMNS, Source, bounded_bytes
+from scalerl.forecast.logs.readers.source import MAX_BYTES, MAX_COLUMNS, Source, bounded_bytes
 from scalerl.runfolder.json_text import parse_or_none
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ def _varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
     raise ValueError("a number has more than ten bytes")
 
 
+def _content(file: Path, source: Source) -> bytes:
+    """Return the content of a file; that of the source itself is read once, for a pipe is empty then."""
+    return source.data if file == source.path else bounded_bytes(file)
+
+
 # tensorboard
 
 _RECORD = struct.Struct("<QI")
@@ -105,7 +110,7 @@ def event_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
 def _events_by_step(file: Path, source: Source) -> dict[int, Row]:
     """Return the scalars of one file by step, in the order in which they were written."""
     rows: dict[int, Row] = {}
-    for record in _records(bounded_bytes(file), file):
+    for record in _records(_content(file, source), file):
         source.spend()
         event = parse(record)
         (wall_time,) = struct.unpack("<d", event.last(_EVENT_TIME, bytes(8)))
@@ -175,9 +180,9 @@ _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 def wandb_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
     """Return the history of each run, with the run's name."""
     placed: Placed = []
-    for file in dict.fromkeys(file.resolve() for file in files or (source.path,)):
+    for file in dict.fromkeys(file.resolve() for file in files) or (source.path,):
         run, rows = file.parent.name, list[Row]()
-        for record in map(parse, _wandb_records(bounded_bytes(file))):
+        for record in map(parse, _wandb_records(_content(file, source))):
             source.spend()
             for message in record.messages(_RECORD_RUN):
                 run = message.text(_RUN_NAME) or message.text(_RUN_ID) or run
@@ -224,6 +229,8 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 # SQLite: trackio has one file per project and one row per step, MLflow one row per metric; both may be written to now
 
 _SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "is_nan": ""}
+_LONGEST_VALUE = 1 << 20
+_STEPS_BETWEEN_LOOKS = 100_000
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
@@ -234,16 +241,25 @@ def sqlite_rows(source: Source) -> Placed:
     try:
         with closing(_opened(source.path)) as connection:
             connection.row_factory = sqlite3.Row
+            # A stranger's table may compute its values.
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+            connection.set_progress_handler(source.spend, _STEPS_BETWEEN_LOOKS)
             if not connection.execute(_METRICS).fetchall():
                 raise InputError(
                     f"{source.path} is an SQLite database without a table 'metrics', as trackio and MLflow have."
                 )
             placed: Placed = []
+            num_characters = 0
             for at, row in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
                 source.spend(len(row))
+                num_characters += sum(len(value) for value in row if isinstance(value, str | bytes))
+                source.limit(num_characters, MAX_BYTES, "characters")
                 placed.append((f"row {at}", _sqlite_row(dict(row))))
             return placed
     except sqlite3.Error as fault:
+        if getattr(fault, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            raise InputError(f"{source.path} is locked by a program that writes to it: read it later.") from None
+        source.spend()
         raise InputError(f"{source.path} is a damaged SQLite database ({fault}).") from None
 
 
@@ -261,6 +277,8 @@ def _opened(path: Path) -> "sqlite3.Connection":
     """
     import sqlite3
 
+    if not path.is_file():
+        raise InputError(f"{path} is a pipe, from which no SQLite database can be read: write it to a file first.")
     how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     return sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=0.1)
 
