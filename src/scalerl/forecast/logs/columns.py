@@ -22,7 +22,7 @@ _NAMES = {
         misc_total_timesteps total_env_interacts env_steps num_env_steps total_env_steps env_step agent_steps
         num_steps samples games frame frames _step
     """,
-    "coarse": "episode episodes epoch episode_num",
+    "coarse": "episode episodes epoch episode_num generation generations",
     "gpu_hours": "gpu_hours gpuhours compute_gpu_hours train_gpu_hours perf_gpu_hours",
     "flops": "flops compute_flops total_flops train_flops training_flops compute total_flos train_total_flos",
     "tokens": """
@@ -114,7 +114,7 @@ _RATES = (
     r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1",
     r"acc|accuracy|accuracies|correct|exact_match",
     r"(?:avg|mean)@\d+",
-    r"rewards?|rews?|returns?",
+    r"rewards?|rews?|returns?|fitness",
     r"scores?|pass@\d+",
 )
 # The last ones in short, as the bar of OpenRLHF and the Monitor of Stable-Baselines3 write them.

@@ -21,7 +21,7 @@ from scalerl.forecast.logs.frame import Frame, concatenated, listed, number
 from scalerl.forecast.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.points import AMOUNTS, one_per_step
-from scalerl.forecast.logs.readers.console import COUNTED_RECORDS
+from scalerl.forecast.logs.refusals import refuse_results
 from scalerl.forecast.logs.runs import LoggedRun, runs_of
 from scalerl.forecast.logs.scale import scale_of, within
 from scalerl.forecast.logs.selection import SCALES, Selection
@@ -31,9 +31,6 @@ from scalerl.forecast.logs.typed import reward_typed
 from scalerl.forecast.logs.wide import VALUE
 
 Faults = dict[CurveKey, InputError]
-
-# Fewer values without a step are no history.
-_FEWEST_COUNTED = 6
 
 
 def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
@@ -158,7 +155,7 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     """Return the curve of these runs: the points to fit, the start, and those held out."""
     plan = runs[0].plan
     points, repeated = one_per_step(_points(runs, axis), plan)
-    _refuse_results(plan, points)
+    refuse_results(plan, len(points))
     scale, unit = scale_of([run.plan for run in runs])
     points = within(points, scale, plan["y"])
     is_start = before_training(plan, points, plan.axis(axis))
@@ -234,21 +231,6 @@ def _own_axis(runs: list[LoggedRun]) -> str:
     """Return the axis of a curve where all curves share none."""
     any_axis = next(axis for axis in ("x", *AXES) if axis in runs[0].plan.roles)
     return main_axis(runs) or any_axis
-
-
-def _refuse_results(plan: Plan, points: Frame) -> None:
-    """Raise InputError for a few values that no column orders: they are results, and no history."""
-    if plan.options.y or len(points) >= _FEWEST_COUNTED:
-        return
-    is_counted = "step" in plan.roles and plan.roles["step"].rule == "counted"
-    for each in plan.facts:
-        # The reader has counted the rows of a table, or the records of a text, itself.
-        is_counted |= each.kind == "rows_counted" or each.values.get("origin") == COUNTED_RECORDS
-    if is_counted:
-        raise InputError(
-            f"{plan.path} has {len(points)} values of {plan['y']!r} and nothing that counts steps: these are results, "
-            "and no history; give a log with a row for each step."
-        )
 
 
 def _units(plan: Plan, axis: str) -> dict[str, Unit]:

@@ -13,12 +13,13 @@ import numpy as np
 from scalerl.errors import InputError, option
 from scalerl.forecast.logs.amounts import seconds_since_1970
 from scalerl.forecast.logs.columns import AXES, has_role, is_lower_better, reward_rank, with_role
-from scalerl.forecast.logs.evidence import Evidence
+from scalerl.forecast.logs.evidence import ENOUGH_STEPS, Evidence
 from scalerl.forecast.logs.frame import Floats, Frame, Names, Words, listed, number
 from scalerl.forecast.logs.labels import has_texts
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan
 from scalerl.forecast.logs.question import ask_for_a_name, check_clear, refuse_nameless
+from scalerl.forecast.logs.readers.console import COUNTED_RECORDS
 from scalerl.forecast.logs.selection import check_columns
 from scalerl.forecast.logs.wide import word_columns
 
@@ -42,6 +43,7 @@ def check(plan: Plan) -> None:
     if not plan["y"]:
         ask_for_a_name(plan)
         _refuse_falling(plan)
+    refuse_results(plan, int(plan.frame.known(plan["y"]).sum()))
     check_clear(plan)
     for role, what, is_known in (("y", "reward", plan["y"]), ("x", "compute", plan["x"] or axes)):
         if not is_known:
@@ -49,6 +51,23 @@ def check(plan: Plan) -> None:
                 f"{plan.path} has no column recognised as {what}: name it with {option:{role}}; it has "
                 f"{_columns(plan)}."
             )
+
+
+def refuse_results(plan: Plan, num: int) -> None:
+    """Raise InputError for so few values that no column orders: they are results, and no history."""
+    if plan["y"] and counts_rows(plan) and not plan.options.y and num < ENOUGH_STEPS:
+        raise InputError(
+            f"{plan.path} has {num} values of {plan['y']!r} and nothing that counts steps: these are results, and no "
+            "history; give a log with a row for each step."
+        )
+
+
+def counts_rows(plan: Plan) -> bool:
+    """Return whether the steps are only the numbers of rows: counted here, or by the reader of a table or a text."""
+    if "step" in plan.roles and plan.roles["step"].rule == "counted":
+        return True
+    origins = [fact.values["origin"] for fact in plan.facts if fact.kind == "lines_taken"]
+    return COUNTED_RECORDS in origins or any(fact.kind == "rows_counted" for fact in plan.facts)
 
 
 def _columns(plan: Plan) -> str:
