@@ -171,3 +171,47 @@ def test_names_of_runs_keep_what_tells_them_apart(tmp_path: Path, names: list[st
 )
 def test_what_is_no_history_says_what_it_is(tmp_path: Path, name: str, content: Any, said: str) -> None:
     assert said in fault(write(tmp_path / name, content))
+
+
+def test_a_sweep_of_settings_is_no_history(tmp_path: Path) -> None:
+    sweep = [(width, depth, rate) for width in (64, 128, 256) for depth in (1, 2) for rate in (1e-3, 3e-4, 1e-4)]
+    rows = [(*settings, 40 + at % 7, 0.02 + at % 5 / 100, at == 3) for at, settings in enumerate(sweep)]
+    log = write(tmp_path / "a.csv", ("width,depth,rate,best_epoch,valid_recall@10,selected", rows))
+    assert "one row per run (width, depth, rate" in fault(log)
+
+
+def test_a_row_for_each_run_with_few_results_is_refused_before_a_question(tmp_path: Path) -> None:
+    rows = [{"date": f"2026-04-{at:02}", "what": f"{'abcdefghijklmno'[at]} was run"} for at in range(1, 15)]
+    rows[3] |= {"eval/math/acc": 0.4, "eval/code/acc": 0.3}
+    rows[6] |= {"eval/math/acc": 0.45, "eval/code/acc": 0.32}
+    rows[9] |= {"eval/math/acc": 0.5, "eval/code/acc": 0.35}
+    assert "no history" in fault(write(tmp_path / "runs.jsonl", rows))
+
+
+@pytest.mark.parametrize("names", ["recall@10,ndcg@10,cold_recall@10", "hits@5,hits@10"])
+def test_measures_among_the_best_are_no_runs(tmp_path: Path, names: str) -> None:
+    rows = [(step, reward, reward / 2, reward / 3)[: names.count(",") + 2] for step, reward in STEPS]
+    log = write(tmp_path / "a.csv", (f"step,{names}", rows))
+    assert "reward" in fault(log)
+
+
+def test_seconds_of_each_row_are_no_clock(tmp_path: Path) -> None:
+    rows = [(step, 9 + step % 3, reward) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("step,elapsed_time,reward", rows)))
+    assert series.x_label == "step"
+
+
+def test_numbers_in_place_of_names(tmp_path: Path) -> None:
+    rows = [(step, 0, "left", reward, reward / 7) for step, reward in STEPS]
+    assert "line with names" in fault(write(tmp_path / "a.csv", ("0,0,left,0.31,0.02", rows)))
+
+
+def test_right_and_wrong_answers_with_their_questions(tmp_path: Path) -> None:
+    rows = [{"i": at, "question": f"Sum of {at} and {at * at}?", "correct": at % 3 == 0} for at in range(40)]
+    assert "row per answer" in fault(write(tmp_path / "a.json", json.dumps({"accuracy": 0.4, "per_q": rows})))
+
+
+def test_fitness_of_generations(tmp_path: Path) -> None:
+    rows = [(step, 9 + reward, 100 * reward) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("Generation,Best_Fitness,Avg_Fitness", rows)))
+    assert (series.x_label, series.y_label) == ("Generation", "Avg_Fitness")

@@ -115,7 +115,7 @@ _RATES = (
     r"acc|accuracy|accuracies|correct|exact_match",
     r"(?:avg|mean)@\d+",
     r"rewards?|rews?|returns?|fitness",
-    r"scores?|pass@\d+",
+    r"scores?|pass@\d+|f1|recall|precision|ndcg|mrr|auc|bleu|rouge\w*",
 )
 # The last ones in short, as the bar of OpenRLHF and the Monitor of Stable-Baselines3 write them.
 _TRAINING = (
@@ -298,6 +298,8 @@ _is_smoothed = _tells(
 )
 # exploration_rate and hit_ratio say what is measured, whatever it is.
 _is_share_of_something = re.compile(r".*_(?:rate|ratio|frac|fraction|prob|pct|percent|ema|score|loss)").fullmatch
+# hits@10 is measured among the best ten.
+_is_of_the_best = re.compile(r"[a-z_]+@\d+").fullmatch
 _CLOSENESS = tuple(map(_tells, _RATES))
 _KINDS_OF_REWARD = (_is_bound, is_part, _is_format, _is_total, _is_mean, _names_evaluation, *_CLOSENESS)
 
@@ -310,8 +312,8 @@ def is_kind_of_reward(word: str) -> bool:
 def is_measured(column: str) -> bool:
     """Return whether a column is named after something that trainers measure; another may be named after a run."""
     is_counted = has_role(column, "gpu_hours", "flops", "tokens", "coarse", "seed")
-    is_something = _is_no_reward(column) or _is_share_of_something(plain(column)) is not None
-    return is_counted or is_something or any(_closeness(column))
+    is_something = _is_no_reward(column) or _is_share_of_something(plain(column)) or _is_of_the_best(plain(column))
+    return is_counted or bool(is_something) or any(_closeness(column))
 
 
 def is_amount(column: str) -> bool:

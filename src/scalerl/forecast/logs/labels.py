@@ -24,7 +24,7 @@ _MAX_SETTINGS = 20
 # More runs than these, in all labels together, are no runs.
 _MAX_GROUPS = 1000
 # What a question is answered by, as in 'solved'; no run has such a name.
-_ANSWERS = frozenset({"true", "false", "True", "False", "yes", "no"})
+ANSWERS = frozenset({"true", "false", "True", "False", "yes", "no"})
 # Rewards jump as far with one label fewer if they do within this factor.
 _SAME_JUMP = 1.25
 
@@ -93,16 +93,21 @@ def _separates(frame: Frame, column: str) -> bool:
     sizes = np.unique(words.astype(str), return_counts=True)[1]
     is_label = (
         (words != "").all()
-        and not {*words.tolist()} <= _ANSWERS
+        and not {*words.tolist()} <= ANSWERS
         and not has_role(column, "date", "wall_clock", "elapsed")
     )
     most = _MAX_RUNS if has_role(column, "run", "set", "seed", "arm") else _MAX_UNNAMED
     return bool(is_label and 1 < len(sizes) <= most and np.median(sizes) > 1)
 
 
-def has_texts(frame: Frame) -> bool:
+def has_texts(frame: Frame, *, of_several_words: bool = False) -> bool:
     """Return whether each of many rows has a text of its own, such as an answer."""
-    return len(frame) > _MAX_SETTINGS and any(frame.num_groups([name]) == len(frame) for name in word_columns(frame))
+    if len(frame) <= _MAX_SETTINGS:
+        return False
+    names = word_columns(frame)
+    if of_several_words:
+        names = [name for name in names if all(" " in word.strip() for word in frame.words(name))]
+    return any(frame.num_groups([name]) == len(frame) for name in names)
 
 
 def is_right_or_wrong(rewards: Floats) -> bool:

@@ -49,10 +49,9 @@ def without_far_cells(plan: Plan) -> Plan:
     values, known = frame.numbers(column), frame.known(column)
     if plan.is_ours:
         return plan
-    label, progress = plan.roles["label"], plan.progress(frame)
+    groups, progress = plan.runs(frame), plan.progress(frame)
     if np.isnan(progress).all():
         progress = np.arange(float(len(frame)))
-    groups = frame.groups([*label.columns, *label.others])
     known &= np.isfinite(progress)
     far = far_outside(values, known & between(known, groups, progress))
     mistaken = np.flatnonzero(far & between(known & ~far, groups, progress))

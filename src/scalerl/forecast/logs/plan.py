@@ -9,7 +9,7 @@ import numpy as np
 
 from scalerl.forecast.logs.columns import AXES, CLOCKS, Unit, with_role
 from scalerl.forecast.logs.facts import Fact
-from scalerl.forecast.logs.frame import Floats, Frame, Names
+from scalerl.forecast.logs.frame import Floats, Frame, Names, Rows
 from scalerl.forecast.logs.selection import Selection
 
 BUILT = ("per_step", "per_row", "elapsed", "clock", "times_gpus", "counted")
@@ -62,6 +62,11 @@ class Plan:
         """Return what rises along a run: the step, else compute or time; NaN where nothing is logged."""
         named = [self["step"], *self.named(*AXES, "elapsed", "wall_clock")]
         return frame.numbers(next((name for name in named if name in frame), ""))
+
+    def runs(self, frame: Frame) -> Rows:
+        """Return a number for each row, equal for rows of one run."""
+        label = self.roles["label"]
+        return frame.groups([*label.columns, *label.others])
 
     def axis(self, name: str) -> str:
         """Return the column of an axis of compute, or the axis's own name if it is `BUILT`; "" if there is neither."""

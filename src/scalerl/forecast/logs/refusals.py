@@ -4,6 +4,7 @@ Tables of results, single answers and settings have columns that are named as re
 each row of a table of results has labels of its own, and no compute orders them.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from scalerl.forecast.logs.amounts import seconds_since_1970
 from scalerl.forecast.logs.columns import AXES, has_role, is_lower_better, reward_rank, with_role
 from scalerl.forecast.logs.evidence import ENOUGH_STEPS, Evidence
 from scalerl.forecast.logs.frame import Floats, Frame, Names, Words, listed, number
-from scalerl.forecast.logs.labels import has_texts
+from scalerl.forecast.logs.labels import ANSWERS, has_texts
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan
 from scalerl.forecast.logs.question import ask_for_a_name, check_clear, refuse_nameless
@@ -27,6 +28,9 @@ from scalerl.forecast.logs.wide import word_columns
 _TRIED = 3
 # A table of results has at least so many rows.
 _MIN_RUNS = 3
+# Of a sweep, at least this share of all combinations of its settings was tried.
+_MOST_POSSIBLE = 4
+_MOST_SETTINGS = 10
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -90,9 +94,7 @@ def _refuse_falling(plan: Plan) -> None:
 def _refuse_other_tables(plan: Plan) -> None:
     """Raise InputError for a table that is known to be something else than a history."""
     frame = plan.frame
-    is_named = bool(plan["y"]) and plan.roles["y"].rule != "only_candidate"
-    is_measured = is_named and bool(frame.known(plan["y"]).any())
-    if not is_measured and has_texts(frame):
+    if _has_answers(plan):
         raise InputError(
             f"{plan.path} has one row per answer of an evaluation: give a row for each evaluation, with its step and "
             "the mean reward."
@@ -118,6 +120,15 @@ def _refuse_other_tables(plan: Plan) -> None:
         )
 
 
+def _has_answers(plan: Plan) -> bool:
+    """Return whether each row is a single answer with its text: nothing is named as their mean, or as their step."""
+    is_named = bool(plan["y"]) and plan.roles["y"].rule != "only_candidate"
+    if not is_named or not plan.frame.known(plan["y"]).any():
+        return has_texts(plan.frame)
+    is_numbered = "step" in plan.roles and plan.roles["step"].rule in ("rising_integers", "counted")
+    return is_numbered and has_texts(plan.frame, of_several_words=True)
+
+
 def _numbers_of(frame: Frame) -> list[str]:
     """Return the columns of numbers that may be results."""
     names = [name for name in frame.columns if not frame.is_words(name) and not has_role(name, *AXES)]
@@ -135,7 +146,9 @@ def _finished_runs(plan: Plan) -> str:
         return ""
     is_counted = any(fact.kind == "rows_counted" for fact in plan.facts)
     progress = np.full(len(frame), np.nan) if is_counted else plan.progress(frame)
-    words = [name for name in word_columns(frame) if name not in (plan["y"], FILE) and (frame.words(name) != "").all()]
+    words = [
+        name for name in word_columns(frame) if name not in (plan["y"], FILE) and _names_something(frame.words(name))
+    ]
     named = with_role(frame.columns, "run", "arm")
     is_history = (np.diff(progress) > 0).all()
     if not is_history:
@@ -149,8 +162,16 @@ def _finished_runs(plan: Plan) -> str:
     known = progress[np.isfinite(progress)]
     if labels:
         return listed(labels) if _are_told_apart(frame, labels, known) else ""
+    settings = _settings(plan, frame)
+    if not len(known):
+        return listed(_tried(frame, settings))
     is_unordered = not plan["step"] and 4 * (np.diff(known) < 0).sum() >= len(frame)
-    return listed(_settings(plan, frame)) if is_unordered else ""
+    return listed(settings) if is_unordered else ""
+
+
+def _names_something(words: Words) -> bool:
+    """Return whether every row has a word, and not only an answer as to a question."""
+    return bool((words != "").all()) and not {*words.tolist()} <= ANSWERS
 
 
 def _own_name(plan: Plan, frame: Frame, words: Names, named: Names, is_history: bool) -> str:
@@ -197,6 +218,16 @@ def _are_numbered(plan: Plan, frame: Frame, words: Names) -> bool:
     return len(clocks) > 1 or (
         bool({*words} - {*clocks}) and any(_comes_back(frame, name) for name in _settings(plan, frame))
     )
+
+
+def _tried(frame: Frame, settings: Sequence[str]) -> Sequence[str]:
+    """Return the first settings of which each row has its own combination, out of hardly more than there are rows."""
+    for num in range(2, min(len(settings), _MOST_SETTINGS) + 1):
+        tried = settings[:num]
+        num_possible = math.prod(frame.num_groups([name]) for name in tried)
+        if frame.num_groups(tried) == len(frame):
+            return tried if num_possible <= _MOST_POSSIBLE * len(frame) else ()
+    return ()
 
 
 def _comes_back(frame: Frame, name: str) -> bool:

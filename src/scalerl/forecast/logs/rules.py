@@ -95,6 +95,14 @@ def rollout_and_training(plan: Plan) -> Choice | None:
     return Choice(columns, "per_step") if all(columns) else None
 
 
+def elapsed(plan: Plan) -> Choice | None:
+    """Choose the time since the beginning, which does not often fall within a run, as the time of each row does."""
+    frame = plan.frame.take(np.argsort(plan.runs(plan.frame), kind="stable"))
+    clocks = with_role(frame.columns, "elapsed")
+    names = [name for name in clocks if not Evidence(frame, name).often_falls]
+    return Choice(names[:1], "elapsed", names[1:])
+
+
 def time_of_day(plan: Plan) -> Choice | None:
     """Choose the time of day, also one without a day, as 10:03:20 and the time since the beginning are.
 
@@ -138,7 +146,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         named("hours"),
         named("seconds_per_step", "per_step"),
         rollout_and_training,
-        named("elapsed", "elapsed"),
+        elapsed,
         time_of_day,
     ),
     "gpu_hours": (named("gpu_hours"), hours_times_gpus),

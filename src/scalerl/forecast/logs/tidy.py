@@ -36,7 +36,8 @@ Reshaped = tuple[Frame, tuple[Fact, ...]] | None
 _MIN_STEPS = 3
 _HOURS_BEHIND = re.compile(r"(?!.*gpu).*(?:hours?|hrs?|[_ ]h)", re.IGNORECASE)
 _STEP_WORD = re.compile(r"step|iter|epoch|update|checkpoint|ckpt|round", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"(.*?)(\d{1,12})(\D*)")
+# A name of a checkpoint is no sentence.
+_LAST_NUMBER = re.compile(r"(\S*?\s?\S*?)(\d{1,12})(\D*)")
 # Kinds of rows; with more words a column names runs or sets.
 _MAX_KINDS = 12
 # A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
