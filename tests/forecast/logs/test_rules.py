@@ -181,11 +181,14 @@ def test_a_sweep_of_settings_is_no_history(tmp_path: Path) -> None:
 
 
 def test_a_row_for_each_run_with_few_results_is_refused_before_a_question(tmp_path: Path) -> None:
-    rows = [{"date": f"2026-04-{at:02}", "what": f"{'abcdefghijklmno'[at]} was run"} for at in range(1, 15)]
+    rows = [{"what": f"{'abcdefghijklmno'[at]} was run"} for at in range(1, 15)]
     rows[3] |= {"eval/math/acc": 0.4, "eval/code/acc": 0.3}
     rows[6] |= {"eval/math/acc": 0.45, "eval/code/acc": 0.32}
     rows[9] |= {"eval/math/acc": 0.5, "eval/code/acc": 0.35}
-    assert "no history" in fault(write(tmp_path / "runs.jsonl", rows))
+    assert "one row per run" in fault(write(tmp_path / "runs.jsonl", rows))
+    for row in rows:
+        del row["what"]
+    assert "no history" in fault(write(tmp_path / "results.jsonl", rows))
 
 
 @pytest.mark.parametrize("names", ["recall@10,ndcg@10,cold_recall@10", "hits@5,hits@10"])
@@ -215,3 +218,9 @@ def test_fitness_of_generations(tmp_path: Path) -> None:
     rows = [(step, 9 + reward, 100 * reward) for step, reward in STEPS]
     [series] = read(write(tmp_path / "a.csv", ("Generation,Best_Fitness,Avg_Fitness", rows)))
     assert (series.x_label, series.y_label) == ("Generation", "Avg_Fitness")
+
+
+def test_dates_are_no_steps(tmp_path: Path) -> None:
+    rows = [(f"2026-04-{step:02}", reward) for step, reward in STEPS[:20]]
+    [series] = read(write(tmp_path / "a.csv", ("date,accuracy", rows)))
+    assert (series.x_label, series.compute[-1]) == ("hours", 20 * 24)

@@ -29,7 +29,7 @@ from scalerl.forecast.logs.facts import Fact, facts_of
 from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, concatenated, members, number, numbered, objects
 from scalerl.forecast.logs.readers.source import MAX_COLUMNS
 from scalerl.forecast.logs.selection import Selection
-from scalerl.forecast.logs.wide import VALUE, one_column_per_run
+from scalerl.forecast.logs.wide import VALUE, one_column_per_run, word_columns
 
 Reshaped = tuple[Frame, tuple[Fact, ...]] | None
 
@@ -180,9 +180,9 @@ def steps_in_names(frame: Frame, options: Selection) -> Reshaped:
     """Names that differ in one rising number, as ckpt_100, ckpt_200, are steps, where nothing else counts them."""
     if with_role(frame.columns, "step", "coarse", *AXES, "elapsed", "wall_clock"):
         return None
-    for name in frame.columns:
+    for name in word_columns(frame):
         words = frame.words(name)
-        if name in options.columns or not frame.is_words(name) or frame.known(name).any() or (words == "").any():
+        if name in options.columns or (words == "").any() or np.isfinite(seconds_since_1970(words)).any():
             continue
         steps = _steps_of_names(words)
         if steps is not None and (not has_role(name, "run", "arm", "metric") or _STEP_WORD.search(words[-1])):
