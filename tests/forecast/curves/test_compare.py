@@ -6,7 +6,7 @@ from known import known
 from simulate import run, sigmoid
 
 from scalerl.forecast.curves import Answer, compare, fit, linearise, refit
-from scalerl.forecast.curves.compare import even_order
+from scalerl.forecast.curves.draws import met, p_above
 
 
 def fitted(seed: int, **params):
@@ -239,13 +239,24 @@ def test_linearised_the_sigmoid_is_a_straight_line_of_slope_b():
         linearise(fit(*run(0, num=10), form="power"))
 
 
-def test_draws_of_two_recipes_meet_evenly():
-    """As close to the probability of all pairs of draws as a hundred thousand random ones would be."""
+def test_draws_of_two_recipes_all_meet():
     rng = np.random.default_rng(0)
     for shift in (0.3, 1.0, 1.8):
-        one, other = np.sort(rng.standard_normal((2, 2000)), axis=1)
-        one = one + shift
-        exact = np.searchsorted(other, one).mean() / 2000
-        for place in (1, 2, 3):
-            met = one[even_order(2000, 0)] > other[even_order(2000, place)]
-            assert met.mean() == pytest.approx(exact, abs=0.003)
+        one, other = shift + rng.standard_normal(2000), np.round(rng.standard_normal(2000), 1)
+        other[:50] = one[:50]
+        every = np.subtract.outer(one, other)
+        exact = np.mean(every > 0) + 0.5 * np.mean(every == 0)
+        assert p_above(one, other) == pytest.approx(exact)
+        some, others = met(one, other)
+        assert np.mean(some > others) == pytest.approx(exact, abs=0.003)
+        for share in (0.05, 0.5, 0.95):
+            assert np.quantile(some - others, share) == pytest.approx(np.quantile(every, share), abs=0.02)
+
+
+def test_names_decide_nothing():
+    """A recipe that is renamed has the same probabilities to the last digit."""
+    fits = [fitted(seed, reach=1.5, ceiling=0.6 + 0.02 * seed) for seed in range(3)]
+    one, other = (compare(dict(zip(names, fits, strict=True))) for names in ("abc", ("grpo", "cispo", "a")))
+    assert known(one.pick) == known(other.pick)
+    assert [pair.lead for pair in one.pairs] == [pair.lead for pair in other.pairs]
+    assert [pair.targets for pair in one.pairs] == [pair.targets for pair in other.pairs]

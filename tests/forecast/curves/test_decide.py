@@ -311,6 +311,21 @@ def test_a_pick_follows_its_rule(means, sd, worth, seed):
     assert (shift.answer, shift.chosen) == (answer.answer, answer.chosen)
 
 
+def test_a_pick_is_that_of_brute_force():
+    """Against a million draws in which the recipes meet by chance; the first two are one run and a part of it."""
+    rng = np.random.default_rng(0)
+    values = np.array([0.6, 0.6, 0.61, 0.58])[:, None] + 0.02 * rng.standard_normal((4, 2000))
+    values[1] = values[0]
+    answer = pick(values, 0.03, (0, 0, 2, 3))
+    drawn = np.stack([rng.choice(row, 1_000_000) for row in values])
+    drawn[1] = drawn[0]
+    losses = drawn.max(axis=0) - drawn
+    p_best = (losses == 0.0) / (losses == 0.0).sum(axis=0)
+    assert answer.p_best == pytest.approx(p_best.mean(axis=1), abs=0.003)
+    assert answer.losses == pytest.approx(losses.mean(axis=1), abs=1e-4)
+    assert answer.p_close == pytest.approx(np.mean((losses < 0.03).all(axis=0)), abs=0.003)
+
+
 def test_more_compute_settles_what_it_can():
     one, other = (fit(*run(seed, reach=1.5, num=25, ceiling=c), start=0.4) for seed, c in ((0, 0.6), (1, 0.66)))
     curves = one, other

@@ -24,12 +24,11 @@ from scalerl.forecast.curves.decide import (
     settle,
     value_draws,
 )
-from scalerl.forecast.curves.draws import Value, p_above, stream_of, summary
+from scalerl.forecast.curves.draws import Value, met, p_above, summary
 from scalerl.forecast.curves.fit import Fit, fit, refit
-from scalerl.forecast.curves.forecast import reach_draws, wide_curve
+from scalerl.forecast.curves.forecast import EVERY, reach_draws, wide_curve
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.paper import Grid
-from scalerl.forecast.curves.sample import BASES, mirrored
 
 HORIZON = 4.0
 """Default budget of a comparison, as a multiple of the largest compute measured."""
@@ -42,8 +41,6 @@ LEAST_PAIRED = 8
 """Least number of evaluations on the same prompts from which to estimate their correlation."""
 MOST_PAIRED = 8
 """With more recipes than this, only the leader is paired with each of the others."""
-MOST_EVEN = len(BASES) + 1
-"""So many recipes meet each other in even orders; more are in random ones."""
 LATE = 0.5
 """Measured rewards are compared after this share of the common compute."""
 
@@ -175,14 +172,16 @@ def compare(
     usable = {name: curve for name, curve in fits.items() if curve.has_intervals}
     worth = default_worth([*usable.values()]) if worth is None else worth
     budget = HORIZON * max((curve.scale for curve in usable.values()), default=1.0) if at is None else at
-    place = {name: number for number, name in enumerate(sorted(usable))}
-    recipes = [_recipe(name, curve, budget, worth, run_sd, place[name]) for name, curve in usable.items()]
+    recipes = [_recipe(name, curve, budget, worth, run_sd) for name, curve in usable.items()]
     correlation = shared_correlation(recipes)
     # Noise that all evaluations share does not tell recipes apart; two parts of one run have one value.
-    values = {each.name: narrowed(whole_of(each, recipes).value, correlation) for each in recipes}
+    wholes = [whole_of(each, recipes) for each in recipes]
+    values = {each.name: narrowed(whole.value, correlation) for each, whole in zip(recipes, wholes, strict=True)}
     shared_ceiling, shared = _shared(recipes)
     by_name = {each.name: each for each in recipes}
-    chosen = pick(np.stack([*values.values()]), worth) if len(recipes) > 1 else None
+    chosen = None
+    if len(recipes) > 1:
+        chosen = pick(np.stack([*values.values()]), worth, [recipes.index(whole) for whole in wholes])
     named = combinations(fits, 2)
     if chosen is not None and len(fits) > MOST_PAIRED:
         leader = recipes[chosen.order[0]].name
@@ -221,7 +220,7 @@ def compare(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Recipe:
     """A recipe of a comparison. Its draws are computed once, because it is in many pairs."""
 
@@ -237,7 +236,7 @@ class Recipe:
     top: Array
     """Draws of the ceiling, or of the peak for a run past its peak, with the spread between runs."""
     value: Array
-    """Draws of the reward at the budget, with the spread between runs, in this recipe's own `even_order`."""
+    """Draws of the reward at the budget, with the spread between runs."""
     evaluations: frozenset[tuple[float, float]]
     """(Compute, reward) of each evaluation."""
     residual: Array
@@ -246,7 +245,7 @@ class Recipe:
     draws: Array
     """Draws of the curve at `places`, as `wide_curve` returns them."""
     luck: Array
-    """A standard normal number for each draw, by which the added spread moves it."""
+    """A standard normal number for each of `draws`, by which the added spread moves it."""
     middle: Array
     """Median of `draws` at each place."""
     budget: float
@@ -257,18 +256,16 @@ class Recipe:
         return left_sds(self.fit, self.budget)
 
 
-def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None, place: int) -> Recipe:
-    """Return a recipe; `place` is its number among all that are compared."""
-    rng = stream_of(name)
+def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None) -> Recipe:
     if curve.run_sd is not None:
         spread = curve.run_sd / np.sqrt(curve.num_runs)
     else:
         spread = RUN_SPREAD * max(curve.gain, 0.0) if run_sd is None else run_sd
-    at_budget, is_past_peak = value_draws(curve, budget, worth)
-    top = at_budget if is_past_peak else curve.drawn.ceiling
-    added = spread if curve.run_sd is None else 0.0
-    off = added * rng.standard_normal(len(top))
-    order = even_order(len(top), place) if place < MOST_EVEN else rng.permutation(len(top))
+    added = float(spread) if curve.run_sd is None else 0.0
+    value, is_past_peak = value_draws(curve, budget, worth, added)
+    # With one run the numbers that would move the recipe from the mean of its runs are free.
+    luck = curve.drawn.draws.recipe_normal
+    top = value if is_past_peak else curve.drawn.clip(curve.drawn.ceiling + added * luck)
     on_curve = curve.predict(curve.compute)
     places, draws = wide_curve(curve)
     return Recipe(
@@ -277,25 +274,17 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         is_past_peak=is_past_peak,
         first=float(on_curve[np.argmin(curve.compute)]) if curve.start is None else curve.start,
         spread=float(spread),
-        added=float(added),
-        top=np.sort(curve.drawn.clip(top + off))[order],
-        value=np.sort(curve.drawn.clip(at_budget + off))[order],
+        added=added,
+        top=top,
+        value=value,
         evaluations=frozenset(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)),
         residual=curve.reward - on_curve,
         places=places,
-        draws=rng.permutation(draws),
-        luck=rng.standard_normal(len(draws)),
+        draws=draws,
+        luck=luck[::EVERY],
         middle=np.median(draws, axis=0),
         budget=budget,
     )
-
-
-def even_order(num: int, place: int) -> np.ndarray:
-    """Return an order for the sorted draws of the recipe at this place, so that those of several meet evenly.
-
-    Draws of two recipes in random orders would meet by luck, and a probability near 0.9 would be 0.01 off.
-    """
-    return np.arange(num) if place == 0 else np.argsort(np.argsort(mirrored(num, BASES[place - 1]), kind="stable"))
 
 
 def whole_of(recipe: Recipe, recipes: Sequence[Recipe]) -> Recipe:
@@ -336,7 +325,7 @@ def _shared(recipes: Sequence[Recipe]) -> tuple[float | None, dict[str, Fit]]:
         if each.fit.form == "sigmoid" and not each.is_past_peak and np.mean(each.fit.drawn.draws.seen) >= LIKELIER
     ]
     best = max(rising, key=lambda each: float(np.median(each.top)), default=None)
-    members = [each for each in rising if best is each or (best and np.mean(each.top > best.top) > UNLIKELY / 2)]
+    members = [each for each in rising if best is each or (best and p_above(each.top, best.top) > UNLIKELY / 2)]
     if len(members) < 2:
         return None, {}
     precision = [1.0 / max(float(np.var(each.top)), 1e-12) for each in members]
@@ -355,14 +344,11 @@ def _pair(
     level = one.fit.level
     mine, theirs = values[one.name], values[other.name]
     is_same_run = one.evaluations <= other.evaluations or other.evaluations <= one.evaluations
-    chosen = pick(np.stack([mine, theirs]), worth)
-    tops = narrowed(one.top, correlation) - narrowed(other.top, correlation)
+    chosen = pick(np.stack([mine, theirs]), worth, (0, 0) if is_same_run else (0, 1))
+    tops = narrowed(one.top, correlation), narrowed(other.top, correlation)
     p_larger = NAN
     if one.name in shared and other.name in shared:
-        exponents = (
-            stream_of(each).permutation(shared[each].param_draws("exponent")) for each in (one.name, other.name)
-        )
-        p_larger = p_above(*exponents)
+        p_larger = p_above(*(shared[each].param_draws("exponent") for each in (one.name, other.name)))
     settling = None
     if chosen.answer == Answer.OPEN:
         between = float(np.hypot(one.spread, other.spread) * np.sqrt(1.0 - correlation))
@@ -373,13 +359,13 @@ def _pair(
         b=other.name,
         answer=answer,
         winner=(one.name, other.name)[chosen.chosen[0]] if answer == Answer.TAKE else None,
-        p_ahead=p_above(mine, theirs),
-        p_close=float(np.mean(np.abs(mine - theirs) < worth)),
-        lead=summary(mine - theirs, level),
+        p_ahead=chosen.p_best[0],
+        p_close=chosen.p_close,
+        lead=summary(np.subtract(*met(mine, theirs)), level),
         losses=(chosen.losses[0], chosen.losses[1]),
         settling=settling,
-        p_higher_ceiling=p_above(tops, np.zeros(len(tops))),
-        ceiling_difference=summary(tops, level),
+        p_higher_ceiling=p_above(*tops),
+        ceiling_difference=summary(np.subtract(*met(*tops)), level),
         targets=_targets(one, other),
         p_larger_exponent=p_larger,
         measured=measured(one, other),
@@ -405,10 +391,10 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
     rows = []
     for index, reward in enumerate(rewards):
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = mine[:, index] / theirs[:, index]
+            ratio = np.divide(*met(mine[:, index], theirs[:, index]))
         # A draw in which neither reaches it, or both had it before training, counts for neither.
         ratio = np.where(np.isnan(ratio), 1.0, ratio)
-        p_less = p_above(np.ones(len(ratio)), ratio)
+        p_less = p_above(theirs[:, index], mine[:, index])
         rows.append(Target(reward=reward, ratio=summary(ratio, one.fit.level), p_less=p_less))
     return tuple(rows)
 

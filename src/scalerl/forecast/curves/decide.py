@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from scalerl.forecast.curves import priors
-from scalerl.forecast.curves.draws import Value, explained_share, summary
+from scalerl.forecast.curves.draws import Value, explained_share, share_below, summary
 from scalerl.forecast.curves.fit import Fit, Lack
 from scalerl.forecast.curves.forms import Array
-from scalerl.forecast.curves.model import Kind
+from scalerl.forecast.curves.model import EVEN_NORMALS, Kind
 from scalerl.forecast.curves.normal import normal_cdf, normal_quantile
 
 SURE = 0.9
@@ -169,7 +169,7 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         state = State.LEVELLING_OFF if is_level else State.RISING
     action = action_of(state, p_worth)
     is_open = action == Action.OPEN and state == State.LEVELLING_OFF
-    settled_at, p_settled = settling_times(curve, doubling, worth) if is_open else (None, np.nan)
+    settled_at, p_settled = settling_times(curve, path, worth) if is_open else (None, np.nan)
     return Decision(
         state=state,
         action=action,
@@ -201,20 +201,24 @@ def action_of(state: State, p_worth: float) -> Action:
 
 
 def doubling_draws(curve: Fit, path: Array) -> Array:
-    """Return draws of the gain of doubling the compute over the best reward so far."""
-    return curve.curve_draws([2.0 * curve.scale])[:, 0] - path.max(axis=1)
+    """Return draws (rows) of the gain of doubling the compute over the best reward so far, as `even_values`."""
+    return curve.drawn.even_values(2.0 * curve.scale) - path.max(axis=1, keepdims=True)
 
 
 def share_reached(curve: Fit, path: Array) -> Array:
-    """Return draws of the share of its whole gain that a run has reached; 1 in draws without a gain."""
-    start, ceiling = curve.drawn.draws.level, curve.drawn.ceiling
+    """Return draws (rows) of the share of its whole gain that a run has reached, for each of `even_ceilings`.
+
+    It is 1 where there is no gain.
+    """
+    start, ceiling = curve.drawn.draws.level[:, None], curve.drawn.even_ceilings
     has_gain = ceiling - start > 1e-9 * max(float(np.ptp(curve.reward)), 1e-12)
-    share = np.clip((path[:, -1] - start) / np.where(has_gain, ceiling - start, 1.0), 0.0, 1.0)
+    share = np.clip((path[:, -1:] - start) / np.where(has_gain, ceiling - start, 1.0), 0.0, 1.0)
     return np.where(has_gain, share, 1.0)
 
 
-def settling_times(curve: Fit, doubling: Array, worth: float) -> tuple[float | None, float]:
+def settling_times(curve: Fit, path: Array, worth: float) -> tuple[float | None, float]:
     """Return which of `TIMES` should show whether a doubling is worth it, and how likely it does."""
+    doubling = curve.curve_draws([2.0 * curve.scale])[:, 0] - path.max(axis=1)
     mean, now = float(doubling.mean()), float(doubling.std())
     chances = []
     for times in TIMES:
@@ -259,15 +263,24 @@ def course(curve: Fit) -> Array:
     return drawn.path()[:, order]
 
 
-def value_draws(curve: Fit, at: float, worth: float) -> tuple[Array, bool]:
-    """Return draws of the reward that a run offers at a compute, and whether they are of its best checkpoint.
+def value_draws(curve: Fit, at: float, worth: float, added: float = 0.0) -> tuple[Array, bool]:
+    """Return sorted draws of the reward that a run offers at a compute, and whether they are of its best checkpoint.
 
-    A run past its peak offers its best checkpoint; any other run offers its curve.
+    A run past its peak offers its best checkpoint; any other run offers its curve. `added` is the standard deviation
+    between runs that the draws of the curve lack.
     """
     path = course(curve)
-    if find_fall(curve, path, worth) is not None:
-        return path.max(axis=1), True
-    return curve.curve_draws([at])[:, 0], False
+    is_past_peak = find_fall(curve, path, worth) is not None
+    if is_past_peak:
+        values = curve.drawn.clip(path.max(axis=1, keepdims=True) + added * EVEN_NORMALS)
+    else:
+        values = curve.drawn.even_values(at, added)
+    return thinned(values, len(path)), is_past_peak
+
+
+def thinned(draws: Array, num: int) -> Array:
+    """Return so many of the draws, at even places in their order."""
+    return np.sort(draws, axis=None)[draws.size // num // 2 :: draws.size // num]
 
 
 def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
@@ -356,25 +369,52 @@ class Pick:
     """The recipe to take, the recipes that are equally good, or the leader of an open choice."""
     probability: float
     """Probability that the chosen recipe is the best; for several, that all lie within the worth of the best."""
+    p_close: float
+    """Probability that all recipes lie within the worth of the best."""
 
 
-def pick(values: Array, worth: float) -> Pick:
+class Race:
+    """Independent recipes: which is the highest, by the distribution of each. Nothing depends on an order of draws."""
+
+    def __init__(self, values: Array, worth: float, same: Sequence[int]):
+        distinct, self.group = np.unique(same, return_inverse=True)
+        every = np.sort(values[distinct], axis=1)
+        # With each draw (last axis) of each recipe (first), the probability that the others (second) are lower ...
+        self.lower = np.array([[share_below(theirs, mine) for theirs in every] for mine in every])
+        # ... and that they are lower by the worth.
+        self.far_lower = np.array([[share_below(theirs, mine - worth) for theirs in every] for mine in every])
+        for number in range(len(every)):
+            self.lower[number, number], self.far_lower[number, number] = 1.0, 0.0
+        is_highest = self.lower.prod(axis=1)
+        self.total = float(is_highest.mean(axis=1).sum())
+        num_alike = np.bincount(self.group)
+        self.p_best = (is_highest.mean(axis=1) / self.total / num_alike)[self.group]
+        self.losses = float((is_highest * every).mean(axis=1).sum() / self.total) - values.mean(axis=1)
+
+    def p_close(self, recipes: Sequence[int]) -> float:
+        """Return the probability that all these recipes lie within the worth of the best."""
+        near = self.lower.copy()
+        close = np.unique(self.group[list(recipes)])
+        near[:, close] -= self.far_lower[:, close]
+        return float(near.prod(axis=1).mean(axis=1).sum()) / self.total
+
+
+def pick(values: Array, worth: float, same: Sequence[int] | None = None) -> Pick:
     """Choose between recipes, given draws (columns) of the reward of each (row) at the budget.
+
+    They are independent, but those with one number in `same`, as a run and a part of it, are one.
 
     Any of several will do if all of them lie within the worth of the best with probability `SURE`. Otherwise take the
     one with the smallest expected loss, if it is the best with that probability and loses less than the worth.
     """
-    best = values.max(axis=0)
-    losses = best - values
-    is_best = losses == 0.0
-    p_best = (is_best / is_best.sum(axis=0)).mean(axis=1)
-    loss = losses.mean(axis=1)
+    race = Race(values, worth, range(len(values)) if same is None else same)
+    p_best, loss = race.p_best, np.maximum(race.losses, 0.0)
     order = np.argsort(loss, kind="stable")
     # The largest number of leading recipes that all lie within the worth of the best.
     close, p_close = [int(order[0])], 0.0
     for candidate in order[1:]:
         together = [*close, int(candidate)]
-        probability = float(np.mean((losses[together] < worth).all(axis=0)))
+        probability = race.p_close(together)
         if probability < SURE:
             break
         close, p_close = together, probability
@@ -392,6 +432,7 @@ def pick(values: Array, worth: float) -> Pick:
         order=tuple(order.tolist()),
         chosen=chosen,
         probability=float(probability),
+        p_close=race.p_close(range(len(values))),
     )
 
 
@@ -419,8 +460,7 @@ def settle(
     `values` are draws of both at the budget and `spreads` their `left_sds`. `between` is the standard deviation of the
     difference of the two means due to the spread between runs.
     """
-    difference = values[0] - values[1]
-    lead, now = abs(float(difference.mean())), float(difference.std())
+    lead, now = abs(float(values[0].mean() - values[1].mean())), float(np.hypot(values[0].std(), values[1].std()))
     by_times = [
         p_settled(lead, now, float(np.hypot(np.hypot(*sds), between)), worth) for sds in zip(*spreads, strict=True)
     ]

@@ -1,11 +1,13 @@
 """Summaries of draws: medians with intervals, probabilities, and how much future evaluations will explain."""
 
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from scalerl.forecast.curves.forms import Array
+
+NUM_MET = 200
+"""Number of draws of each of two quantities that meet each other: enough for three digits of an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +40,23 @@ def summary(draws: Array, level: float) -> Value:
     return Value(value=float(middle), low=float(low), high=float(high))
 
 
-def stream_of(name: str) -> np.random.Generator:
-    """Return a random generator that depends only on the curve's name, whatever it is compared with."""
-    return np.random.default_rng(zlib.crc32(name.encode()))
+def share_below(draws: Array, levels: Array) -> Array:
+    """Return the share of draws below each level; one at the level counts half."""
+    ordered = np.sort(draws)
+    below, up_to = (np.searchsorted(ordered, levels, side) for side in ("left", "right"))
+    return (below + up_to) / (2.0 * len(draws))
 
 
 def p_above(mine: Array, theirs: Array) -> float:
-    """Return the probability that one draw lies above the other; a tie counts half for each."""
-    return float(np.mean(mine > theirs) + 0.5 * np.mean(mine == theirs))
+    """Return the probability that a draw of one lies above a draw of the other, over all pairs; a tie counts half."""
+    return float(share_below(theirs, mine).mean())
+
+
+def met(mine: Array, theirs: Array) -> tuple[Array, Array]:
+    """Return draws of two independent quantities in pairs: of each `NUM_MET`, all of which meet all of the other."""
+    places = (np.arange(NUM_MET) + 0.5) / NUM_MET
+    some, others = (np.quantile(draws, places, method="nearest") for draws in (mine, theirs))
+    return np.repeat(some, NUM_MET), np.tile(others, NUM_MET)
 
 
 def explained_share(wanted: Array, later: Array, noise_variance: float) -> float:

@@ -190,8 +190,8 @@ def fit(
     `run` labels the run (seed) of each point and `evaluation` its prompts and step (for paired comparisons).
     `skip_before` is a compute or a share of the largest ("10%"). `bounds=None` is for unbounded rewards. `pool` is
     the prior learned from other runs (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786,
-    A.5, over `grid`, without intervals. `seed` moves the points at which the posterior is drawn from: another one
-    changes quantiles by a few per cent of an interval, and the same one gives the same answer.
+    A.5, over `grid`, without intervals. `seed` is of the noise of new evaluations: another one changes their intervals
+    by about a per cent of their width, and neither curve nor ceiling nor any decision.
     """
     shape, fixed = _checked(form, method, start, dict(fixed or {}), bounds)
     tails(level)

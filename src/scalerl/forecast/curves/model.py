@@ -14,7 +14,7 @@ A curve is *flat* (no rise), a *rise*, or a rise with a *fall*. Given a shape (e
 or one that begins at some place) and a covariance of the wander, the rest is linear: level, gain, drop and the size of
 the noise integrate out in closed form (`weigh.py`). Courses (`problem.py`) and covariances (`wander.py`) are few and
 are summed over, and so are shapes, on boxes that are split where the mass is (`grid.py`). Draws are spread evenly over
-what has mass (`sample.py`).
+what has mass (`sample.py`). Nothing of that is random: the same evaluations have the same draws.
 
 There are no tests before the fit. One thing is added after it, because no evaluation says anything about it: beyond the
 last evaluation a forecast gets an *allowance* (`Posterior.allowance`) for how far curves were found to leave their
@@ -29,9 +29,10 @@ from scalerl.forecast.curves import priors
 from scalerl.forecast.curves.data import Blocks
 from scalerl.forecast.curves.forms import FORMS, Array, Form
 from scalerl.forecast.curves.grid import Kept, search
+from scalerl.forecast.curves.normal import normal_quantile
 from scalerl.forecast.curves.priors import Prior
 from scalerl.forecast.curves.problem import NO_FALL, Problem, fallen_share, make_problem
-from scalerl.forecast.curves.sample import Draws, Kind, draw, draw_flat, share_out
+from scalerl.forecast.curves.sample import Draws, Kind, draw, draw_flat, even_normals, share_out
 from scalerl.forecast.curves.wander import Wander, kernels, movement, places_of
 from scalerl.forecast.curves.weigh import Prepared, Weighed, log_sum, prepare
 
@@ -39,6 +40,10 @@ MODEL = "scalerl-curve-9"
 """Name of the model in JSON, sealed forecasts and prior files. Change it if the same points get different answers."""
 NUM_DRAWS = 2000
 """Number of draws in a posterior."""
+EVEN_NORMALS = normal_quantile((np.arange(16) + 0.5) / 16)
+"""Even quantiles of a normal number: what no evaluation informs is averaged over them."""
+PATHS = 2
+"""Stream of the numbers by which paths wander. It is the same for all runs, so a path is a function of the data."""
 _NEW_RUN = -1
 """Number of a run that is not among those of the data."""
 
@@ -55,6 +60,7 @@ class Posterior:
     room: float
     """The largest gain that is possible."""
     seed: int
+    """Of the noise of new evaluations; nothing that is decided depends on it."""
 
     def curve(self, compute) -> Array:
         """Return draws of the recipe's curve: one row per draw, one column per compute.
@@ -64,15 +70,26 @@ class Posterior:
         mean = self.mean_curve(compute)
         if self.blocks.num_runs == 1:
             return mean
-        return self.clip(mean + self.recipe_offset[:, None] * self.rise(self._relative_log(compute)))
+        offset = self.recipe_sd * self.draws.recipe_normal
+        return self.clip(mean + offset[:, None] * self.rise(self._relative_log(compute)))
+
+    def even_values(self, compute: float, added: float = 0.0) -> Array:
+        """Return the curve at one compute: a row per draw, over what no evaluation informs (columns).
+
+        That is the allowance and the recipe's offset, here at even quantiles of their sum and of one more normal
+        number with the standard deviation `added`. Probabilities over all are steadier than over `curve`.
+        """
+        x = self._relative_log(compute)
+        of_recipe = self.recipe_sd * self.rise(x)[:, 0]
+        sd = np.sqrt(self.allowance_sd(x)[:, 0] ** 2 + of_recipe**2 + added**2)
+        return self.clip(self.shape_curve(x) + np.outer(sd, EVEN_NORMALS))
 
     @property
-    def recipe_offset(self) -> Array:
-        """Draws of the distance of the recipe's ceiling from the mean of its runs."""
+    def recipe_sd(self) -> Array:
+        """Draws of the standard deviation of the recipe's ceiling about the mean of its runs; 0 with one run."""
         if self.blocks.num_runs == 1:
             return np.zeros(len(self.draws.kind))
-        spread = self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
-        return spread * self.draws.recipe_normal
+        return self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
 
     def _relative_log(self, compute) -> Array:
         """Return log compute, relative to the largest measured compute."""
@@ -84,14 +101,24 @@ class Posterior:
 
     def mean_curve(self, compute) -> Array:
         """Return draws of the runs' common curve, with the allowance beyond the last evaluation."""
-        d, x = self.draws, self._relative_log(compute)
+        x = self._relative_log(compute)
+        curve = self.shape_curve(x)
+        if x.max(initial=0.0) > 0.0:
+            curve += self.draws.beyond_normal[:, None] * self.allowance_sd(x)
+        return self.clip(curve)
+
+    def shape_curve(self, x: Array) -> Array:
+        """Return draws of level, rise and fall at these relative log computes."""
+        d = self.draws
         curve = d.level[:, None] + d.gain[:, None] * self.rise(x)
         falls = np.flatnonzero(d.kind == Kind.fall)
         curve[falls] -= d.drop[falls, None] * fallen_share(np.exp(x), d.place[falls, None], d.length[falls, None])
-        if x.max(initial=0.0) > 0.0:
-            doublings = np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None])
-            curve += self.allowance[:, None] * np.sqrt(doublings)
-        return self.clip(curve)
+        return curve
+
+    def allowance_sd(self, x: Array) -> Array:
+        """Return draws of the allowance's standard deviation at these relative log computes."""
+        doublings = np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None])
+        return self.allowance[:, None] * np.sqrt(doublings)
 
     @property
     def doublings_left(self) -> Array:
@@ -106,7 +133,7 @@ class Posterior:
 
     @property
     def allowance(self) -> Array:
-        """Draws of the allowance one doubling beyond the last evaluation, up or down.
+        """Draws of the allowance's standard deviation one doubling beyond the last evaluation.
 
         It widens forecasts after the fit: no evaluation informs it, and its size was set on measured curves. It is a
         share of what the last doubling brought, plus the loss after a fall: the run may lose as much again, or recover.
@@ -115,7 +142,7 @@ class Posterior:
         d = self.draws
         half_way, now = self.form.shape(np.log([[0.5], [1.0]]), d.log_exponent, d.log_midpoint)
         dropped = d.drop * fallen_share(np.ones(len(d.drop)), d.place, d.length)
-        return d.beyond_normal * (dropped + priors.DIVERGENCE * d.gain * (now - half_way))
+        return dropped + priors.DIVERGENCE * d.gain * (now - half_way)
 
     @property
     def ceiling(self) -> Array:
@@ -123,10 +150,22 @@ class Posterior:
         d = self.draws
         if self.fixed_ceiling is not None:
             return np.full(len(d.kind), self.fixed_ceiling)
+        return self.clip(d.level + d.gain + self._beyond_sd * d.beyond_normal + self.recipe_sd * d.recipe_normal)
+
+    @property
+    def even_ceilings(self) -> Array:
+        """The ceiling: a row per draw, at the same quantiles (columns) as in `even_values`."""
+        if self.fixed_ceiling is not None:
+            return np.full((len(self.draws.kind), len(EVEN_NORMALS)), self.fixed_ceiling)
+        sd = np.hypot(self._beyond_sd, self.recipe_sd)
+        return self.clip((self.draws.level + self.draws.gain)[:, None] + np.outer(sd, EVEN_NORMALS))
+
+    @property
+    def _beyond_sd(self) -> Array:
+        """Draws of the standard deviation of what may be added to the ceiling beyond the data."""
         # The allowance after a fall is for more of it or its end, which the ceiling leaves out.
-        allowance = np.where(d.kind == Kind.fall, 0.0, self.allowance * np.sqrt(self.doublings_left))
-        ceiling = d.level + d.gain + allowance + d.beyond_normal * self._misfit_at_end * d.noise
-        return self.clip(ceiling + self.recipe_offset)
+        allowance = np.where(self.draws.kind == Kind.fall, 0.0, self.allowance * np.sqrt(self.doublings_left))
+        return allowance + self._misfit_at_end * self.draws.noise
 
     @property
     def _misfit_at_end(self) -> Array:
@@ -143,7 +182,7 @@ class Posterior:
         blocks, d = self.blocks, self.draws
         path = self.mean_curve(blocks.compute)
         residual = blocks.y - path
-        rng = np.random.default_rng([self.seed, 2])
+        normal = even_normals(len(path), self.wanders[0].shrink.shape[1], PATHS)
         for wander, number, mine in self._by_covariance():
             share = 1.0 - wander.shrink[number]
             if share.any():
@@ -152,7 +191,7 @@ class Posterior:
                 rotate_back = np.linalg.inv(wander.rotate)[: blocks.num]
                 mean = (residual[mine] @ rotate.T) * share
                 sd = d.noise[mine, None] * np.sqrt(share)
-                path[mine] += (mean + sd * rng.standard_normal(mean.shape)) @ rotate_back.T
+                path[mine] += (mean + sd * normal[mine]) @ rotate_back.T
         return self.clip(path)
 
     def new_evaluations(self, compute) -> Array:
@@ -169,7 +208,7 @@ class Posterior:
         risen = self.rise(x)
         values = self.curve(compute)
         residual = blocks.y - self.mean_curve(blocks.compute)
-        normal = np.random.default_rng([self.seed, 1]).standard_normal(values.shape)
+        normal = even_normals(*values.shape, self.seed)
         for wander, number, mine in self._by_covariance():
             size, rotate = wander.size[number], wander.rotate[:, : blocks.num]
             # The wander's mean and variance given the residuals, in the rotated basis; all variances are in units of
@@ -225,7 +264,7 @@ def posterior(
     """Return the posterior of a curve.
 
     Rises, rises with a fall and flat curves are summed over one after the other and share the draws by mass. The sums
-    are a function of the data; `seed` only moves the points at which draws are taken from them.
+    and the draws are a function of the data; `seed` is of the noise of new evaluations.
     """
     own_form = FORMS[form]
     # A given ceiling says that the curve rises to it: the curve is not flat and does not fall.
@@ -242,13 +281,12 @@ def posterior(
     log_masses = [log_sum(part.log_mass) + np.log(1.0 - flat) for part in parts]
     log_masses.append(log_sum(flat_mass) + np.log(max(flat, 1e-300)))
     *counts, num_flat = share_out(np.array(log_masses), NUM_DRAWS)
-    rng = np.random.default_rng(seed)
-    drawn = [draw(prepared, part, num, rng) for part, num in zip(parts, counts, strict=True)]
-    drawn.append(draw_flat(prepared, flat_mass, int(num_flat), rng))
+    drawn = [draw(prepared, part, num) for part, num in zip(parts, counts, strict=True)]
+    drawn.append(draw_flat(prepared, flat_mass, int(num_flat)))
     return Posterior(
         blocks=blocks,
         form=own_form,
-        draws=Draws.join(drawn, rng.permutation(NUM_DRAWS)),
+        draws=Draws.join(drawn),
         wanders=prepared.wanders,
         fixed_ceiling=fixed_ceiling,
         room=problem.gains.room,

@@ -2,7 +2,7 @@
 
 Cells are drawn in order of their ceiling, each as often as its mass says. What is integrated out in them (noise, drop,
 gain, level) is drawn at quantiles from one sequence of evenly spread points. So 2000 draws are as good as many more
-random ones, and another seed, which moves the points, hardly changes a quantile.
+random ones, and the same data always have the same ones: every probability of a draw is a function of the data.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """Draws of all parameters, in random order."""
+    """Draws of all parameters: rises, falls and flat curves, each in order of their ceiling."""
 
     kind: np.ndarray
     level: Array
@@ -54,18 +54,17 @@ class Draws:
         return Draws(**{name: getattr(self, name)[which] for name in self.__slots__})
 
     @staticmethod
-    def join(many: "list[Draws]", order: np.ndarray) -> "Draws":
-        names = Draws.__slots__
-        return Draws(**{name: np.concatenate([getattr(each, name) for each in many])[order] for name in names})
+    def join(many: "list[Draws]") -> "Draws":
+        return Draws(**{name: np.concatenate([getattr(each, name) for each in many]) for name in Draws.__slots__})
 
 
-def draw(prepared: Prepared, weighed: Weighed, num: int, rng: np.random.Generator) -> Draws:
+def draw(prepared: Prepared, weighed: Weighed, num: int) -> Draws:
     """Draw cells by their mass, then the parameters that were integrated out.
 
     The noise is drawn first, then the drop given the noise, the gain given the drop, and the level given both.
     """
     problem = prepared.problem
-    of_cell, of_noise, of_drop, of_gain, of_level, of_beyond, of_recipe = even_points(num, 7, rng)
+    of_cell, of_noise, of_drop, of_gain, of_level, of_beyond, of_recipe = even_points(num, 7)
     # A cell is one of the normals of the gain's prior, with a covariance, a shape and a course.
     order = np.argsort(likely_ceiling(prepared, weighed).ravel(), kind="stable")
     drawn = np.unravel_index(order[pick_by_mass(weighed.log_mass.ravel()[order], of_cell)], weighed.log_mass.shape)
@@ -116,10 +115,10 @@ def likely_ceiling(prepared: Prepared, weighed: Weighed) -> Array:
     return level + gain
 
 
-def draw_flat(prepared: Prepared, log_mass: Array, num: int, rng: np.random.Generator) -> Draws:
+def draw_flat(prepared: Prepared, log_mass: Array, num: int) -> Draws:
     """Draw curves without a rise, given the log mass of each covariance."""
     problem = prepared.problem
-    of_covariance, of_noise, of_level, of_beyond, of_recipe = even_points(num, 5, rng)
+    of_covariance, of_noise, of_level, of_beyond, of_recipe = even_points(num, 5)
     covariance = pick_by_mass(log_mass, of_covariance)
     squares = prepared.squares[covariance] + problem.prior_squares
     noise = np.sqrt(squares / chi_squared_quantile(problem.df, of_noise))
@@ -141,14 +140,22 @@ def draw_flat(prepared: Prepared, log_mass: Array, num: int, rng: np.random.Gene
 
 
 BASES = (2, 3, 5, 7, 11, 13)
+ROTATION = 0.0
+"""All points are moved around the cube by this share of it; benchmarks/luck.py sees by that what rests on them."""
 
 
-def even_points(num: int, dims: int, rng: np.random.Generator) -> Array:
-    """Return evenly spread points (columns) of the unit cube: Hammersley's, shifted. The first coordinate is sorted."""
-    shifts = rng.uniform(size=dims)
-    first = (np.arange(num) + shifts[0]) / max(num, 1)
-    others = [(mirrored(num, base) + shift) % 1.0 for base, shift in zip(BASES, shifts[1:], strict=False)]
+def even_points(num: int, dims: int) -> Array:
+    """Return evenly spread points (columns) of the unit cube: Hammersley's. The first coordinate is sorted."""
+    first = (np.arange(num) + (0.5 + ROTATION) % 1.0) / max(num, 1)
+    others = [(mirrored(num, base) + 0.5 / max(num, 1) + ROTATION) % 1.0 for base in BASES[: dims - 1]]
     return np.clip([first, *others], 1e-12, 1.0 - 1e-12)
+
+
+def even_normals(num: int, dims: int, stream: int) -> Array:
+    """Return standard normal numbers (rows) whose columns are all evenly spread, in an order of their own each."""
+    quantiles = normal_quantile((np.arange(num) + 0.5) / num)
+    table = np.repeat(quantiles[:, None], dims, axis=1)
+    return np.random.default_rng(stream).permuted(table, axis=0)
 
 
 def mirrored(num: int, base: int) -> Array:

@@ -18,8 +18,8 @@ from typing import Literal
 
 import numpy as np
 
-from scalerl.forecast.curves.decide import Answer, Pick, default_worth, pick, value_draws
-from scalerl.forecast.curves.draws import Value, explained_share, stream_of, tails
+from scalerl.forecast.curves.decide import Answer, Pick, default_worth, pick, thinned, value_draws
+from scalerl.forecast.curves.draws import Value, explained_share, tails
 from scalerl.forecast.curves.fit import Fit
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.normal import normal_cdf
@@ -124,17 +124,13 @@ def plan(
     worth = default_worth([*known.values()]) if worth is None else worth
     at_target, past_peak = {}, set()
     for name, curve in known.items():
-        draws, is_past_peak = value_draws(curve, target, worth)
-        at_target[name] = stream_of(name).permutation(draws)
+        at_target[name], is_past_peak = value_draws(curve, target, worth)
         past_peak |= {name} if is_past_peak else set()
     if len(known) >= LEAST_KNOWN:
         # An arm without a curve may be like any of the others.
-        mixture = np.concatenate([at_target[name] for name in sorted(known)])
-        num = len(mixture) // len(known)
-        for arm in arms:
-            if arm.name not in known:
-                at_target[arm.name] = stream_of(arm.name).permutation(mixture)[:num]
-    choice = pick(table_of([*at_target.values()]), worth) if at_target else None
+        mixture = thinned(np.concatenate([*at_target.values()]), len(at_target[next(iter(known))]))
+        at_target |= {arm.name: mixture for arm in arms if arm.name not in known}
+    choice = pick(np.stack([*at_target.values()]), worth) if at_target else None
     names = list(at_target)
     chosen = () if choice is None else tuple(names[index] for index in choice.chosen)
     is_decided = choice is not None and choice.answer != Answer.OPEN and len(known) == len(arms)
@@ -166,11 +162,6 @@ def plan(
         is_budget_spent=is_spent,
         cost=cost,
     )
-
-
-def table_of(draws: Sequence[Array]) -> Array:
-    """Return draws of several arms as rows, cut to the smallest number of draws."""
-    return np.stack([own[: min(map(len, draws))] for own in draws])
 
 
 def _row(
