@@ -15,8 +15,6 @@ from scalerl.forecast.report.options import FitOptions
 from scalerl.recipe.load import load_recipe
 from scalerl.runfolder import store
 from scalerl.training.run.clock import Clock, StallDetector
-from scalerl.training.run.observer import RunObserver
-from scalerl.training.run.reports import Reports
 from scalerl.training.run.rows import Rows
 
 END = {"gpu_hours": 10.0, "flops": 1e15, "tokens": 1e6, "step": 100}
@@ -84,23 +82,6 @@ def test_live_forecast_equals_fit_with_the_same_unit(tmp_path: Path, rows: list[
     assert live.fit.params == offline.fit.params
     assert live.decision == offline.decision
     assert [alarm.kind for alarm in raised] == ["uneven_time"] * (unit == "FLOPs")
-
-
-def test_an_evaluation_is_reported_once(tmp_path: Path):
-    heard: list[int] = []
-
-    class Listener(RunObserver):
-        def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
-            heard.extend(row["step"] for row in rows)
-
-    rows = Rows(tmp_path)
-    reports = Reports(rows, Clock(), Listener())
-    reports.after_step(None, None)
-    assert heard == []
-    rows.add_evaluation(3, [EVEN[3]], [])
-    for _ in range(2):
-        reports.after_step(None, None)
-    assert heard == [3]
 
 
 def test_uneven_time_and_stalls_are_reported_once(tmp_path: Path):

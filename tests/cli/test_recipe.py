@@ -108,15 +108,6 @@ def test_choices_that_differ_from_scalerl_are_shown(change, field, setting):
     assert [(row.field, row.setting) for row in rows if not row.as_scalerl] == [(field, setting)]
 
 
-def test_algorithm_of_one_task_is_shown():
-    own = "tasks.math.algorithm.filter.zero_variance=false"
-    rows = components(load_recipe("tiny-math-code", [own]), gpu=True)
-    assert ("tasks.math.algorithm", "filter.zero_variance false", False) in [
-        (row.field, row.setting, row.as_scalerl) for row in rows
-    ]
-    assert not [row for row in rows if row.field == "tasks.code.algorithm"]
-
-
 def test_show_applies_changes():
     text = r"[bold]a\nb"
     changes = ("--set", "loss=dapo", "--set", f"model.path={text}", "--set", 'task.system="a\\nb"')

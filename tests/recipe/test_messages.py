@@ -150,7 +150,6 @@ BROKEN = [
     ["loss=none"],
     ["filter.refill=3", "filter.zero_variance=false"],
     ["curriculum=pools", "curriculum.hard=0.9"],
-    ["tasks.a.name=arithmetic", "tasks.a.algorithm.loss.name=dapo"],
     ["kl.coefficient=1", "kl.reference=self"],
     ["kl.coefficient=1", "kl.reference=self", 'kl.reference.hint="{answer}"'],
     ["kl.coefficient=1", "rollout.temperature=0.7", 'kl.reference={name="server", url="http://h/v1", model="m"}'],

@@ -79,9 +79,8 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
     from scalerl.recipe.load import load_recipe
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
-    of_tasks = {f"tasks.{name}.algorithm": (f"task {name}", _LEARNER) for name in recipe.tasks}
     rows = []
-    for key, (component, ends) in (_EIGHT | _OTHERS | of_tasks).items():
+    for key, (component, ends) in (_EIGHT | _OTHERS).items():
         as_scalerl = _at(recipe, key) == _at(scalerl, key)
         if as_scalerl and key not in _EIGHT:
             continue
@@ -101,7 +100,6 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
 
 def _setting(recipe: "Recipe", key: str) -> str:
     """Return the value of an axis in words."""
-    from scalerl.recipe.keys import leaves
     from scalerl.recipe.recipe import mode_name
 
     pipeline, kl, filters = recipe.pipeline, recipe.kl, recipe.filter
@@ -117,8 +115,6 @@ def _setting(recipe: "Recipe", key: str) -> str:
         case "filter.drop_truncated":
             return "dropped" if filters.drop_truncated else "trained on"
     value = _at(recipe, key)
-    if key.startswith("tasks."):
-        return ", ".join(f"{name} {show_value(each)}" for name, each in leaves(value))
     return value if isinstance(value, str) else _named(value)
 
 
@@ -130,9 +126,6 @@ def _at(recipe: "Recipe", key: str) -> Any:
         return recipe.pipeline.model_dump(include={"max_lag", "push_every", "drain", "waits_for"})
     if key == "filter.zero_variance":
         return recipe.filter.zero_variance, recipe.filter.refill
-    if key.startswith("tasks."):
-        task = recipe.tasks.get(key.split(".")[1])
-        return {} if task is None else task.algorithm
     return value_at(recipe, key)
 
 

@@ -43,17 +43,13 @@ def _scale_of_rewards_acts(recipe: Recipe) -> bool:
     divides = recipe.advantage.normalisation.name in ("batch", "prompt")
     is_relative = recipe.advantage.credit.name in ("completion", "states")
     adds_nothing = recipe.length.name in ("interruption", "none")
-    return _any_task_differs(recipe, "advantage") or not (divides and is_relative and adds_nothing)
+    return not (divides and is_relative and adds_nothing)
 
 
 def _zero_variance_acts(recipe: Recipe) -> bool:
     others = (recipe.reference, recipe.imitation.name != "none", recipe.entropy.name != "none")
     is_alone = recipe.weights.name == "constant" and recipe.advantage.normalisation.name in ("prompt", "none")
     return any(others) or recipe.filter.refill > 0 or recipe.advantage.credit.name != "completion" or not is_alone
-
-
-def _any_task_differs(recipe: Recipe, table: str) -> bool:
-    return any(key.partition(".")[0] == table for task in recipe.tasks.values() for key in task.algorithm)
 
 
 def _has_processes(recipe: Recipe) -> bool:

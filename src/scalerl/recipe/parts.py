@@ -170,9 +170,6 @@ class MixedTaskSettings(TaskSettings):
 
     weight: Positive = 1.0
     """How often its problems are drawn, relative to the weights of the other tasks."""
-    algorithm: dict[str, Any] = Field(default_factory=dict)
-    """Settings that differ for this task: those of advantage, entropy and imitation, kl.coefficient,
-    filter.zero_variance and filter.drop_truncated. Loss and averaging are the same for all tasks."""
 
 
 class NoPositiveResamplingSettings(Settings):

@@ -101,9 +101,8 @@ class Recipe(Settings):
 
     @property
     def reference(self) -> parts.KlReference | None:
-        """What the KL term of the recipe, or of one of its tasks, compares the policy with; None without a term."""
-        of_tasks = (dict(leaves(task.algorithm)).get("kl.coefficient") for task in self.tasks.values())
-        return self.kl.reference if self.kl.coefficient or any(of_tasks) else None
+        """What the KL term compares the policy with; None without a term."""
+        return self.kl.reference if self.kl.coefficient else None
 
     @property
     def hint(self) -> str:
@@ -302,14 +301,8 @@ TASK_RULES: tuple[Rule, ...] = (
          lambda ends: ends[0] >= ends[1],
          "the reward for value 1 must be above the reward for value 0"),
 )
-OF_TASKS = ("advantage", "entropy", "imitation", "kl.coefficient", "filter.zero_variance", "filter.drop_truncated")
-"""Settings, or tables of settings, that may differ between tasks."""
-_TABLES_OF_TASKS = tuple(f"{name}." for name in OF_TASKS)
 MIXED_RULES = (
     Rule("name", operator.not_, "set the name of the task"),
-    Rule("algorithm",
-         lambda algorithm: not all(f"{key}.".startswith(_TABLES_OF_TASKS) for key, _ in leaves(algorithm)),
-         f"only {', '.join(OF_TASKS)} can be different for a task"),
 )
 SAMPLING_RULE = Rule(
     "temperature samples_per_prompt",

@@ -1,6 +1,5 @@
 """A critic: values and gradients against the model that it is, and what a policy makes of them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from batches import VERSION, make_completion, make_group, random_batch
 from learners import check_close, foreseeing, gradients_of, make_learner
 
-from scalerl.errors import RecipeError
 from scalerl.training.types import Batch
 
 PPO = ("advantage.credit=gae", "filter.zero_variance=false", "optimizer.lr=3e-3")
@@ -126,18 +124,3 @@ def test_adapters_of_a_critic_share_the_frozen_weights():
     mine = dict(critic.model.named_parameters())
     assert all(mine[name] is weight for name, weight in frozen.items() if name in mine and "embed" not in name)
     assert learner.step(random_batch(1, clean=True))["critic/loss"] == pytest.approx(0.5)
-
-
-def test_tasks_of_a_recipe_may_have_credit_of_their_own():
-    tasks = ["tasks.a.name=arithmetic", "tasks.b.name=arithmetic", "tasks.b.algorithm.advantage.credit=completion"]
-    learner = make_learner(*PPO, *tasks, "tasks.b.algorithm.filter.zero_variance=true")
-    groups = [
-        make_group([make_completion(f"0/{name}{i}", j, [3, i], [4 + j, 1]) for j in range(2)], [True, j_right])
-        for i, (name, j_right) in enumerate([("a", True), ("b", True), ("b", False)])
-    ]
-    groups = [replace(group, problem=replace(group.problem, task=group.key[2])) for group in groups]
-    row = learner.step(Batch(version=VERSION, groups=groups))
-    # The first group of b is dropped, and that of a is not, although its answers are all right.
-    assert row["batch/effective_groups"] == 2
-    with pytest.raises(RecipeError, match="critic"):
-        make_learner(*tasks, "tasks.b.algorithm.advantage.credit=gae")

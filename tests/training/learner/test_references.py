@@ -44,17 +44,6 @@ def distance_after(steps: int, *settings: str) -> float:
     return float((now.exp() * (now - start)).sum())
 
 
-def test_batch_without_the_task_that_has_a_term_is_trained_on():
-    """Random batches are of a task "t", which has none here."""
-    tasks = ("tasks.t.name=arithmetic", "tasks.other.name=arithmetic", "tasks.other.algorithm.kl.coefficient=0.5")
-    batch = random_batch(1, clean=True)
-    plain, _ = gradients_of(make_learner(), batch)
-    mixed, row = gradients_of(make_learner(*tasks), batch)
-    assert row["loss/reference_kl"] == pytest.approx(0, abs=1e-9)
-    for name in plain:
-        torch.testing.assert_close(mixed[name], plain[name], rtol=1e-5, atol=1e-8)
-
-
 def test_term_holds_the_policy_near_its_start():
     assert distance_after(8, "kl.coefficient=5.0") < 0.5 * distance_after(8)
 

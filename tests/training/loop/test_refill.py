@@ -113,16 +113,6 @@ def test_limit_of_a_drained_round_holds():
     assert max(replaced) == 12
 
 
-def test_groups_that_a_task_keeps_are_not_replaced():
-    """A task of several may train on groups of equal values, or on truncated ones, where the recipe does not."""
-    groups = random_groups()
-    keeps = Refill(most=1000, own={"t": FilterSettings(zero_variance=False)})
-    assert not any(map(keeps.replaces, groups))
-    of_another = Refill(most=1000, own={"another": FilterSettings(zero_variance=False)})
-    longer = Refill(most=1000, own={"t": ALL_LENGTHS})
-    assert sum(map(of_another.replaces, groups)) > sum(map(longer.replaces, groups)) > 0
-
-
 def test_correct_share_is_of_all_groups():
     _, _, _, steps = run(refill=Refill(most=1000, filters=ALL_LENGTHS), steps=40)
     shares = [done.refill["rollout/correct_frac"] for done in steps]

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from scalerl.training.rl import advantages
-from scalerl.training.rl.algorithm import Rollout, by_task, imitate, reinforce
-from scalerl.training.rl.credit import CREDITS, Turns
+from scalerl.training.rl.algorithm import Rollout, imitate, reinforce
 from scalerl.training.rl.entropy import CONTROLS
 from scalerl.training.rl.filters import effective_batch
 from scalerl.training.rl.imitation import IMITATIONS
@@ -94,65 +92,3 @@ def test_weights_are_mapped_part_by_part():
     assert torch.equal(some.policy, made.policy[2:5])
     assert torch.equal(some.kl, made.kl[2:5])
     assert some.imitation is None
-
-
-TASKS = ("a", "a", "b", "b", "a", "a")
-AVERAGED = WEIGHTS | {"constant": functools.partial(WEIGHTS["constant"], denominator=9.0)}
-
-
-@pytest.mark.parametrize("average", AVERAGED)
-def test_one_algorithm_by_task_is_one_algorithm(average):
-    rollout = a_rollout(task=TASKS)
-    settings: Any = {"effective": EFFECTIVE, "average": AVERAGED[average], "normalise": advantages.none, "kl": 0.5}
-    same = functools.partial(reinforce, **settings)
-    made, expected = by_task(rollout, default=same, algorithms={"b": same}, average=AVERAGED[average]), same(rollout)
-    assert torch.equal(made.trained, expected.trained)
-    assert made.effective.kept.tolist() == expected.effective.kept.tolist()
-    assert made.effective.num_groups == expected.effective.num_groups == 3
-    for name in ("policy", "advantages", "kl"):
-        torch.testing.assert_close(getattr(made.weights, name), getattr(expected.weights, name))
-    assert made.weights.imitation is None
-
-
-def test_task_with_an_algorithm_of_its_own_leaves_others_as_they_are():
-    rollout = a_rollout(task=TASKS)
-    settings: Any = {"effective": EFFECTIVE, "average": WEIGHTS["prompt"]}
-    default = functools.partial(reinforce, **settings)
-    imitating = functools.partial(
-        reinforce, **settings, imitation=functools.partial(IMITATIONS["correct"], coefficient=0.2)
-    )
-    made: Any = by_task(rollout, default=default, algorithms={"b": imitating}, average=WEIGHTS["prompt"])
-    owner = rollout.completion_of_token
-    of_b = (owner == 2) | (owner == 3)
-    # Completion 3 is the correct one of b, with one token; b is half of what is kept.
-    assert made.weights.imitation[owner == 3].tolist() == pytest.approx([0.1])
-    assert made.weights.imitation[owner != 3].abs().sum() == 0
-    assert made.weights.policy[of_b].sum() == pytest.approx(0.5)
-    plain = default(rollout)
-    torch.testing.assert_close(made.weights.policy, plain.weights.policy)
-    # Rewards of b on another scale do not change what a is given.
-    wide = a_rollout(task=TASKS, rewards=torch.tensor([1.0, -1, -50, 50, 1, 1]))
-    other: Any = by_task(wide, default=default, algorithms={"b": imitating}, average=WEIGHTS["prompt"])
-    torch.testing.assert_close(other.weights.advantages[~of_b], made.weights.advantages[~of_b])
-
-
-def test_rollout_of_some_completions_has_their_tokens_and_turns():
-    owner = a_rollout().completion_of_token
-    turns = Turns(of_token=owner.clone(), state=torch.tensor([0, 0, 1, 1, 2, 2]))
-    rollout = a_rollout(task=TASKS, turns=turns, critic=torch.arange(len(owner)) / 10)
-    part = rollout.only(torch.tensor([False, False, True, True, False, True]))
-    assert part.completion_of_token.tolist() == [0] * 4 + [1] + [2] * 2
-    assert part.task == ("b", "b", "a")
-    assert part.rewards.tolist() == [-1.0, 1.0, 1.0]
-    assert part.turns is not None
-    assert part.turns.of_token.tolist() == [2] * 4 + [3] + [5] * 2
-    assert part.critic is not None
-    assert part.critic.tolist() == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.3])
-    made = reinforce(part, effective=EFFECTIVE, average=WEIGHTS["token"], credit=CREDITS["states"])
-    assert made.effective.num_kept == 2
-
-
-def test_batch_without_completions_has_no_task():
-    nothing = a_rollout(task=TASKS).only(torch.zeros(6, dtype=torch.bool))
-    default = functools.partial(reinforce, effective=EFFECTIVE, average=WEIGHTS["prompt"])
-    assert not by_task(nothing, default=default, algorithms={"b": default}, average=WEIGHTS["prompt"]).trained.any()

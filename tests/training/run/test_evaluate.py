@@ -1,6 +1,7 @@
 """Rows of an evaluation."""
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from scalerl.runfolder import store
 from scalerl.training.run import parts
 from scalerl.training.run.evaluate import evaluate_all, evaluate_model, wilson
 from scalerl.training.run.export import export
+from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.run import TrainingRun
 from scalerl.training.tasks.build import build_task
 
@@ -139,6 +141,18 @@ SHORT_RUN = ("evaluation.every=2", "evaluation.num_prompts=2", "evaluation.sampl
 
 def evaluated(folder: Path) -> list[tuple[int, str, int]]:
     return [(row["step"], row["set"], row["attempt"]) for row in store.read_evals(folder)]
+
+
+def test_observer_hears_each_evaluation_once(tmp_path: Path):
+    heard: list[tuple[int, str]] = []
+
+    class Listener(RunObserver):
+        def evaluated(self, rows: Sequence[Mapping[str, Any]]) -> None:
+            heard.extend((row["step"], row["set"]) for row in rows)
+
+    TrainingRun(small(*SHORT_RUN, "budget.steps=2"), tmp_path / "run", observer=Listener()).train()
+    TrainingRun(small(*SHORT_RUN, "budget.steps=3"), tmp_path / "run", observer=Listener(), resume=True).train()
+    assert heard == [(step, name) for step in (0, 2, 3) for name in ("main", "rare")]
 
 
 def test_set_with_its_own_interval_is_evaluated_then_and_at_both_ends(tmp_path: Path):

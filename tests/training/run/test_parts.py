@@ -154,18 +154,6 @@ def test_hints_are_prompts_with_the_answer(tmp_path: Path):
         assert plain.requests(issued)[0].hint_tokens == ()
 
 
-def test_task_with_a_kl_term_of_its_own_has_the_reference():
-    reference = 'kl.reference={name="self", hint="{answer}={prompt}"}'
-    tasks = ('task=""', "tasks.a=arithmetic", "tasks.b=arithmetic", reference)
-    assert (recipe(*tasks).reference, recipe(*tasks).hint) == (None, "")
-    own = "tasks.b.algorithm.kl.coefficient=0.5"
-    held = recipe(*tasks, own)
-    assert held.reference == held.kl.reference
-    assert held.hint == "{answer}={prompt}"
-    with pytest.raises(RecipeError, match="second sharded model"):
-        recipe(*tasks, own, "learner.sharding=full")
-
-
 def test_a_teacher_has_the_tokens_of_the_model():
     text = load_inputs(recipe()).text
     kl = 'kl={{coefficient=1.0, reference={{name="teacher", path="{}"}}}}'

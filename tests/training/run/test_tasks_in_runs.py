@@ -184,15 +184,6 @@ class Listener(RunObserver):
         return self.stepped_to >= self.stops_after
 
 
-def test_refill_leaves_a_task_the_groups_that_it_keeps(tmp_path: Path):
-    keeps = ("filter.refill=50", "tasks.long.algorithm.filter.zero_variance=false")
-    run = TrainingRun(small("budget.steps=3", *MIXED, *keeps), tmp_path / "run")
-    batches = [done.batch for done in itertools.islice(run.pipeline.steps(), 3)]
-    run.close()
-    equal = [group.problem.task for batch in batches for group in batch.groups if len(set(group.values)) == 1]
-    assert set(equal) == {"long"}
-
-
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener]]:
     """Two tasks, three to one; stopped after step 3 and resumed. The run's folder, and who listened."""

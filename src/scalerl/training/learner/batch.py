@@ -173,7 +173,6 @@ def _rollout(
         trainable=trainable_tokens(sampled, log_probs),
         version=batch.version,
         turns=_turns(sequences, group[owner], sizes),
-        task=tuple(each.problem.task for each in groups for _ in each.completions),
     )
 
 

@@ -5,7 +5,6 @@ compute axis, because the engine counts everything that it samples. Plain Python
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalerl.recipe.parts import FilterSettings
@@ -38,8 +37,6 @@ class Refill:
     """Number of steps whose groups are all graded before the first of them, as with pipeline.drain. They share their
     limits, so that the last of them has as many groups replaced as the first."""
     filters: FilterSettings = field(default_factory=FilterSettings)
-    own: Mapping[str, FilterSettings] = field(default_factory=dict)
-    """The filters of tasks that differ from `filters`."""
     counts: Counter[str] = field(default_factory=no_counts)
     """Replaced groups, and correct and graded completions, since the last step; replaced groups and steps in this
     round."""
@@ -47,9 +44,8 @@ class Refill:
     def replaces(self, group: Group) -> bool:
         """Return whether a group that was graded is replaced by another one."""
         self.counts.update(correct=group.num_correct, graded=group.num_graded)
-        filters = self.own.get(group.problem.task, self.filters)
         has_room = self.counts["replaced_in_round"] < self.most * self.round_steps
-        is_replaced = has_room and teaches_nothing(group, filters)
+        is_replaced = has_room and teaches_nothing(group, self.filters)
         self.counts.update(replaced=is_replaced, replaced_in_round=is_replaced)
         return is_replaced
 

@@ -47,31 +47,10 @@ class Rollout:
     """The turns of conversations; None if every completion is a single turn."""
     critic: Float[Tensor, " tokens"] | None = None
     """The critic's value before each trainable token; None without a critic."""
-    task: tuple[str, ...] = ()
-    """The task of each completion; empty if it does not matter."""
-
-    def only(self, chosen: Bool[Tensor, " completions"]) -> "Rollout":
-        """Return the rollout of the chosen completions."""
-        tokens = chosen.index_select(0, self.completion_of_token)
-        number = chosen.long().cumsum(0) - 1
-        turns = self.turns
-        return replace(
-            self,
-            **{name: getattr(self, name)[chosen] for name in _PER_COMPLETION},
-            completion_of_token=number[self.completion_of_token[tokens]],
-            generator_log_probs=self.generator_log_probs[tokens],
-            trainable=self.trainable[tokens],
-            turns=None if turns is None else replace(turns, of_token=turns.of_token[tokens]),
-            critic=None if self.critic is None else self.critic[tokens],
-            task=tuple(name for name, kept in zip(self.task, chosen.tolist(), strict=True) if kept),
-        )
 
     @property
     def num_trainable(self) -> Int[Tensor, " completions"]:
         return torch.zeros_like(self.group).index_add(0, self.completion_of_token, self.trainable.long())
-
-
-_PER_COMPLETION = ("group", "value", "correct", "has_verdict", "rewards", "truncated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,73 +129,6 @@ def reinforce(
         ),
         metrics=controlled.metrics,
     )
-
-
-def by_task(
-    rollout: Rollout, *, default: Algorithm, algorithms: Mapping[str, Algorithm], average: Average
-) -> WeightedRollout:
-    """Apply each task's algorithm in `algorithms`, or else `default`, as if the task were alone in the batch.
-
-    All tasks share `average`: the weight of a task is its share of the average over the whole batch.
-    """
-    names = [name if name in algorithms else "" for name in rollout.task]
-    parts: list[tuple[Tensor, Rollout, WeightedRollout]] = []
-    metrics: dict[str, float] = {}
-    for name in sorted(set(names)):
-        chosen = torch.tensor([each == name for each in names])
-        part = rollout.only(chosen)
-        made = algorithms.get(name, default)(part)
-        parts.append((chosen, part, made))
-        metrics |= {f"{key}/{name}" if name else key: value for key, value in made.metrics.items()}
-    owner = rollout.completion_of_token
-    if not parts:
-        return default(rollout)
-    places = [chosen.index_select(0, owner) for chosen, _, _ in parts]
-    trained = torch.zeros_like(rollout.trainable)
-    for place, (_, _, made) in zip(places, parts, strict=True):
-        trained[place] = made.trained
-    whole = average(rollout.group.index_select(0, owner), owner, trained)
-    scaled = [
-        _scaled(made.weights, float(whole[place].sum()), _alone(part, made, average))
-        for place, (_, part, made) in zip(places, parts, strict=True)
-    ]
-
-    def joined(name: str) -> Tensor | None:
-        """Return a vector over all tokens; None if no part has it."""
-        if all(getattr(weights, name) is None for weights in scaled):
-            return None
-        vector = torch.zeros_like(whole)
-        for place, weights in zip(places, scaled, strict=True):
-            if (values := getattr(weights, name)) is not None:
-                vector[place] = values.to(vector.dtype)
-        return vector
-
-    kept, advantages_of = torch.zeros_like(rollout.has_verdict), torch.zeros_like(rollout.rewards)
-    for chosen, _, made in parts:
-        kept[chosen], advantages_of[chosen] = made.effective.kept, made.effective.advantages
-    counts = [each.name for each in fields(EffectiveBatch) if each.name.startswith("num_")]
-    return WeightedRollout(
-        effective=EffectiveBatch(
-            kept=kept,
-            advantages=advantages_of,
-            **{name: sum(getattr(made.effective, name) for _, _, made in parts) for name in counts},
-        ),
-        trained=trained,
-        weights=TokenWeights(**{each.name: joined(each.name) for each in fields(TokenWeights)}),  # pyright: ignore[reportArgumentType]
-        metrics=metrics,
-    )
-
-
-def _alone(part: Rollout, made: WeightedRollout, average: Average) -> float:
-    """Return the sum of the weights of a task, as if it were alone in the batch."""
-    owner = part.completion_of_token
-    return float(average(part.group.index_select(0, owner), owner, made.trained).sum())
-
-
-def _scaled(weights: TokenWeights, whole: float, alone: float) -> TokenWeights:
-    """Scale the weights of a task to its tokens' share of the average over all tasks."""
-    scaled = weights.map(lambda vector: vector * (whole / alone) if alone else vector)
-    return replace(scaled, advantages=weights.advantages)
 
 
 def filtered(rollout: Rollout, effective: Callable[..., EffectiveBatch]) -> EffectiveBatch:

@@ -78,8 +78,10 @@ class Evaluations(Hook):
                 check_verdicts(results, parts.inputs, sets=sets, allowed=allowed)
             seconds = {"time/eval_s": time.monotonic() - started, "time/eval_pause_s": paused_s}
             samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
-            self.rows.add_evaluation(step, eval_rows(results, spent, seconds), samples)
+            rows = self.rows.add_evaluation(step, eval_rows(results, spent, seconds), samples)
         self.clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
+        with self.clock.aside("evaluation"):
+            self.observer.evaluated(rows)
 
     def _on_progress(self, finished: int, total: int) -> None:
         # Not watched: if the terminal blocks, the grader does not hang.

@@ -1,6 +1,6 @@
 """The loop of a training run, for RL and SFT: after each step every hook is called, in order.
 
-    clock -> rows -> evaluations -> reports -> sinks -> checkpoints
+    clock -> rows -> evaluations -> sinks -> checkpoints
 
 Hooks are also called before the first step, so that a run is measured where it starts, and once more when the data is
 exhausted. The last hook writes the checkpoint, so that a run never ends without one.

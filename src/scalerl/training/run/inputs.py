@@ -3,7 +3,7 @@
 Training and a single evaluation (`scalerl eval`) both begin here.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -49,30 +49,22 @@ def load_inputs(
     *,
     sets: Collection[str] = (),
     device: torch.device | None = None,
-    tasks: Mapping[str, Task] | None = None,
     start_up: StartUp | None = None,
 ) -> Inputs:
     """Load the tasks and the model of a recipe and check that they fit together. The caller must close `graders`.
 
-    `sets` are the names of the evaluation sets to load; empty for all. `tasks` replace those of the recipe.
-    `start_up` measures the parts.
+    `sets` are the names of the evaluation sets to load; empty for all. `start_up` measures the parts.
     """
     start_up = start_up or StartUp()
+    # Tasks first: an error in a file then shows at once, before the model is loaded.
     path = recipe.model.required_path
+    tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
+    further = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+    _check_sets(sets, [*tasks, *further])
+    start_up.done("problems")
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
     keep_compiled_code()
-    # Tasks first: an error in a file then shows at once, before the model is loaded.
-    tasks = tasks or build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
-    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
-    if unknown := set(sets) - {*tasks, *others}:
-        raise RecipeError(
-            RecipeProblem(
-                statement=f'there is no evaluation set "{min(unknown)}"; choices: {quoted([*tasks, *others])}',
-                suggestion=did_you_mean(min(unknown), [*tasks, *others]),
-            )
-        )
-    start_up.done("problems")
     with hide_hub_warnings():
         model = load_model(
             path,
@@ -86,17 +78,20 @@ def load_inputs(
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = _length_control(recipe.length, tasks, text)
     _check_context(recipe.rollout, length)
-    tasks, others = ({name: offer_tools(task, text) for name, task in some.items()} for some in (tasks, others))
-    wanted = {name: task for name, task in {**tasks, **others}.items() if not sets or name in sets}
+    tasks = {name: offer_tools(task, text) for name, task in tasks.items()}
+    further = {name: offer_tools(task, text) for name, task in further.items()}
+    evaluated = {name: task for name, task in {**tasks, **further}.items() if not sets or name in sets}
+    environments = {}
+    for name, task in evaluated.items():
+        if task.environment.name:
+            environments[name] = build_playing(task, text, model.model.config.vocab_size)
     with ExitStack() as opened:
         graders = GraderRunner(recipe.grading)
         opened.callback(graders.close)
-        num_tokens = model.model.config.vocab_size
-        played = {name: task for name, task in wanted.items() if task.environment.name}
-        environments = {name: build_playing(task, text, num_tokens) for name, task in played.items()}
-        eval_sets = tuple(
-            eval_set(name, task, recipe, text=text, graders=graders, plan=length.plan) for name, task in wanted.items()
-        )
+        eval_sets = [
+            eval_set(name, task, recipe, text=text, graders=graders, plan=length.plan)
+            for name, task in evaluated.items()
+        ]
         opened.pop_all()
     return Inputs(
         tasks=tasks,
@@ -104,9 +99,16 @@ def load_inputs(
         text=text,
         length=length,
         graders=graders,
-        eval_sets=eval_sets,
+        eval_sets=tuple(eval_sets),
         environments=environments,
     )
+
+
+def _check_sets(wanted: Collection[str], names: Sequence[str]) -> None:
+    """Raise RecipeError if there is no evaluation set with one of these names."""
+    for name in sorted(set(wanted) - set(names)):
+        statement = f'there is no evaluation set "{name}"; choices: {quoted(names)}'
+        raise RecipeError(RecipeProblem(statement=statement, suggestion=did_you_mean(name, names)))
 
 
 def _length_control(settings: Length, tasks: Mapping[str, Task], text: Text) -> LengthControl:

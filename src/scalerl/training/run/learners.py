@@ -1,16 +1,12 @@
 """Build the learner that a recipe describes: in this process, or with ranks on this machine or a cluster."""
 
 import functools
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from scalerl.errors import RecipeError
 from scalerl.recipe.choose import choose
-from scalerl.recipe.keys import leaves
-from scalerl.recipe.load import changed_recipe
 from scalerl.recipe.parts import LearnerSettings, OptimizerSettings
 from scalerl.recipe.recipe import Recipe, body_dtype, pushes_adapters, replaced
 from scalerl.training.learner import torch_learner
@@ -18,7 +14,7 @@ from scalerl.training.learner.references import REFERENCES
 from scalerl.training.models.load import name_elsewhere
 from scalerl.training.models.lora import wrap
 from scalerl.training.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.training.rl.algorithm import by_task, foresee, reinforce
+from scalerl.training.rl.algorithm import foresee, reinforce
 from scalerl.training.rl.correction import CORRECTIONS
 from scalerl.training.rl.credit import CREDITS, returns
 from scalerl.training.rl.entropy import CONTROLS
@@ -77,15 +73,9 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     check_signature(loss, recipe.loss.name)
     if ":" in recipe.loss.name:
         check_result(loss, recipe.loss.name)
-    by_name = task_recipes(recipe)
     has_kl = recipe.reference is not None
-    algorithm = _algorithm(recipe)
-    if by_name:
-        algorithms = {name: _algorithm(each) for name, each in by_name.items()}
-        average = choose(WEIGHTS, recipe.weights)
-        algorithm = functools.partial(by_task, default=algorithm, algorithms=algorithms, average=average)
     return {
-        "algorithm": algorithm,
+        "algorithm": _algorithm(recipe),
         "objective": Objective(
             loss=loss,
             correction=choose(CORRECTIONS, recipe.correction),
@@ -101,29 +91,6 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
         "merges": not pushes_adapters(recipe.model, recipe.rollout),
         "router_replay": recipe.model.router_replay,
     }
-
-
-def task_recipes(recipe: Recipe) -> dict[str, Recipe]:
-    """Return the recipe of every task that sets its own algorithm, by the name of the task."""
-    tasks = {name: replaced(task, {"algorithm": {}}) for name, task in recipe.tasks.items()}
-    # A recipe file may not allow a model's code to run. The user has allowed it already, so it is not checked again.
-    # How many groups are replaced is set for the run, not for a task.
-    plain = replaced(recipe, {"tasks": tasks, "model.trust_remote_code": False, "filter.refill": 0})
-    recipes = {}
-    for name, task in recipe.tasks.items():
-        if not task.algorithm:
-            continue
-        changes = [f"{key}={json.dumps(value)}" for key, value in leaves(task.algorithm)]
-        try:
-            recipes[name] = changed_recipe(plain, changes)
-        except RecipeError as error:
-            raise RecipeError(f"tasks.{name}.algorithm: {error}") from error
-        if recipes[name].has_critic and not recipe.has_critic:
-            raise RecipeError(
-                f'tasks.{name}.algorithm: advantage.credit is "gae", but the recipe has no critic: set '
-                f'advantage.credit = "gae" for the whole recipe, too'
-            )
-    return recipes
 
 
 def _algorithm(recipe: Recipe) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from scalerl.recipe.choose import choose
 from scalerl.recipe.import_path import announce
 from scalerl.recipe.parts import Curriculum as CurriculumSettings
-from scalerl.recipe.parts import LearnerSettings, ModelSettings, PipelineSettings, RewardSettings, RolloutSettings
+from scalerl.recipe.parts import PipelineSettings, RewardSettings, RolloutSettings
 from scalerl.recipe.recipe import Recipe, body_dtype, code_outside, replaced
 from scalerl.training.environments.turns import TurnsEngine
 from scalerl.training.learner.step import compilation_s
@@ -38,7 +38,7 @@ from scalerl.training.run.checkpoint import Checkpoint, WritesTensors
 from scalerl.training.run.cluster.generators import FleetMeter, build_fleet, load_engine, make_engine
 from scalerl.training.run.cluster.place import Place, enter_cluster
 from scalerl.training.run.inputs import Inputs, check_teacher, load_inputs, training_prompts
-from scalerl.training.run.learners import build_learner, task_recipes
+from scalerl.training.run.learners import build_learner
 from scalerl.training.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, num_generators
 from scalerl.training.run.notices import notices
 from scalerl.training.run.pack import unpack_groups
@@ -158,25 +158,13 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier, start_up: Sta
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         start_up.done("prompts")
-        torch.manual_seed(recipe.seed)
-        compiled_s = compilation_s()
-        learner: CheckpointedLearner = build_learner(inputs.model.model, recipe, place=place)
+        learner = _build_learner(inputs, recipe, place, start_up)
         opened.callback(learner.close)
-        start_up.done("learner")
-        start_up.within("learner", compilation_s() - compiled_s, name="compilation")
         state = _restore(learner, earlier.checkpoint)
         rollout = with_slots(recipe, inputs.model, place.gpus)
-        # If not every step pushes, the learner's memory may be ahead of the last push.
-        fleet = {"place": place, "weights": learner.weights, "borrows": recipe.pipeline.push_every == 1}
-        engine, meter = _build_engine(inputs.model, recipe.model, rollout, recipe.learner, **fleet)
-        opened.callback(engine.close)
+        sampler = _build_sampler(inputs, recipe, rollout, place, learner, watchdog)
+        opened.callback(sampler.engine.close)
         start_up.done("engine")
-        device_times = engine.device_times if isinstance(engine, EngineBase) else dict
-        # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank
-        # that dies while the loop waits for completions.
-        quiet_s = QUIET_S if meter is None else math.inf
-        engine = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=learner.check)
-        turns = conversing(engine, inputs, rollout)
         if recipe.learner.sharding != "none":
             # Ranks and engines have their own copies. The driver needs only names and shapes.
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
@@ -185,32 +173,24 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier, start_up: Sta
         curriculum = build_curriculum(recipe.curriculum, prompts, weights=weights, seed=recipe.seed, state=state)
         grading = build_grading(inputs, recipe.reward)
         pipeline = Pipeline(
-            engine=turns or engine,
+            engine=sampler.engine,
             curriculum=curriculum,
             learner=learner,
             make_requests=make_requests.requests,
             grading=WatchedGrading(grading, watchdog),
             state=state,
-            refill=Refill(
-                most=recipe.filter.refill * recipe.pipeline.groups_per_batch,
-                round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1,
-                filters=recipe.filter,
-                own={name: each.filter for name, each in task_recipes(recipe).items()},
-            ),
+            refill=_refill(recipe),
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
         assert rollout.slots is not None
         start_up.done("other")
         return Parts(
-            device_times=device_times,
             inputs=inputs,
             place=place,
             prompts=prompts,
             problem_hashes=problem_hashes,
             learner=learner,
-            engine=turns or engine,
-            turns=turns,
-            meter=meter,
+            **sampler._asdict(),
             lag=expected_lag(rollout.slots, recipe.pipeline),
             grading=grading,
             make_requests=make_requests,
@@ -218,6 +198,63 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier, start_up: Sta
             notices=notices(recipe, inputs, prompts, gpu=place.computes_on.type == "cuda"),
             close=opened.pop_all().close,
         )
+
+
+def _build_learner(inputs: Inputs, recipe: Recipe, place: Place, start_up: StartUp) -> CheckpointedLearner:
+    torch.manual_seed(recipe.seed)
+    compiled_s = compilation_s()
+    learner = build_learner(inputs.model.model, recipe, place=place)
+    start_up.done("learner")
+    start_up.within("learner", compilation_s() - compiled_s, name="compilation")
+    return learner
+
+
+class Sampler(NamedTuple):
+    """What samples completions; the fields are those of Parts."""
+
+    engine: Engine
+    turns: TurnsEngine | None
+    meter: FleetMeter | None
+    device_times: Callable[[], Mapping[str, float]]
+
+
+def _build_sampler(
+    inputs: Inputs,
+    recipe: Recipe,
+    rollout: RolloutSettings,
+    place: Place,
+    learner: CheckpointedLearner,
+    watchdog: Watchdog,
+) -> Sampler:
+    """Return the engine in this process, or a fleet of engines in other processes and its meter."""
+    model, settings, meter = inputs.model, recipe.model, None
+    engine: Any
+    if rollout.generators or rollout.engine != "torch":
+        # If not every step pushes, the learner's memory may be ahead of the last push.
+        borrows = recipe.pipeline.push_every == 1
+        fleet = build_fleet(
+            model, settings, rollout, recipe.learner, place=place, weights=learner.weights, borrows=borrows
+        )
+        engine, meter = fleet
+    elif recipe.learner.sharding == "none":
+        engine = make_engine(model, settings, rollout)
+    else:
+        engine = load_engine(settings, rollout, device=str(place.computes_on))
+    device_times = engine.device_times if isinstance(engine, EngineBase) else dict
+    # The fleet has its own limits, because a replacement is silent while it loads a model. `check` notices a rank that
+    # dies while the loop waits for completions.
+    quiet_s = QUIET_S if meter is None else math.inf
+    engine = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=learner.check)
+    turns = conversing(engine, inputs, rollout)
+    return Sampler(turns or engine, turns, meter, device_times)
+
+
+def _refill(recipe: Recipe) -> Refill:
+    return Refill(
+        most=recipe.filter.refill * recipe.pipeline.groups_per_batch,
+        round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1,
+        filters=recipe.filter,
+    )
 
 
 def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> RolloutSettings:
@@ -238,20 +275,6 @@ def with_slots(recipe: Recipe, model: LoadedModel, gpus: Gpus | None = None) -> 
         # Each generator has a device like this one to itself.
         slots = slots if most is None else min(slots, most * max(rollout.generators, 1))
     return rollout.model_copy(update={"slots": slots})
-
-
-def _build_engine(
-    model: LoadedModel, settings: ModelSettings, rollout: RolloutSettings, learner: LearnerSettings, **fleet: Any
-) -> tuple[Any, FleetMeter | None]:
-    """Return the engine in this process, or a fleet of engines in other processes and its meter.
-
-    `fleet` are arguments of build_fleet.
-    """
-    if rollout.generators or rollout.engine != "torch":
-        return build_fleet(model, settings, rollout, learner, **fleet)
-    if learner.sharding == "none":
-        return make_engine(model, settings, rollout), None
-    return load_engine(settings, rollout, device=str(fleet["place"].computes_on)), None
 
 
 def build_engine(recipe: Recipe, inputs: Inputs) -> Engine:

@@ -54,8 +54,8 @@ class Rows(Hook):
             self.metrics.append(row)
             self.on_row(row)
 
-    def add_evaluation(self, step: int, rows: Iterable[Row], samples: Iterable[Row]) -> None:
-        """Write the rows of an evaluation, and samples for people to read."""
+    def add_evaluation(self, step: int, rows: Iterable[Row], samples: Iterable[Row]) -> list[Row]:
+        """Write the rows of an evaluation, and samples for people to read; return the rows."""
         first_columns = {"step": step, "attempt": self.attempt}
         new = [{**first_columns, **row} for row in rows]
         self.samples = [{**first_columns, **row} for row in samples]
@@ -63,6 +63,7 @@ class Rows(Hook):
             for row in written:
                 store.append_row(self.folder / file, row)
         self.evals += new
+        return new
 
 
 def step_times(done: StepDone) -> dict[str, float]:

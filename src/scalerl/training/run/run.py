@@ -32,7 +32,6 @@ from scalerl.training.run.memory import checkpoint_words
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.pack import pack_groups
 from scalerl.training.run.parts import Parts, build
-from scalerl.training.run.reports import Reports
 from scalerl.training.run.resume import Earlier, as_started, best_step, check_same, lock_folder, read_earlier
 from scalerl.training.run.rows import Rows
 from scalerl.training.run.sinks import Sinks, check_sinks
@@ -82,12 +81,8 @@ class TrainingRun:
         self._opened.callback(self.parts.close)
         self.learner, self.pipeline, self.attempt = self.parts.learner, self.parts.pipeline, earlier.attempt + 1
         self.clock = _clock(self.recipe, self.parts, since=started, spent=earlier.spent)
-        self.budget = Budget(
-            self.recipe.budget,
-            lambda: {"step": self.pipeline.version, **self.clock.at_step},
-            hours=store.hours_name(self.device.type),
-            pause_at=pause_at,
-        )
+        hours = store.hours_name(self.device.type)
+        self.budget = Budget(self.recipe.budget, self._spent, hours=hours, pause_at=pause_at)
         self._columns = _StepColumns(self.parts)
         self.rows = Rows(
             folder,
@@ -109,6 +104,9 @@ class TrainingRun:
         self.unsaved: str | None = None
         """Why the checkpoint at the end could not be written; None if it was."""
         self._saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
+
+    def _spent(self) -> dict[str, float]:
+        return {"step": self.pipeline.version, **self.clock.at_step}
 
     def close(self) -> None:
         """End the processes of a run on which `train` is not called."""
@@ -144,16 +142,14 @@ class TrainingRun:
         with self._opened:
             self.observer.started(self)
             sinks = self._open_folder()
-            reports = Reports(self.rows, self.clock, self.observer)
-            checkpoints = self._checkpoints([self.clock, self.rows, self.evaluations, reports, sinks])
-            hooks = [self.clock, self.rows, self.evaluations, reports, sinks, checkpoints]
-            self._columns.checkpoints = checkpoints
+            hooks: list[Hook] = [self.clock, self.rows, self.evaluations, sinks]
+            checkpoints = self._columns.checkpoints = self._checkpoints(hooks)
             # Host memory for copies is allocated while the first evaluation runs.
             checkpoints.prepare(self.learner.state_dict())
             try:
                 with self._watchdog, frozen_objects():
                     self.parts.make_ready(self.folder)
-                    end = train(self._steps(), hooks, self._end)
+                    end = train(self._steps(), [*hooks, checkpoints], self._end)
                     checkpoints.wait()
             except BaseException as error:
                 # A checkpoint that is being written is worth its seconds.
@@ -285,26 +281,22 @@ class _StepColumns:
         self.checkpoints: Checkpoints | None = None
 
     def of(self, done: StepDone) -> dict[str, Any]:
-        parts, grading, tools = self._parts, self._parts.grading, {}
-        if parts.turns is not None:
-            tools = {"rollout/tool_s": parts.turns.tool_s - self._tool_s}
-            self._tool_s = parts.turns.tool_s
-        sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
+        parts, grading = self._parts, self._parts.grading
+        row: dict[str, Any] = {"groups": [group.key for group in done.batch.groups]}
         before, self._device_times = self._device_times, parts.device_times()
-        used = {f"time/{kind}_s": now - before.get(kind, 0.0) for kind, now in self._device_times.items()}
-        columns = {
-            **used,
-            **({} if self.checkpoints is None else self.checkpoints.take_row()),
-            **grading.num_without_verdict,
-            **({} if parts.meter is None else parts.meter.row()),
-            **outcome_columns(grading.num_outcomes),
-            **parts.pipeline.curriculum_metrics,
-            **done.refill,
-            **{f"rollout/{name}": value for name, value in conversation_means(sums).items()},
-            **tools,
-            **machine_load(parts.place.computes_on),
-            "groups": [group.key for group in done.batch.groups],
-        }
+        for kind, now in self._device_times.items():
+            row[f"time/{kind}_s"] = now - before.get(kind, 0.0)
+        if parts.turns is not None:
+            row["rollout/tool_s"] = parts.turns.tool_s - self._tool_s
+            self._tool_s = parts.turns.tool_s
+        if parts.meter is not None:
+            row |= parts.meter.row()
+        if self.checkpoints is not None:
+            row |= self.checkpoints.take_row()
+        sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
+        row |= {f"rollout/{name}": value for name, value in conversation_means(sums).items()}
+        row |= grading.num_without_verdict
+        row |= outcome_columns(grading.num_outcomes)
         grading.num_without_verdict.clear()
         grading.num_outcomes.clear()
-        return columns
+        return row | parts.pipeline.curriculum_metrics | done.refill | machine_load(parts.place.computes_on)
