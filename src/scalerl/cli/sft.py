@@ -12,6 +12,7 @@ from scalerl.cli.console import RunTerminal
 from scalerl.cli.options import flag, option
 from scalerl.cli.train import load, setting_up
 from scalerl.errors import UsageError
+from scalerl.recipe.keys import is_at
 
 if TYPE_CHECKING:
     from scalerl.training.run.sft.cleaning import Removed
@@ -62,7 +63,7 @@ def _check_read(overrides: Sequence[str]) -> None:
     """Raise UsageError for a setting that SFT does not use, instead of ignoring it."""
     for text in overrides:
         key = text.partition("=")[0].strip()
-        if not any(f"{key}.".startswith(f"{read}.") for read in _READ):
+        if not any(is_at(key, read) for read in _READ):
             raise UsageError(f"--set {text}: sft does not use {key}; it uses {', '.join(_READ)}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scalerl.recipe import parts
-from scalerl.recipe.keys import dotted
+from scalerl.recipe.keys import dotted, is_at
 from scalerl.recipe.recipe import Recipe, body_dtype
 from scalerl.recipe.suggest import show
 from scalerl.recipe.tree import settings_of
@@ -120,11 +120,6 @@ TASK_CONDITIONS: tuple[Condition, ...] = (
 )
 """The same for the settings of a task, by their keys in its table."""
 # fmt: on
-
-
-def is_at(key: str, table: str) -> bool:
-    """Return whether a key is this one, or in the table that it names."""
-    return key == table or key.startswith(f"{table}.")
 
 
 def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:

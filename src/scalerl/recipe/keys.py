@@ -11,6 +11,11 @@ def dotted(table: str, key: str) -> str:
     return f"{table}.{key}" if table else key
 
 
+def is_at(key: str, table: str) -> bool:
+    """Return whether a key is this one, or in the table that it names."""
+    return key == table or key.startswith(f"{table}.")
+
+
 def nested(key: str, value: Any) -> dict[str, Any]:
     """Return the tree that holds `value` at this dotted key."""
     for name in reversed(key.split(".")):

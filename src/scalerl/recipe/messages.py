@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from scalerl.errors import RecipeProblem
-from scalerl.recipe.keys import Tree, dotted
+from scalerl.recipe.keys import Tree, dotted, is_at
 from scalerl.recipe.parts import Settings
 from scalerl.recipe.recipe import Recipe
 from scalerl.recipe.suggest import closest, did_you_mean, quoted, show
@@ -82,15 +82,10 @@ class Origins:
     def label(self, *keys: str) -> str:
         """Return the latest layer that set one of these keys, or else one of their tables, or else `otherwise`."""
         for label, set_keys in reversed(self._layers):
-            if any(_holds(own, key) or _holds(key, own) for own in set_keys for key in keys):
+            if any(is_at(key, own) or is_at(own, key) for own in set_keys for key in keys):
                 return label
         tables = [key.rpartition(".")[0] for key in keys if "." in key]
         return self.label(*tables) if tables else self.otherwise
-
-
-def _holds(table: str, key: str) -> bool:
-    """Return whether a key is in a table or equal to the table's key."""
-    return f"{key}.".startswith(f"{table}.")
 
 
 def problems_of(error: ErrorDetails, tree: Tree, origins: Origins) -> Iterator[RecipeProblem]:

@@ -9,6 +9,7 @@ from typing import Any
 from scalerl.errors import RecipeError, StudyError
 from scalerl.forecast.report.runs import PER_RUN
 from scalerl.recipe.effects import inert
+from scalerl.recipe.keys import is_at
 from scalerl.recipe.load import load_layers, override_layer
 from scalerl.recipe.parts import BudgetSettings
 from scalerl.recipe.recipe import Recipe
@@ -177,15 +178,15 @@ class _Resolver:
 
 
 def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: bool) -> Arm:
+    """Return an arm, skipped if it is the base, or changes only what has no effect, here and in the base."""
     changes = changes_of(base, recipe)
     of_base = inert(base, gpu=gpu)
     reasons = {key: reason for key, reason in inert(recipe, gpu=gpu).items() if key in of_base}
-    without_effect = {
-        key: reason
-        for key in changes
-        for table, reason in reasons.items()
-        if key == table or key.startswith(f"{table}.")
-    }
+    without_effect: dict[str, str] = {}
+    for key in changes:
+        for table, reason in reasons.items():
+            if is_at(key, table):
+                without_effect[key] = reason
     skipped = None
     if not changes and is_derived:
         skipped = "the base does not have this component"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalerl.recipe.effects import CONDITIONS, TASK_CONDITIONS, inert, is_at, without_effect
+from scalerl.recipe.effects import CONDITIONS, TASK_CONDITIONS, inert, without_effect
+from scalerl.recipe.keys import is_at
 from scalerl.recipe.load import changed_recipe, load_recipe
 from scalerl.recipe.recipe import Recipe
 from scalerl.recipe.tree import known_keys

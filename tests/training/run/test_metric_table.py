@@ -74,6 +74,12 @@ def test_runs_write_the_columns_of_the_table(written: Any, file: str):
     assert names - found - UNWRITTEN == set()
 
 
+def test_engine_is_timed_apart_in_evaluations(written: Any):
+    (row,) = (row for row in written["plain"][store.METRICS] if row["step"] == 1)
+    assert row["time/eval_prefill_s"] > 0
+    assert row["time/eval_decode_s"] > 0
+
+
 def test_shares_and_means_have_the_denominators_of_the_table(tmp_path: Path):
     settings = ("filter.drop_truncated=false", "correction=band", "correction.low=0.9", "correction.high=1.05")
     run = TrainingRun(small("budget.steps=3", "evaluation.every=3", *LONG, *MORE, *settings), tmp_path / "run")

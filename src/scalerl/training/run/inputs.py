@@ -62,18 +62,7 @@ def load_inputs(
     further = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     _check_sets(sets, [*tasks, *further])
     start_up.done("problems")
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    limit_host_threads(device)
-    keep_compiled_code()
-    with hide_hub_warnings():
-        model = load_model(
-            path,
-            dtype=master_dtype(recipe.model.lora),
-            device=device,
-            context=recipe.rollout.context,
-            trust_remote_code=recipe.model.trust_remote_code,
-            bits=recipe.model.lora.bits,
-        )
+    model = _load_model(recipe, path, device or torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     start_up.done("model")
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = _length_control(recipe.length, tasks, text)
@@ -102,6 +91,20 @@ def load_inputs(
         eval_sets=tuple(eval_sets),
         environments=environments,
     )
+
+
+def _load_model(recipe: Recipe, path: str, device: torch.device) -> LoadedModel:
+    limit_host_threads(device)
+    keep_compiled_code()
+    with hide_hub_warnings():
+        return load_model(
+            path,
+            dtype=master_dtype(recipe.model.lora),
+            device=device,
+            context=recipe.rollout.context,
+            trust_remote_code=recipe.model.trust_remote_code,
+            bits=recipe.model.lora.bits,
+        )
 
 
 def _check_sets(wanted: Collection[str], names: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ and one layer is recomputed at a time. Ranks that divide a pass also keep the ou
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -361,38 +361,58 @@ def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Reci
 
 
 def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str, Any] | None:
-    """Return settings with which a recipe fits, as few and as cheap changes as possible; None if none are known.
-
-    Tried in order: recomputation, shorter passes, fewer slots, passes divided among ranks, larger generators, more
-    ranks.
-    """
-    learner, rollout, num = recipe.learner, recipe.rollout, gpus.num
-    doubled, can_divide = [2**power for power in range(num.bit_length())], not _indivisible_positions(sizes.config)
-    each, is_vllm = max(rollout.generator_gpus, 1), rollout.engine == "vllm"
-    recomputes = learner.gradient_checkpointing
-    choices = {
-        "learner.ranks": [learner.ranks * by for by in doubled] + [learner.ranks // by for by in doubled[1:]],
-        "rollout.vllm.tensor_parallel": [each * by for by in doubled] if is_vllm else [each],
-        "learner.context_ranks": [learner.context_ranks * by for by in doubled] + [1],
-        "rollout.slots": [(rollout.slots or 0) // by or None for by in doubled] if rollout.slots else [None],
-        "learner.micro_batch_tokens": [learner.micro_batch_tokens, min(learner.micro_batch_tokens, rollout.context)],
-        "learner.gradient_checkpointing": [False, True] if recomputes is False else [recomputes],
-    }
-    for values in itertools.product(*choices.values()):
-        change = dict(zip(choices, values, strict=True))
-        ranks, each, context = values[0], values[1], values[2]
-        generators = min(rollout.generators, (num - ranks) // each)
-        divides = context == 1 or (can_divide and sizes.config.num_attention_heads % context == 0 == ranks % context)
-        if not (0 < ranks <= num and divides and generators >= min(rollout.generators, 1)):
-            continue
-        sharding = learner.sharding if ranks == learner.ranks and context == learner.context_ranks else "full"
-        change |= {"learner.sharding": "full" if sharding == "hybrid" else sharding, "rollout.generators": generators}
-        if is_vllm and rollout.gpus_per_generator is not None:
-            change["rollout.gpus_per_generator"] = each
-        if memory_of(replaced(recipe, change | {"learner.shard_size": None}), sizes, gpus).fits:
-            before = {key: value_at(recipe, key) for key in change}
-            return {key: value for key, value in change.items() if value != before[key]}
+    """Return settings with which a recipe fits, as few and as cheap changes as possible; None if none are known."""
+    for layout in _layouts(recipe, sizes, gpus.num):
+        # Only hybrid sharding, which is not proposed, has a shard size.
+        tried = replaced(recipe, layout | {"learner.shard_size": None})
+        if memory_of(tried, sizes, gpus).fits:
+            return {key: value for key, value in layout.items() if value != value_at(recipe, key)}
     return None
+
+
+def _layouts(recipe: Recipe, sizes: ModelSizes, num_gpus: int) -> Iterator[dict[str, Any]]:
+    """Yield layouts to try on so many GPUs, in order of their cost: recomputation, shorter passes, fewer slots, passes
+    divided among ranks, larger generators, more ranks, fewer ranks."""
+    learner, rollout = recipe.learner, recipe.rollout
+    factors = [2**power for power in range(num_gpus.bit_length())]
+    recomputes, is_vllm = learner.gradient_checkpointing, rollout.engine == "vllm"
+    parallel = max(rollout.generator_gpus, 1)
+    shorter = min(learner.micro_batch_tokens, rollout.context)
+    choices = itertools.product(
+        [learner.ranks * by for by in factors] + [learner.ranks // by for by in factors[1:]],
+        [parallel * by for by in factors] if is_vllm else [parallel],
+        [learner.context_ranks * by for by in factors] + [1],
+        [rollout.slots // by or None for by in factors] if rollout.slots else [None],
+        [learner.micro_batch_tokens, shorter],
+        [False, True] if recomputes is False else [recomputes],
+    )
+    for ranks, gpus_each, context_ranks, slots, pass_tokens, recomputing in choices:
+        generators = min(rollout.generators, (num_gpus - ranks) // gpus_each) if 0 < ranks <= num_gpus else -1
+        if generators < min(rollout.generators, 1) or not _can_divide(sizes.config, ranks, context_ranks):
+            continue
+        is_same = (ranks, context_ranks) == (learner.ranks, learner.context_ranks)
+        layout: dict[str, Any] = {
+            "learner.ranks": ranks,
+            "learner.sharding": learner.sharding if is_same and learner.sharding != "hybrid" else "full",
+            "learner.context_ranks": context_ranks,
+            "learner.micro_batch_tokens": pass_tokens,
+            "learner.gradient_checkpointing": recomputing,
+            "rollout.generators": generators,
+            "rollout.slots": slots,
+            "rollout.vllm.tensor_parallel": gpus_each,
+        }
+        if is_vllm and rollout.gpus_per_generator is not None:
+            layout["rollout.gpus_per_generator"] = gpus_each
+        yield layout
+
+
+def _can_divide(config: Any, ranks: int, context_ranks: int) -> bool:
+    """Return whether passes of a model can be divided among this many of the ranks."""
+    if context_ranks == 1:
+        return True
+    return config.num_attention_heads % context_ranks == 0 == ranks % context_ranks and not _indivisible_positions(
+        config
+    )
 
 
 def why_not(memory: Memory, changes: Mapping[str, Any] | None) -> str:

@@ -173,16 +173,7 @@ def _train(
     learner = sft_learner(material.network, recipe, lr=lr, num_steps=len(batches), device=_device())
     with closing(learner), lock_folder(folder):
         restored = _restore(learner, folder, must_match)
-        plan = SftPlan(
-            num_steps=len(batches),
-            num_demonstrations=len(training),
-            num_heldout=len(examples.heldout),
-            removed=examples.removed,
-            epochs=sum(map(len, batches)) / len(training),
-            batch_tokens=sum(num_inputs(training[index]) for batch in batches for index in batch) / len(batches),
-            lr=lr,
-            first_step=learner.version,
-        )
+        plan = _planned(examples, batches, lr=lr, first_step=learner.version)
         observer.planned(plan)
         losses = _HeldoutLosses(
             learner=learner,
@@ -221,6 +212,20 @@ def _train(
         else:
             take_weights(learner, material.network)
     return plan, tuple(losses.curve)
+
+
+def _planned(examples: Examples, batches: Sequence[Sequence[int]], *, lr: float, first_step: int) -> SftPlan:
+    lengths = [num_inputs(example) for example in examples.training]
+    return SftPlan(
+        num_steps=len(batches),
+        num_demonstrations=len(lengths),
+        num_heldout=len(examples.heldout),
+        removed=examples.removed,
+        epochs=sum(map(len, batches)) / len(lengths),
+        batch_tokens=sum(lengths[index] for batch in batches for index in batch) / len(batches),
+        lr=lr,
+        first_step=first_step,
+    )
 
 
 def _save(result: SftResult, material: Material, record: Mapping[str, Any]) -> None:
