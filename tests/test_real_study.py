@@ -171,12 +171,17 @@ def test_the_recipe_of_the_study_trains_on_problems_as_they_are_written(tmp_path
         files[name].write_text("".join(json.dumps(row) + "\n" for row in each))
     made = write_all(tmp_path / "problems", (files["gsm8k"],) * 2, (files["math"],) * 2)
     assert made == {"train": 80, "gsm8k-test": 40, "math500": 3, "gsm8k-fresh": 404}
-    for name in ("recipe.toml", "study.toml"):
-        (tmp_path / name).write_bytes((EXAMPLE / name).read_bytes())
+    for file in EXAMPLE.glob("*.toml"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
     of_recipes = ["model.path=none", "evaluation.num_prompts=10"]
     plan = make_plan(*load_study(tmp_path / "study.toml"), of_recipes, gpu=False)
     assert [run.name for run in plan.runs][:2] == ["scalerl-seed0", "baseline-seed0"]
     assert set(real_study.TEST_SETS) == set(plan.runs[0].recipe.evaluation.sets)
+    pilot = make_plan(*load_study(tmp_path / "pilot.toml"), of_recipes, gpu=False)
+    rates = {run.arm: (run.recipe.optimizer.lr, run.recipe.weights.name) for run in pilot.runs}
+    assert rates["scalerl-3e-6"] == (3e-6, "prompt")
+    assert rates["baseline-1e-5"] == (1e-5, "sample")
+    assert len(rates) == 6
     recipe = plan.runs[0].recipe
     task = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)["main"]
     assert (len(task.training), len(task.evaluation)) == (70, 10)
