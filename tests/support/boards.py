@@ -41,12 +41,20 @@ class ServedBoard:
 
     @property
     def token(self) -> str:
-        return self.link.rpartition("=")[2]
+        return urlsplit(self.link).path.strip("/")
 
-    def get(self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, **query: Any) -> Any:
-        """Return (status, headers, body) of a request, with the token unless it has another."""
-        query = {"token": self.token} | query
-        address = f"http://127.0.0.1:{self.port}{path}?{urlencode(query)}"
+    def get(
+        self,
+        path: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        *,
+        token: str | None = None,
+        **query: Any,
+    ) -> Any:
+        """Return (status, headers, body) of a request for a path below the token; assets are beside it."""
+        below = "" if path.startswith("/assets/") else f"/{self.token if token is None else token}"
+        address = f"http://127.0.0.1:{self.port}{below}{path}?{urlencode(query)}"
         try:
             with urlopen(Request(address, method=method, headers=dict(headers or {})), timeout=300) as answer:
                 return answer.status, answer.headers, answer.read()
@@ -54,17 +62,21 @@ class ServedBoard:
             with error:
                 return error.code, error.headers, error.read()
 
-    def part(self, path: str) -> str:
-        """Return a part of the page as HTML: `list`, `overview`, or that of a key; empty where there is none yet."""
-        status, _, body = self.get(f"/part/{path}")
+    def page(self, key: str = "") -> str:
+        """Return the page of a key, or the overview; empty where there is none yet."""
+        status, _, body = self.get(f"/{key}")
         return body.decode() if status == 200 else ""
 
     def runs(self) -> dict[str, str]:
-        """Return the keys of all runs and logs by their names in the list."""
-        links = re.findall(
-            r'href="#run/(\w+)"><span[^>]*></span><span class="label" title="([^"]*)"', self.part("list")
-        )
-        return {unescape(name): key for key, name in links}
+        """Return the keys of all runs, logs and studies by their names in the overview."""
+        page = self.page()
+        links = re.findall(r'<td[^>]*><a href="(\w+)">([^<]*)</a>', page)
+        # The overview of a single run is its page.
+        links += re.findall(r'<a href="(\w+)/samples">()', page)
+        title = re.findall("<title>(.*)</title>", page)[0]
+        if not links and title != "scalerl watch":
+            links = [("", title)]
+        return {unescape(name or title): key for key, name in links}
 
 
 class GrowingRun:

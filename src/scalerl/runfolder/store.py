@@ -13,11 +13,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from scalerl.errors import RunFolderError, StoreError, not_utf8
 from scalerl.runfolder.atomic_files import UNFINISHED, descriptor_of, new_file, write_errors
@@ -52,14 +52,6 @@ KILLED = "its process was killed: --resume continues from the last checkpoint"
 
 Row = dict[str, Any]
 
-
-class RowColumns(Protocol):
-    """Stores rows by column."""
-
-    def add(self, row: Row) -> None: ...
-
-
-Columns = TypeVar("Columns", bound=RowColumns)
 
 # The beginning of a row of the trainer, as written by append_row.
 _ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
@@ -323,14 +315,14 @@ def latest_rows(path: Path) -> list[tuple[int, Row]]:
         return []
     placed = []
     for line, row in parse_lines(_read_text(path), path):
-        if fault := _fault_of(row):
+        if fault := fault_of(row):
             raise RunFolderError(f"{path}, line {line}: {fault}")
         placed.append((line, row))
     return counting_rows(placed, path.name, _origins(path.parent))
 
 
-def _fault_of(row: Row) -> str:
-    """Return what keeps a row from being placed among others; empty where nothing does."""
+def fault_of(row: Row) -> str:
+    """Return what keeps a row from being placed among the others of its run; empty where nothing does."""
     if not _is_count(row.get("step")):
         return "the row has no numeric 'step'"
     if not _is_count(row.get("attempt", 0)):
@@ -417,69 +409,13 @@ def _origins(folder: Path) -> dict[int, float]:
     return origins
 
 
-class GrowingLines(Protocol):
-    """The JSON objects of a growing file, by line number from 0."""
-
-    def __len__(self) -> int: ...
-
-    def refresh(self) -> bool:
-        """Find new lines; return whether the earlier lines still exist."""
-        ...
-
-    def rows(self, numbers: Iterable[int]) -> Iterator[tuple[int, Row | None]]:
-        """Yield lines that are not blank, with their numbers; None for a line that is not an object."""
-        ...
-
-
-class RunReader(Generic[Columns]):
-    """The rows of a growing run folder; `read` adds the rows written since the last call.
-
-    The caller decides how files are opened and how metrics are stored; this class decides which rows count.
-    """
-
-    def __init__(self, files: Mapping[str, GrowingLines], new_columns: Callable[[], Columns]) -> None:
-        """`files` has METRICS and EVALS; `new_columns` returns an empty store with a method `add` for rows."""
-        self._files, self._new_columns = files, new_columns
-        self._forget()
-
-    def _forget(self) -> None:
-        self.metrics = self._new_columns()
-        self.evals: list[tuple[int, Row]] = []
-        """All evaluations, with their line numbers."""
-        self.skipped: dict[str, list[int]] = {name: [] for name in self._files}
-        """Numbers of lines that are not JSON objects."""
-        self._steps: list[tuple[float, float, float]] = []
-        self._origins: dict[int, float] = {}
-        self._num_read = dict.fromkeys(self._files, 0)
-
-    def read(self) -> None:
-        are_known = [lines.refresh() for lines in self._files.values()]
-        if not all(are_known):
-            self._forget()
-        for name, lines in self._files.items():
-            begin, self._num_read[name] = self._num_read[name], len(lines)
-            for place, row in lines.rows(range(begin, len(lines))):
-                if row is None:
-                    self.skipped[name].append(place + 1)
-                elif not _fault_of(row):
-                    self._add(name, place + 1, row["step"], row)
-
-    def _add(self, name: str, line: int, step: float, row: Row) -> None:
-        attempt = row.get("attempt")
-        _note_origin(self._origins, name, step, attempt)
-        if name == METRICS:
-            self.metrics.add(row)
-            self._steps.append((step, attempt if isinstance(attempt, int) else 0, step))
-        else:
-            self.evals.append((line, row))
-
-    def counting_metrics(self) -> list[int]:
-        """Return the indices of the rows of metrics that count, by step."""
-        return counting(self._steps, self._origins)
-
-    def counting_evals(self) -> list[tuple[int, Row]]:
-        """Return the evaluations that count, with their line numbers."""
-        return counting_rows(self.evals, EVALS, self._origins)
+def rows_that_count(placed: Mapping[str, Sequence[tuple[int, Row]]]) -> dict[str, list[tuple[int, Row]]]:
+    """Return those of a run's rows of METRICS and EVALS that count, by step, with their places; no row has a fault."""
+    origins: dict[int, float] = {}
+    for name, rows in placed.items():
+        for _, row in rows:
+            _note_origin(origins, name, row["step"], row.get("attempt"))
+    return {name: counting_rows(rows, name, origins) for name, rows in placed.items()}
 
 
 def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scalerl.forecast.report import inside
-from scalerl.forecast.report.inside import Lines, Root, open_inside, read_object
+from scalerl.forecast.report.inside import Root, json_lines, newest_lines, open_inside, read_object
 from scalerl.recipe.secrets import HIDDEN
 
 
@@ -19,9 +19,11 @@ def path(tmp_path: Path) -> Path:
 
 def lines(path: Path) -> list[tuple[int, int | None]]:
     """Return the number of each line, from 1, and its step; None for a line that was skipped."""
-    found = Lines(path, Root(path.parent))
-    found.refresh()
-    return [(number + 1, None if row is None else row["step"]) for number, row in found.rows(range(len(found)))]
+    return [(number, None if row is None else row["step"]) for number, row in json_lines(path, Root(path.parent))]
+
+
+def steps_from_the_end(path: Path, before: int | None = None) -> list[int]:
+    return [row["step"] for _, row in newest_lines(path, Root(path.parent), before) if row is not None]
 
 
 @pytest.mark.parametrize(
@@ -40,15 +42,16 @@ def test_lines_are_numbered_and_damaged_ones_are_known(path: Path, text: str, ex
     assert lines(path) == expected
 
 
-def test_only_what_was_added_is_new(path: Path):
-    found = Lines(path, Root(path.parent))
-    for text, num, is_known in (("{}\n", 1, True), ('{}\n{"a', 1, True), ('{}\n{"a": 1}', 2, True), (None, 2, True),
-                                ('{}\n{"a": 1}\n\n{}\n', 4, True), ("{}", 1, False)):  # fmt: skip
-        if text is not None:
-            path.write_text(text)
-        assert (found.refresh(), len(found)) == (is_known, num)
-    path.unlink()
-    assert (found.refresh(), len(found), found.refresh()) == (False, 0, True)
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_lines_are_read_from_the_end_or_from_a_place(path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(inside, "_CHUNK", chunk)
+    path.write_text('{"step": 1}\n\nnot json\n{"step": 22}\n{"step": 333}')
+    assert steps_from_the_end(path) == [333, 22, 1]
+    places = {row["step"]: place for place, row in newest_lines(path, Root(path.parent)) if row is not None}
+    assert steps_from_the_end(path, places[333]) == [22, 1]
+    assert steps_from_the_end(path, places[1]) == []
+    monkeypatch.setattr(inside, "MAX_LINE", 12)
+    assert steps_from_the_end(path) == [1]
 
 
 def test_too_long_line_is_skipped(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -67,8 +70,7 @@ def test_only_regular_files_inside_the_root_are_opened(tmp_path: Path):
     (root / "folder.jsonl").mkdir()
     for name in ("link.jsonl", "pipe.jsonl", "folder.jsonl", "../secret.jsonl", "missing.jsonl"):
         assert open_inside(root / name, Root(root)) is None
-        found = Lines(root / name, Root(root))
-        assert (found.refresh(), list(found.rows([0]))) == (True, [])
+        assert [*json_lines(root / name, Root(root)), *newest_lines(root / name, Root(root))] == []
         assert read_object(root / name, Root(root)) == ({}, "")
 
 

@@ -64,13 +64,13 @@ def test_log_that_grows_is_followed(board: ServedBoard, folder: Path, write: Cal
     name = write.__name__
 
     def num_points() -> int:
-        return board.part(board.runs().get(name, "")).count('class="fitted"')
+        return board.page(board.runs().get(name, "none")).count('class="fitted"')
 
     for step in range(10, 70, 10):
         write(folder / name, step)
         wait_until(lambda step=step: num_points() >= step // 10 or step < 30)
     wait_until(lambda: num_points() == 6)
-    part = board.part(board.runs()[name])
+    part = board.page(board.runs()[name])
     assert f"<span>{kind}</span><span>step 60</span>" in part
     lines = ("loss/entropy", "rollout/length_mean") if write is not tb else ()
     assert all(f'data-key="{key}"' in part for key in lines)
@@ -82,7 +82,7 @@ def test_long_file_is_refused(folder: Path):
         file.truncate(1 << 30)  # a line of 1 GB, most of it a hole
     seen = look(Source(path=folder / "huge.log", root=Root(folder), kind="log", name="huge"))
     assert seen.is_empty
-    assert "1,074 MB" in seen.row["problem"]
+    assert "1,074 MB" in seen.problem
 
 
 @pytest.mark.slow
@@ -108,6 +108,6 @@ def test_real_run_while_it_trains(tmp_path: Path, browser: Any):
         assert run.returncode == 0
         wait_until(lambda: tab.locator('figure[data-key^="curves/"] circle').count() >= 10, seconds=60)
         assert len({count for count in counts if count}) >= 3, counts
-        tab.locator("#sample-search").fill("+")
+        tab.locator(".head a").click()
         tab.wait_for_selector(".sample")
         tab.close()

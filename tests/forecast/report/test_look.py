@@ -10,9 +10,9 @@ from boards import GrowingRun
 from run_folders import write_run
 from simulate import sigmoid
 
-from scalerl.forecast.report import analyse, document, inside
+from scalerl.forecast.report import analyse, document
 from scalerl.forecast.report.board.look import Look, look
-from scalerl.forecast.report.inside import Root, json_object
+from scalerl.forecast.report.inside import Root
 from scalerl.forecast.report.places import Source
 
 
@@ -34,7 +34,7 @@ def test_a_run_past_its_peak_names_its_checkpoint(tmp_path: Path):
     lines = [f"{x},{y}" for x, y in zip(compute, reward, strict=True)]
     (tmp_path / "a.csv").write_text("\n".join(["gpu_hours,reward", *lines]))
     seen = look(Source(path=tmp_path / "a.csv", root=Root(tmp_path), kind="log", name="a"), 30.0)
-    assert (seen.lines[0]["state"], seen.row["num_alarms"]) == ("past its peak", 1)
+    assert (seen.lines[0]["state"], seen.num_alarms) == ("past its peak", 1)
     found = says(seen)
     assert 8.0 < found["checkpoint_compute"]["last_good"] < 14.0
     assert found["alarm_fall"]["began_compute"] == found["checkpoint_compute"]["last_good"]
@@ -60,37 +60,31 @@ def test_right_answers_that_are_not_a_list_are_left_out(tmp_path: Path, counts: 
     rows = [json.loads(line) for line in (run.folder / "evals.jsonl").read_text().splitlines()]
     (run.folder / "evals.jsonl").write_text("".join(json.dumps({**row, "num_correct": counts}) + "\n" for row in rows))
     seen = look(Source(path=run.folder, root=Root(tmp_path), kind="run", name="run"))
-    assert (seen.row["step"], len(seen.lines)) == ("step 20", 1)
+    assert (seen.step, len(seen.lines)) == ("step 20", 1)
 
 
-def test_only_what_was_added_to_a_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_is_read_again_when_it_has_grown_or_was_written_anew(tmp_path: Path):
     run = GrowingRun(tmp_path / "run")
     run.train(50)
     source = Source(path=run.folder, root=Root(tmp_path), kind="run", name="run")
-    lines: list[bytes] = []
-    monkeypatch.setattr(inside, "json_object", lambda data: lines.append(data) or json_object(data))
-    for added, expected in ((0, 51), (3, 3), (2, 2)):
-        run.train(added)
-        lines.clear()
-        seen = look(source)
-        assert len([line for line in lines if b"step" in line and b"budget" not in line]) == expected
-    assert seen.row["step"] == "step 55"
-    # A file that was written anew is read from its beginning.
+    assert look(source).step == "step 50"
+    run.train(5)
+    assert look(source).step == "step 55"
     (run.folder / "metrics.jsonl").write_text('{"step": 1, "attempt": 1}\n')
-    assert look(source).row["step"] == "step 1"
+    assert look(source).step == "step 1"
 
 
 def test_rows_are_not_called_steps(tmp_path: Path):
     (tmp_path / "a.csv").write_text("\n".join(["gpu_hours,reward", *(f"{n},{n / 50}" for n in range(1, 9))]))
     seen = look(Source(path=tmp_path / "a.csv", root=Root(tmp_path), kind="log", name="a"))
-    assert (seen.row["step"], look(write(tmp_path / "b.jsonl", 1, 9)).row["step"]) == ("row 8", "step 8")
+    assert (seen.step, look(write(tmp_path / "b.jsonl", 1, 9)).step) == ("row 8", "step 8")
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path):
     (tmp_path / "bad.csv").write_bytes(b"\0\1\2" * 50)
     seen = look(Source(path=tmp_path / "bad.csv", root=Root(tmp_path), kind="log", name="bad"))
     assert seen.is_empty
-    assert seen.row["problem"]
+    assert seen.problem
     assert "fault" in says(seen)
 
 

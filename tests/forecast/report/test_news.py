@@ -1,12 +1,15 @@
 """What a look adds to the one before it."""
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from scalerl.forecast.report.alarms import Alarm, AlarmKind
 from scalerl.forecast.report.board.look import Look
 from scalerl.forecast.report.board.news import News
 from scalerl.forecast.report.document import Level, Say, say, sections
+from scalerl.forecast.report.inside import Root
+from scalerl.forecast.report.places import Source
 
 
 def said(kind: str, **values: Any) -> Say:
@@ -21,9 +24,9 @@ def alarm(value: float = 0.1, ended: float | None = None) -> Say:
     return Alarm(kind=AlarmKind.ENTROPY, subject="main", value=value, began=3.0, ended=ended).say(run="", unit="")
 
 
-def look(*blocks: Say, status: str = "running", kind: str = "run") -> Look:
-    row = {"key": "k", "name": "first", "kind": kind, "status": status, "reason": "budget spent"}
-    return Look(row=row, document=sections(("answer/", "", blocks)))
+def look(*blocks: Say, status: str = "running", kind: Literal["run", "study"] = "run") -> Look:
+    source = Source(path=Path("first"), root=Root(), kind=kind, name="first")
+    return Look(source=source, status=status, reason="budget spent", document=sections(("answer/", "", blocks)))
 
 
 def told(*looks: Look) -> list[str]:

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from boards import GrowingRun
 
@@ -42,21 +41,6 @@ def test_newest_come_first_a_page_at_a_time(run: GrowingRun, monkeypatch: pytest
     # A search that takes long says where to go on.
     monkeypatch.setattr(samples, "SECONDS", -1.0)
     assert steps_of(run, text="nowhere") == [[]] * 50
-
-
-def test_only_what_was_added_is_read_again(run: GrowingRun, monkeypatch: pytest.MonkeyPatch):
-    path, sizes = run.folder / "samples.jsonl", []
-    frombuffer = np.frombuffer
-    monkeypatch.setattr(np, "frombuffer", lambda data, dtype: sizes.append(len(data)) or frombuffer(data, dtype))
-    assert search(run)["total"] == 50
-    before = path.stat().st_size
-    run.sample("9+2", "added")
-    page = search(run)
-    assert (page["total"], page["samples"][0]["texts"][1][1]) == (51, "added")
-    assert sizes == [before, path.stat().st_size - before]
-    for text in ('{"completion": "short"}\n', '{"completion": "' + "x" * 99_999 + '"}\n'):
-        path.write_text(text)
-        assert search(run)["total"] == 1
 
 
 @pytest.mark.parametrize(

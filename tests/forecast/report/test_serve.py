@@ -4,7 +4,6 @@ import functools
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,18 +18,17 @@ from scalerl.errors import UsageError
 from scalerl.forecast.report.board.serve import BoardServer, is_loopback, kept_token, link_to, listen
 
 TOKEN = "the-token"
-WHOLE = f"GET /part/list?token={TOKEN} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+WHOLE = f"GET /{TOKEN}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
 class EmptyBoard:
     """A board with nothing on it."""
 
-    def part(self, key: str) -> bytes:
-        return b"nothing"
+    def page(self, key: str, known: str = "") -> tuple[str, str | None] | None:
+        return ("1", None if known == "1" else "nothing") if key in ("", "0123456789ab") else None
 
-    def versions(self, after: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
-        time.sleep(wait_s if after else 0.0)
-        return {"version": 1}
+    def samples(self, key: str, query: Any) -> str | None:
+        return None
 
 
 @pytest.fixture
@@ -55,39 +53,52 @@ def is_open(connection: socket.socket) -> bool:
     return False
 
 
-def test_every_request_needs_the_token(server: BoardServer):
+def board_of(server: BoardServer) -> ServedBoard:
     board = ServedBoard()
     board.link = link_to("127.0.0.1", server.server_address[1], TOKEN)
-    for wrong in ("", "wrong", TOKEN[:-1]):
-        for path in ("/", "/part/list", "/part/000000000000/samples", "/api/events", "/no/such/path"):
+    return board
+
+
+def test_every_request_needs_the_token(server: BoardServer):
+    board = board_of(server)
+    for wrong in ("wrong", TOKEN[:-1], f"{TOKEN}x", "%20"):
+        for path in ("/", "/0123456789ab", "/000000000000/samples", "/no/such/path"):
             status, headers, body = board.get(path, token=wrong)
             assert (status, b"token" in body, headers["Content-Security-Policy"][:11]) == (403, True, "default-src")
         # They are the same for everybody, and a page loads them by their names alone.
-        assert board.get("/assets/board.js", token=wrong)[0] == 200
-    assert [board.get(path)[0] for path in ("/", "/part/list", "/no/such/path")] == [200, 200, 404]
+        assert board.get("/assets/refresh.js", token=wrong)[0] == 200
+    assert [board.get(path)[0] for path in ("/", "/0123456789ab", "/no/such/path")] == [200, 200, 404]
+
+
+def test_a_page_that_the_browser_has_is_not_sent_again(server: BoardServer):
+    board = board_of(server)
+    _, headers, body = board.get("/")
+    assert (body, headers["ETag"]) == (b"nothing", "1")
+    assert board.get("/", headers={"If-None-Match": "1"})[0] == 304
+    assert board.get("/", headers={"If-None-Match": "0"})[0] == 200
 
 
 @needs_another_user
 def test_other_users_of_the_machine_are_refused(server: BoardServer):
     program = "print([urllib.request.urlopen(address).status for address in sys.argv[1:]])"
     ask = functools.partial(run_as_another, program, imports="urllib.request, encodings.idna")
-    address = f"http://127.0.0.1:{server.server_address[1]}/part/list"
-    assert "HTTP Error 403" in ask(address).stderr
-    assert ask(f"{address}?token={TOKEN}").stdout == "[200]\n"
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    assert "HTTP Error 403" in ask(f"{address}/").stderr
+    assert ask(f"{address}/{TOKEN}/").stdout == "[200]\n"
 
 
 def test_slow_connections_do_not_hold_it_shut(server: BoardServer):
     with ExitStack() as opened:
-        stream = opened.enter_context(connected(server))
-        stream.sendall(WHOLE.replace(b"/part/list", b"/api/events"))
-        assert stream.recv(15) == b"HTTP/1.1 200 OK"
+        page = opened.enter_context(connected(server))
+        page.sendall(WHOLE)
+        assert page.recv(15) == b"HTTP/1.1 200 OK"
         for number in range(400):
             connection = opened.enter_context(connected(server))
-            connection.sendall([b"", b"GET / HT", b"GET /assets/board.js HTTP/1.1\r\n\r\n"][number % 3])
+            connection.sendall([b"", b"GET / HT", b"GET /assets/refresh.js HTTP/1.1\r\n\r\n"][number % 3])
         with connected(server) as connection:
             connection.sendall(WHOLE)
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        assert is_open(stream), "whoever has the token is not sent away for whoever has not"
+        assert is_open(page), "whoever has the token is not sent away for whoever has not"
 
 
 def test_token_is_kept_in_a_private_file(tmp_path: Path):
@@ -114,7 +125,7 @@ def test_token_in_a_file_of_another_user_is_not_used(tmp_path: Path):
 
 
 def test_browser_is_started_without_the_token():
-    with private_page("http://127.0.0.1:1/?token=secret") as address:
+    with private_page("http://127.0.0.1:1/secret/") as address:
         path = Path(address.removeprefix("file://"))
         assert "secret" not in address
         assert "secret" in path.read_text()
@@ -125,16 +136,10 @@ def test_browser_is_started_without_the_token():
 def test_addresses_and_links():
     hosts = {"127.0.0.1": True, "::1": True, "localhost": True, "0.0.0.0": False, "example.org": False}
     assert {host: is_loopback(host) for host in hosts} == hosts
-    assert link_to("127.0.0.1", 8420, "t") == "http://127.0.0.1:8420/?token=t"
-    assert link_to("::1", 1, "t") == "http://[::1]:1/?token=t"
+    assert link_to("127.0.0.1", 8420, "t") == "http://127.0.0.1:8420/t/"
+    assert link_to("::1", 1, "t") == "http://[::1]:1/t/"
 
 
 def test_taken_port_is_reported(server: BoardServer):
     with pytest.raises(UsageError, match="choose another --host or --port"):
         listen(server.board, "127.0.0.1", server.server_address[1], TOKEN)
-
-
-def test_parts_are_html(server: BoardServer):
-    board = ServedBoard()
-    board.link = link_to("127.0.0.1", server.server_address[1], TOKEN)
-    assert board.get("/part/list")[2] == b"nothing"

@@ -31,9 +31,14 @@ ALIKE = 0.05
 """Two axes give one answer if the factor between them is the same for all curves, up to this share."""
 MOST_ON_AXES = 8
 """More curves than these are not fitted again to be compared on other axes."""
-num_remembered = 0
-"""Fits that this process keeps so as not to make them again: a board sets it, which looks at the same points often."""
 _FITS: dict[tuple[bytes, bytes, str], Fit] = {}
+_most_fits = 0
+
+
+def remember_fits(most: int) -> None:
+    """Keep so many fits in this process, so as not to make them again: a board looks at the same points often."""
+    global _most_fits
+    _most_fits = most
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
@@ -245,7 +250,7 @@ def _fitted(data: Series, options: FitOptions) -> CurveResult:
     key = (data.compute.tobytes(), data.reward.tobytes(), repr(what))
     done = _FITS.pop(key, None) or fit(data.compute, data.reward, **given)
     _FITS[key] = done
-    while len(_FITS) > num_remembered:
+    while len(_FITS) > _most_fits:
         del _FITS[next(iter(_FITS))]
     return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
 

@@ -2,14 +2,12 @@
 
 import os
 import stat
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from scalerl.runfolder.json_text import parse_json
 
@@ -17,7 +15,7 @@ MAX_LINE = 8 << 20
 """Longest line that is parsed, in bytes."""
 MAX_OBJECT = 16 << 20
 """Largest file that is parsed as one object, in bytes."""
-_CHUNK = 1 << 24
+_CHUNK = 1 << 16
 # Not every system has all of them.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
@@ -77,57 +75,56 @@ def json_object(data: bytes) -> tuple[dict[str, Any], str]:
     return (value, "") if isinstance(value, dict) else ({}, f": a JSON object is needed, not {type(value).__name__}")
 
 
-class Lines:
-    """The lines of a file of JSON objects that grows, numbered from 0; only what was added is read again.
+def json_lines(path: Path, root: Root) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the lines of a file of JSON objects with their numbers, from 1; blank ones are left out.
 
-    A last line without its end counts if it is an object, or too long to be one. Threads may share one value.
+    A line that is too long, or not an object, is None. A last line that is still being written is left out.
     """
+    descriptor = open_inside(path, root)
+    if descriptor is None:
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        for number in count(1):
+            line = file.readline(MAX_LINE + 1)
+            if not line:
+                return
+            is_too_long = len(line) > MAX_LINE
+            rest = line
+            while is_too_long and rest and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE)
+            if is_too_long:
+                yield number, None
+            elif line.strip():
+                row, fault = json_object(line)
+                if fault and not line.endswith(b"\n"):
+                    return
+                yield number, None if fault else row
 
-    def __init__(self, path: Path, root: Root) -> None:
-        self._path, self._root = path, root
-        self._inode, self._begins, self._is_open = 0, array("Q", [0]), False
 
-    def __len__(self) -> int:
-        return len(self._begins) - 1
+def newest_lines(path: Path, root: Root, before: int | None = None) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the lines of a file from its end, or from a place in it, with the places where they begin.
 
-    def refresh(self) -> bool:
-        """Find the lines that were added; return whether those known before are still there."""
-        # A new array for what has changed: another thread may be reading the old one.
-        begins = self._begins[:-1] if self._is_open else self._begins
-        descriptor = open_inside(self._path, self._root)
-        if descriptor is None:
-            is_same, self._begins, self._is_open = not len(self), array("Q", [0]), False
-            return is_same
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            file.seek(max(begins[-1] - 1, 0))
-            is_same = not begins[-1] or (status.st_ino == self._inode and file.read(1) == b"\n")
-            if is_same and status.st_size == self._begins[-1]:
-                return True
-            begins = begins[:] if is_same else array("Q", [0])
-            end = file.seek(begins[-1])
-            while data := file.read(_CHUNK):
-                begins.extend((np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + end + 1).tolist())
-                end += len(data)
-            file.seek(begins[-1])
-            size = end - begins[-1]
-            is_open = size > MAX_LINE or (size > 0 and not json_object(file.read())[1])
-        if is_open:
-            begins.append(end)
-        self._inode, self._begins, self._is_open = status.st_ino, begins, is_open
-        return is_same
-
-    def rows(self, numbers: Iterable[int]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-        """Yield these lines with their numbers, without blank ones: None for one that is too long or not an object."""
-        begins, descriptor = self._begins, open_inside(self._path, self._root)
-        if descriptor is None:
-            return
-        try:
-            for number in numbers:
-                begin, end = begins[number : number + 2]
-                data = os.pread(descriptor, end - begin, begin) if end - begin <= MAX_LINE else b"too long"
-                if data.strip():
-                    row, fault = json_object(data)
-                    yield number, None if fault else row
-        finally:
-            os.close(descriptor)
+    A line that is blank, too long, or not an object, is None.
+    """
+    descriptor = open_inside(path, root)
+    if descriptor is None:
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        begin = size if before is None else min(max(before, 0), size)
+        data, is_too_long = b"", False
+        while begin > 0 or data:
+            last_end = data.rfind(b"\n", 0, -1)
+            if last_end < 0 and begin > 0:
+                if len(data) > MAX_LINE:
+                    data, is_too_long = b"", True
+                length = min(_CHUNK, begin)
+                begin -= length
+                file.seek(begin)
+                data = file.read(length) + data
+                continue
+            line, data = data[last_end + 1 :], data[: last_end + 1]
+            row, fault = json_object(line)
+            is_too_long = is_too_long or len(line) > MAX_LINE
+            yield begin + len(data), None if fault or is_too_long else row
+            is_too_long = False

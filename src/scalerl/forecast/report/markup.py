@@ -9,7 +9,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: object, **attributes: object) -> Markup:
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """Return an element; `class_` stands for `class`, `data_key` for `data-key`; attributes of None are left out."""
     given = (
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'

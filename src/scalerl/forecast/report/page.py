@@ -1,4 +1,4 @@
-"""A document as HTML: the parts that the board shows, and the offline page, which opens from disk and has no script."""
+"""A document as HTML: the page that opens from disk and has no script, and that a board refreshes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -79,9 +79,21 @@ def asset(name: str) -> str:
     return (files("scalerl") / "assets" / "report" / name).read_text(encoding="utf-8")
 
 
+POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'\">"
+)
+"""What a page from disk may do: show itself."""
+
+
 def page(title: str, document: Sequence[Section]) -> str:
     """Return the whole file."""
+    return framed(title, html(document))
+
+
+def framed(title: str, body: Markup, *, head: str = POLICY, bar: str = "", below: str = "") -> str:
+    """Return a whole page; a board has its script in the head, a bar above the title, and news below it."""
     return Template(asset("page.html")).substitute(
-        title=escape(title), style=asset("report.css"), body=html(document), words=asset("words.html"),
-        version=escape(__version__),
+        head=head, title=escape(title), style=asset("report.css"), bar=bar, below=below, body=body,
+        words=asset("words.html"), version=escape(__version__),
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """`Run`: one of our run folders, or another trainer's log, read into one value.
 
-read_folder    reads a run folder; of one that grows, only what was added
+read_folder    reads a run folder
 read_source    reads a run folder or a log
 """
 
@@ -21,7 +21,7 @@ from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.alarms import Alarm, alarms, with_remedies
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.evaluations import pass_curves
-from scalerl.forecast.report.inside import Lines, read_object
+from scalerl.forecast.report.inside import json_lines, read_object
 from scalerl.forecast.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
 from scalerl.forecast.report.places import Source
 from scalerl.forecast.report.run_series import Evaluations
@@ -249,22 +249,6 @@ class Run:
 # Reading
 
 
-Reader = store.RunReader[NumberColumns]
-
-
-def new_reader(source: Source) -> Reader:
-    """Return a reader of a run folder, which has not read anything yet."""
-    files = {name: Lines(source.path / name, source.root) for name in (store.METRICS, store.EVALS)}
-    return store.RunReader(files, NumberColumns)
-
-
-def num_values(reader: Reader) -> int:
-    """Return how many numbers a reader keeps."""
-    counts = [row.get("num_correct") for _, row in reader.evals]
-    num_counts = sum(len(each) for each in counts if isinstance(each, list))
-    return reader.metrics.num_rows * len(reader.metrics) + num_counts
-
-
 def _without_bad_counts(row: store.Row) -> store.Row:
     """Return an evaluation, without `num_correct` if that is not a list of at most _MAX_PROBLEMS counts."""
     counts = row.get("num_correct")
@@ -272,21 +256,22 @@ def _without_bad_counts(row: store.Row) -> store.Row:
     return row if is_valid else {key: value for key, value in row.items() if key != "num_correct"}
 
 
-def read_folder(source: Source, reader: Reader | None = None) -> Run:
-    """Read a run folder; given the reader of an earlier call, read only what was added since."""
-    reader = reader or new_reader(source)
+def read_folder(source: Source) -> Run:
+    """Read a run folder."""
     folder = source.path
     objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
     (recipe, _), (status, _), (environment, _) = objects.values()
-    reader.read()
     damage = {name: say("fault", problem=fault) for name, (_, fault) in objects.items() if fault}
-    for name, lines in reader.skipped.items():
-        if lines:
-            kind = "line_left_out" if len(lines) == 1 else "lines_left_out"
-            damage[name] = say(kind, file=folder / name, first=lines[0], num=len(lines) - 1)
-    logged = reader.metrics.arrays()
-    kept = np.array(reader.counting_metrics(), dtype=np.intp)
-    evals = [(line, _without_bad_counts(row)) for line, row in reader.counting_evals()]
+    logged = NumberColumns()
+    steps: list[tuple[int, store.Row]] = []
+    for _, row in _rows_of(source, store.METRICS, damage):
+        steps.append((logged.num_rows, {"step": row.get("step"), "attempt": row.get("attempt", 0)}))
+        logged.add(row)
+    evaluated = list(_rows_of(source, store.EVALS, damage))
+    counting = store.rows_that_count({store.METRICS: steps, store.EVALS: evaluated})
+    kept = np.array([place for place, _ in counting[store.METRICS]], dtype=np.intp)
+    columns = logged.arrays()
+    evals = [(line, _without_bad_counts(row)) for line, row in counting[store.EVALS]]
     problem = f"the run folder {folder} has no rows in {store.EVALS}: a run has a curve once it is evaluated."
     try:
         store.check_format(folder)
@@ -294,21 +279,35 @@ def read_folder(source: Source, reader: Reader | None = None) -> Run:
         problem, evals = str(fault), []
     return Run(
         source=source,
-        columns={key: values[kept] for key, values in logged.items()},
+        columns={key: values[kept] for key, values in columns.items()},
         evals=evals,
         problem="" if evals else problem,
         recipe=recipe,
         environment=environment,
         written_status=store.current_status(status),
         damage=damage,
-        repeated=replaced(logged, kept),
+        repeated=replaced(columns, kept),
     )
 
 
-def read_source(source: Source, reader: Reader | None = None) -> Run:
+def _rows_of(source: Source, name: str, damage: dict[str, Say]) -> Iterator[tuple[int, store.Row]]:
+    """Yield the rows of a file of a run folder with their lines; at the end, note in `damage` what is no object."""
+    path = source.path / name
+    skipped: list[int] = []
+    for line, row in json_lines(path, source.root):
+        if row is None:
+            skipped.append(line)
+        elif not store.fault_of(row):
+            yield line, row
+    if skipped:
+        kind = "line_left_out" if len(skipped) == 1 else "lines_left_out"
+        damage[name] = say(kind, file=path, first=skipped[0], num=len(skipped) - 1)
+
+
+def read_source(source: Source) -> Run:
     """Read a run folder, or another trainer's log; a log that cannot be read becomes a run with a `problem`."""
     if source.kind == "run":
-        return read_folder(source, reader)
+        return read_folder(source)
     try:
         log = read_log(source.path)
     except InputError as fault:

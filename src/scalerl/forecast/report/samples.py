@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.forecast.report.document import say
-from scalerl.forecast.report.inside import Lines, Root
+from scalerl.forecast.report.inside import Root, newest_lines
 from scalerl.forecast.report.metrics import number
 
 PAGE = 20
@@ -21,7 +21,6 @@ MAX_PROBLEM = 6000
 SECONDS = 1.5
 """Time after which a search returns what it has, and where to go on."""
 ERROR = re.compile(r"^[^\S\n]*+(\w*(error|exception)\b|traceback)", re.IGNORECASE | re.MULTILINE)
-_LINES: dict[Path, Lines] = {}
 _KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward", "conversation")
 
 
@@ -35,37 +34,28 @@ class Query:
     verdict: str = ""
     """"correct", "wrong", "none" for those without a verdict, "error" for those with an error of a tool; or all."""
     before: int | None = None
-    """Number of the sample before which to go on; None begins with the newest."""
+    """Place in the file before which to go on; None begins with the newest."""
     num: int = PAGE
 
 
 def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
     """Return a page of samples, newest first, and `next`, from which the search goes on (None at the end)."""
-    lines = lines_of(path, root)
-    num = len(lines)
-    end = num if query.before is None else min(max(query.before, 0), num)
     words, until = query.text.casefold().split(), time.monotonic() + SECONDS
     rows: list[dict[str, Any]] = []
+    before = query.before
     next_place: int | None = None
-    for place, row in lines.rows(range(end - 1, -1, -1)):
+    for place, row in newest_lines(path, root, query.before):
         if row is not None and _matches(row, query, words):
             if len(rows) == query.num:
-                next_place = place + 1
+                next_place = before
                 break
             rows.append(sample_json(row))
+        before = place
         if time.monotonic() > until and place > 0:
             next_place = place
             break
     kind = "samples_shown" if rows else "no_sample" if next_place is None else "search_goes_on"
-    status = say(kind, num=len(rows), total=num).text
-    return {"samples": rows, "next": next_place, "total": num, "status": status}
-
-
-def lines_of(path: Path, root: Root) -> Lines:
-    """Return the lines of a file as it is now; those that were known before are not read again."""
-    lines = _LINES.setdefault(path, Lines(path, root))
-    lines.refresh()
-    return lines
+    return {"samples": rows, "next": next_place, "status": say(kind, num=len(rows)).text}
 
 
 def _matches(row: Mapping[str, Any], query: Query, words: Sequence[str]) -> bool:

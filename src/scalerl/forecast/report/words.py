@@ -578,9 +578,9 @@ WORDS: dict[str, Words] = {
     "never_evaluated": "The run has ended without an evaluation.",
     "stands": "{name}: {state}, {to_do}.",
     "watched": "{num} runs and logs in {paths}.",
-    "samples_shown": "{num} of {total} samples, newest first.",
+    "samples_shown": "Samples: {num}, newest first.",
     "no_sample": "No sample matches.",
-    "search_goes_on": "None yet; the search goes on with the button below.",
+    "search_goes_on": "None yet; the search goes on with the link below.",
     # What training changed
     "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
     "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",

@@ -1,13 +1,13 @@
 """What the board shows of a run, a log, a study, or everything together: the document of a report on it.
 
-`look` is called in workers, whenever files have changed. A worker keeps the rows of the runs that it has read and the
-fits that it has made; any other can make them anew.
+`look` is called in workers, whenever files have changed. A worker keeps the fits that it has made; any other can make
+them anew.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,11 @@ from scalerl.errors import UserError
 from scalerl.forecast.logs import Selection
 from scalerl.forecast.report import analyse
 from scalerl.forecast.report.build import report_on
-from scalerl.forecast.report.document import Document, Json, Level, Say, picked, say, says, sections
+from scalerl.forecast.report.document import Document, Level, Say, say, says, sections
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.places import Source, planned
 from scalerl.forecast.report.results import CurveResult, Result
-from scalerl.forecast.report.runs import WAITING, Reader, Run, new_reader, num_values, read_source
-from scalerl.forecast.report.samples import lines_of
+from scalerl.forecast.report.runs import WAITING, Run, read_source
 from scalerl.forecast.report.sections import document
 from scalerl.forecast.report.words import Lookup, filled
 from scalerl.runfolder import store
@@ -32,29 +31,33 @@ MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
 MOST_CURVES = 40
 """Curves of one log that are fitted."""
-MOST_VALUES = 30_000_000
-"""Numbers of run folders that a process keeps, to read only what is added: 8 bytes each."""
 MOST_FITS = 200
 RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
 TOGETHER = ("answer", "curves", "pairs", "axes", "log", "settings")
 """Sections of everything together."""
 _DEPTH, _MOST_FILES = 3, 4000
-_READERS: dict[Path, Reader] = {}
 
 File = tuple[str, int, int]
 """Path, size and time of the last change in nanoseconds."""
+Line = Mapping[str, str]
+"""Cells of a line in the overview, by the names in CELLS, with `name`, `curve` and `step`."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """What there is to show of a source."""
 
-    row: Json
-    """In the list of runs."""
+    source: Source
     document: Document = ()
-    lines: list[Json] = field(default_factory=list)
-    """In the overview: a line for each curve; one line for a run without a curve."""
-    num_samples: int = 0
+    lines: tuple[Line, ...] = ()
+    """In the overview: a line for each curve; one for a study, and for a run without a curve."""
+    status: str = ""
+    reason: str = ""
+    format: str = ""
+    step: str = ""
+    problem: str = ""
+    updated_at: float = 0.0
+    num_alarms: int = 0
     is_empty: bool = False
     """Whether there is neither a curve nor a column."""
 
@@ -98,14 +101,17 @@ def _log_files(path: Path) -> Iterator[str]:
 
 def look(source: Source, end_compute: float | None = None) -> Look:
     """Read a source and make its document; `end_compute` ends a budget that the run does not name itself."""
-    analyse.num_remembered = MOST_FITS
+    analyse.remember_fits(MOST_FITS)
     try:
         runs = _runs(source)
+        problems: list[Say] = []
         try:
-            result, problems = report_on(source, runs, Selection(), FitOptions(), in_workers=False, end=end_compute,
-                                         most=MOST_CURVES), ()  # fmt: skip
+            result = report_on(
+                source, runs, Selection(), FitOptions(), in_workers=False, end=end_compute, most=MOST_CURVES
+            )
         except UserError as fault:
-            result, problems = _no_result(source, runs), [say("fault", problem=str(fault))]
+            result = _no_result(source, runs)
+            problems.append(say("fault", problem=str(fault)))
         return _look(result, problems)
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
@@ -133,15 +139,11 @@ def _runs(source: Source) -> list[Run]:
 
 
 def _read(source: Source) -> Run:
-    """Read a run or a log; from a run folder, only what was added since this process last read it."""
+    """Read a run or a log."""
     if source.kind == "log":
         refusal = _refusal(source)
         return read_source(source) if refusal is None else Run(source=source, problem=refusal.text)
-    reader = _READERS.pop(source.path, None) or new_reader(source)
-    run = read_source(source, reader)
-    _READERS[source.path] = reader
-    while sum(map(num_values, _READERS.values())) > MOST_VALUES:
-        del _READERS[next(iter(_READERS))]
+    run = read_source(source)
     if run.problem and not run.evals:
         kind = "never_evaluated" if run.is_over else "not_started" if run.status == WAITING else "no_evaluation"
         run.problem = say(kind).text
@@ -167,34 +169,36 @@ def _refusal(source: Source) -> Say | None:
 
 
 def _look(result: Result, problems: Sequence[Say]) -> Look:
-    # What each run shows by itself is not shown again for all together; samples are searched instead.
     source: Source = result.source
-    shown = [
-        each
-        for each in document(result)
-        if each.key.split("/")[0] in TOGETHER or (source.kind != "all" and each.key != "samples")
-    ]
+    shown = document(result)
+    if source.kind == "all":
+        # What each run shows by itself is not shown again for all together.
+        shown = tuple(each for each in shown if each.key.split("/")[0] in TOGETHER)
     shown = (*sections(("problems", "", [*source.faults, *problems])), *shown)
     problem = " ".join(each.text for each in problems)
-    row: Json = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
-    seen = Look(row=row, document=shown, is_empty=not result.curves)
     if source.kind in ("study", "all"):
-        return seen
-    (run,), curves = result.runs, [curve for curve in result.curves if len(curve.series.reward)]
+        answers = [each.text for each in says(shown) if each.level == Level.ANSWER]
+        line = {"name": source.name, "curve": "", "do": " ".join(answers[:1]) or problem}
+        lines = (line,) if source.kind == "study" else ()
+        return Look(source=source, document=shown, problem=problem, lines=lines, is_empty=not result.curves)
+    (run,) = result.runs
     steps = run.columns.get("step", np.empty(0))
-    row |= {
-        **picked(("study", "arm", "seed"), source),
-        **picked(("status", "reason", "format"), run),
-        "step": f"{run.step_word} {steps[-1]:,.0f}" if len(steps) else "",
-        "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
-        "num_alarms": sum(map(is_alarm, says(shown))),
-    }
+    seen = Look(
+        source=source,
+        document=shown,
+        problem=problem,
+        status=run.status,
+        reason=run.reason,
+        format=run.format,
+        step=f"{run.step_word} {steps[-1]:,.0f}" if len(steps) else "",
+        updated_at=max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
+        num_alarms=sum(map(is_alarm, says(shown))),
+        is_empty=not result.curves and not run.columns,
+    )
+    curves = [curve for curve in result.curves if len(curve.series.reward)]
     several = len({curve.name for curve in curves}) > 1
-    seen.lines = [_line(row, curve, several=several) for curve in curves]
-    seen.lines = seen.lines or [{**row, "curve": "", **dict.fromkeys(CELLS, ""), "do": problem}]
-    seen.num_samples = len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0
-    seen.is_empty = not result.curves and not run.columns
-    return seen
+    lines = tuple(_line(seen, curve, several=several) for curve in curves)
+    return replace(seen, lines=lines or ({"name": source.name, "curve": "", "step": seen.step, "do": problem},))
 
 
 def is_alarm(each: Say) -> bool:
@@ -212,11 +216,13 @@ CELLS = {
 """What the overview shows of a curve."""
 
 
-def _line(row: Json, curve: CurveResult, *, several: bool) -> Json:
+def _line(seen: Look, curve: CurveResult, *, several: bool) -> Line:
     """Return the line of a curve in the overview; one of several has its own name, set and step."""
     series, steps = curve.series, curve.series.axes.get("step", np.empty(0))
-    own = {"step": f"step {steps.max():,.0f}" if len(steps) else ""} if several else {}
-    own["curve"] = "/".join(filter(None, (curve.name if several else "", curve.evaluation_set)))
+    step = seen.step
+    if several:
+        step = f"step {steps.max():,.0f}" if len(steps) else ""
+    own_name = "/".join(filter(None, (curve.name if several else "", curve.evaluation_set)))
     values = Lookup({"last": float(series.reward[np.argmax(series.compute)])}, curve)
     cells = {name: filled(template, values) for name, template in CELLS.items()}
-    return {**row, **own, **cells}
+    return {"name": seen.source.name, "curve": own_name, "step": step, **cells}

@@ -1,22 +1,22 @@
 """What is new in a look at a run, a log or a study: another decision, an alarm, an end. `watch --notify` posts it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scalerl.forecast.report.board.look import Look, is_alarm
 from scalerl.forecast.report.document import Level, Say, says
+from scalerl.forecast.report.runs import ENDED
 
 Key = tuple[str, ...]
-ENDS = ("done", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What has been told of a source."""
 
-    decision: tuple[Key, ...] = ()
-    alarms: frozenset[Key] = field(default_factory=frozenset)
-    status: str = ""
+    decision: tuple[Key, ...]
+    alarms: frozenset[Key]
+    status: str
 
 
 class News:
@@ -27,21 +27,28 @@ class News:
         self._known: dict[str, Known] = {}
 
     def __call__(self, look: Look) -> None:
-        row = look.row
-        said = [*says(look.document)]
-        answers = [each for each in said if each.level == Level.ANSWER]
+        key = look.source.key
+        sentences = list(says(look.document))
+        answers = [each for each in sentences if each.level == Level.ANSWER]
         # The alarms of a study are those of its runs.
-        alarms = [each for each in said if is_alarm(each)] if row["kind"] in ("run", "log") else []
-        is_first, before = row["key"] not in self._known, self._known.get(row["key"], Known())
+        is_run = look.source.kind in ("run", "log")
+        alarms = [each for each in sentences if is_run and is_alarm(each)]
+        before = self._known.get(key)
         # Numbers that moved make no other decision, and a look without an answer forgets none.
-        now = Known(tuple(map(_key, answers)) or before.decision, frozenset(map(_key, alarms)), row.get("status", ""))
-        self._known[row["key"]] = now
-        news = [" ".join(each.text for each in answers)] if now.decision != before.decision else []
+        decision = tuple(map(_key, answers))
+        if not decision and before is not None:
+            decision = before.decision
+        self._known[key] = Known(decision, frozenset(map(_key, alarms)), look.status)
+        if before is None:
+            return
+        news: list[str] = []
+        if decision != before.decision:
+            news.append(" ".join(each.text for each in answers))
         news += [f"Warning: {each.text}" for each in alarms if _key(each) not in before.alarms]
-        if now.status != before.status and now.status in ENDS:
-            news.append(f"{now.status}: {row['reason']}".removesuffix(": "))
-        for text in () if is_first else news:
-            self._send(f"{row['name']}: {text}")
+        if look.status != before.status and look.status in ENDED:
+            news.append(f"{look.status}: {look.reason}" if look.reason else look.status)
+        for text in news:
+            self._send(f"{look.source.name}: {text}")
 
 
 def _key(each: Say) -> Key:

@@ -1,14 +1,15 @@
-"""What the board shows as HTML: the list of runs, the overview, the page of a run or study, and found samples."""
+"""The pages of the board: the report's own page of a run or study, an overview of all, and the samples of a run."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scalerl.forecast.report.board.look import Look
 from scalerl.forecast.report.document import Document, Json, Say, say, sections, table
 from scalerl.forecast.report.figures import short_names
 from scalerl.forecast.report.markup import Markup, joined, tag
-from scalerl.forecast.report.page import html, samples_html
+from scalerl.forecast.report.page import framed, html, samples_html
+from scalerl.forecast.report.samples import Query
 
 OVERVIEW_COLUMNS = {
     "run": "{run}",
@@ -22,60 +23,98 @@ OVERVIEW_COLUMNS = {
     "what to do": "{do}",
 }
 """Columns of the overview, with the value of a line that each shows."""
+SCRIPT = '<script defer src="/assets/refresh.js"></script>\n<link rel="icon" href="/assets/icon.svg">'
+STATES = {
+    "waiting": "connecting",
+    "live": "live",
+    "lost": "not connected: trying again",
+    "old": "this link is out of date: open the new one",
+}
+"""What a page says of its connection, by the state that its script finds."""
+VERDICTS = {"": "all", "correct": "correct", "wrong": "wrong", "none": "no verdict", "error": "tool error"}
+
+
+def overview_page(looks: Sequence[Look], notes: Sequence[Say], paths: Sequence[str]) -> str:
+    """Return all runs, logs and studies in a table, and everything together where that is compared."""
+    followed = [look for look in looks if look.source.kind != "all"]
+    together: Document = next((look.document for look in looks if look.source.kind == "all"), ())
+    return _live("scalerl watch", html((*overview(followed, notes, paths), *together)))
 
 
 def overview(looks: Sequence[Look], notes: Sequence[Say], paths: Sequence[str]) -> Document:
-    """Return all runs and logs in a table, a line for each curve."""
-    lines = [line for look in looks for line in look.lines]
-    names = short_names([f"{line['name']}/{line['curve']}".removesuffix("/") for line in lines])[1]
-    rows = [({"run": name, "alarms": line["num_alarms"] or ""}, line) for name, line in zip(names, lines, strict=True)]
-    links = tuple(f"#run/{line['key']}" for line in lines)
+    """Return a table with a line for each curve, and one for a study or a run without a curve."""
+    lines = [(look, line) for look in looks for line in look.lines]
+    names = short_names([f"{line['name']}/{line['curve']}".removesuffix("/") for _, line in lines])[1]
+    rows: list[tuple[Any, ...]] = []
+    empty = dict.fromkeys((*OVERVIEW_COLUMNS, "end", "do"), "")
+    for (look, line), name in zip(lines, names, strict=True):
+        is_study = look.source.kind == "study"
+        shown = {"run": f"study {name}" if is_study else name, "status": look.status, "alarms": look.num_alarms or ""}
+        rows.append((shown, line, empty))
+    links = tuple(look.source.key for look, _ in lines)
     watched = say("watched", num=len(looks), paths=tuple(paths))
     made = table("overview", OVERVIEW_COLUMNS, rows, left=2, right=2, links=links)
     return sections(("overview", "Everything watched", [*notes, watched, made]))
 
 
-def navigation(runs: Sequence[Json], studies: Sequence[Json]) -> Markup:
-    """Return the list of runs: those of each study below its name."""
-    alone = [_link(f"#run/{row['key']}", row["name"], row) for row in runs if not row["study"]]
-    parts = [tag("ul", _link("#", "Overview", {}), *alone)]
-    for study in studies:
-        own = [
-            _link(f"#run/{row['key']}", f"{row['arm']}, seed {row['seed']}", row)
-            for row in runs
-            if row["study"] == study["key"]
-        ]
-        parts += [tag("h3", tag("a", f"Study {study['name']}", href=f"#study/{study['key']}")), tag("ul", *own)]
-    return joined(*parts)
+def source_page(look: Look) -> str:
+    """Return the page of a run, a log or a study: the report on it."""
+    source = look.source
+    if source.kind not in ("run", "log"):
+        return _live(source.name, html(look.document))
+    kind = look.format if look.status == "log" else look.status
+    changed = time.strftime("%H:%M:%S", time.localtime(look.updated_at))
+    texts = [f"{kind}: {look.reason}" if look.reason else kind, look.step, f"changed at {changed}"]
+    parts = [tag("span", class_=f"state {look.status}", aria_hidden="true")]
+    parts += [tag("span", text) for text in texts if text]
+    if source.kind == "run":
+        parts.append(tag("a", "Search the samples", href=f"{source.key}/samples"))
+    return _live(source.name, html(look.document), tag("p", *parts, class_="head"))
 
 
-def _link(address: str, name: str, row: Mapping[str, Any]) -> Markup:
-    state = tag("span", class_=f"state {row.get('status', '')}", title=row.get("status"))
-    alarms = [tag("span", tag("span", "alarms: ", class_="unseen"), row["num_alarms"], class_="count")] if row.get(
-        "num_alarms") else []  # fmt: skip
-    return tag("li", tag("a", state, tag("span", name, class_="label", title=name), *alarms, href=address))
-
-
-def article(look: Look) -> Markup:
-    """Return the page of a run, a log or a study."""
-    row, head = look.row, []
-    if row["kind"] in ("run", "log"):
-        kind = row["format"] if row["status"] == "log" else row["status"]
-        changed = time.strftime("%H:%M:%S", time.localtime(row["updated_at"]))
-        texts = [": ".join(filter(None, (kind, row["reason"]))), row["step"], f"changed at {changed}"]
-        state = tag("span", class_=f"state {row['status']}", aria_hidden="true")
-        head = [tag("p", state, *(tag("span", text) for text in texts if text), class_="head")]
-    return tag("article", tag("h1", row["name"]), *head, html(look.document), data_samples=look.num_samples)
-
-
-def found_samples(found: Json) -> Markup:
+def samples_page(name: str, found: Json, query: Query) -> str:
     """Return a page of samples, each with a way to the others of its problem, and one to those before them."""
     rows: Iterable[Json] = found["samples"]
-    cards = [
-        tag("div", samples_html([row], is_open=True),
-            tag("button", "This prompt over training", type="button", class_="plain", data_problem=row["problem"]))
-        for row in rows
-    ]  # fmt: skip
-    more = found["next"]
-    older = [] if more is None else [tag("button", "Older samples", type="button", class_="plain", data_before=more)]
-    return joined(*cards, tag("p", found["status"], class_="sub", role="status"), *older)
+    cards: list[Markup] = []
+    for row in rows:
+        problem = {"problem": row["problem"]}
+        same = tag("form", _hidden(problem), tag("button", "This prompt over training", class_="plain"))
+        cards.append(tag("div", samples_html([row], is_open=True), same))
+    options = [
+        tag("option", text, value=verdict, selected="" if verdict == query.verdict else None)
+        for verdict, text in VERDICTS.items()
+    ]
+    kept = {} if query.problem is None else {"problem": query.problem}
+    search = tag(
+        "form",
+        tag("input", type="search", name="q", value=query.text, aria_label="Search the samples",
+            placeholder="Search prompts, answers and what graders wrote", autofocus=""),
+        tag("select", *options, name="verdict", aria_label="Verdict"),
+        _hidden(kept),
+        tag("button", "Search", class_="plain"),
+        class_="search",
+    )  # fmt: skip
+    parts = [search, *cards, tag("p", found["status"], class_="sub", role="status")]
+    if found["next"] is not None:
+        asked = {**kept, "q": query.text, "verdict": query.verdict, "before": found["next"]}
+        parts.append(tag("form", _hidden(asked), tag("button", "Older samples", class_="plain")))
+    back = tag("div", tag("a", "Back to the run", href="../" + found["key"]), class_="bar")
+    return framed(f"Samples of {name}", joined(*parts), head="", bar=back)
+
+
+def _hidden(values: Json) -> Markup:
+    """Return what a form asks for besides what its reader types."""
+    return joined(*(tag("input", type="hidden", name=name, value=value) for name, value in values.items()))
+
+
+def _live(title: str, body: Markup, below: str = "") -> str:
+    """Return a page of the board that is brought up to date."""
+    states = [tag("span", text, class_=state) for state, text in STATES.items()]
+    bar = tag(
+        "div",
+        tag("a", "Overview", href="./"),
+        tag("span", *states, id="connection", class_="badge", role="status", data_state="waiting"),
+        tag("span", id="announce", class_="unseen", aria_live="polite"),
+        class_="bar",
+    )
+    return framed(title, body, head=SCRIPT, bar=bar, below=below)

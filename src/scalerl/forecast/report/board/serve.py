@@ -1,15 +1,14 @@
 """The web server of the board: GET routes that return its state. No route takes a path or changes anything.
 
-All routes but the assets require a token, on this machine too, where other users can connect.
+All routes but the assets begin with a token, on this machine too, where other users can connect.
 
-/                         the page                     /assets/NAME         its scripts and styles, from a fixed table
-/api/events               server-sent events: which versions have changed
-/part/list, /part/overview, /part/KEY, /part/KEY/samples                    parts of the page, as HTML
+/TOKEN/                the overview                   /assets/NAME         its script and icon, from a fixed table
+/TOKEN/KEY             the page of a run, a log or a study
+/TOKEN/KEY/samples     its samples, as asked for
 """
 
 import hmac
 import ipaddress
-import json
 import os
 import secrets
 import signal
@@ -26,21 +25,20 @@ from urllib.parse import parse_qsl
 
 from scalerl.errors import UsageError
 from scalerl.forecast.report.board.news import News
-from scalerl.forecast.report.board.pages import found_samples
 from scalerl.forecast.report.board.state import LOOK_EVERY_S, Board
 from scalerl.forecast.report.samples import Query
 from scalerl.web.server import Handler, Server
 
 DEFAULT_PORT = 8420
-HEARTBEAT_S = 15.0
-WRONG_TOKEN = b"open the whole link that scalerl watch printed: it ends with a token\n"
+WRONG_TOKEN = b"open the whole link that scalerl watch printed: it holds a token\n"
 TOKEN_FILE = Path("~/.local/state/scalerl/board-token")
 _MAX_QUERY = 500
-_TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+MOST_DIGITS = 16
+_TYPES = {"js": "text/javascript", "svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
-        "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -52,13 +50,11 @@ HEADERS = {
 
 
 def read_assets() -> dict[str, tuple[bytes, str]]:
-    """Return the content and type of the page and its files, by path; the drawing code is the report's own."""
-    folder = files("scalerl") / "assets"
-    page = (folder / "board" / "board.html").read_bytes()
-    page = page.replace(b"<!-- words -->", (folder / "report" / "words.html").read_bytes())
-    assets = {"/": (page, "text/html")}
-    for file in (*(folder / "report").iterdir(), *(folder / "board").iterdir()):
-        if (kind := _TYPES.get(file.name.rpartition(".")[2])) is not None:
+    """Return the content and type of the files of the board, by path."""
+    assets: dict[str, tuple[bytes, str]] = {}
+    for file in (files("scalerl") / "assets" / "board").iterdir():
+        kind = _TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
             assets[f"/assets/{file.name}"] = (file.read_bytes(), kind)
     return assets
 
@@ -78,21 +74,43 @@ class BoardHandler(Handler):
 
     def do_GET(self) -> None:
         path, _, words = self.path.partition("?")
-        given = dict(reversed(parse_qsl(words)))  # the first of a name counts
-        if hmac.compare_digest(given.get("token", "").encode(), self.server.token.encode()):
-            self.recognise()
-        elif path not in self.server.assets or path == "/":
+        if path in self.server.assets:
+            self._send(200, *self.server.assets[path])
+            return
+        _, token, *rest = path.split("/")
+        if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.close_connection = True
             self._send(403, WRONG_TOKEN, "text/plain")
             return
-        if path == "/api/events":
-            self._stream()
-        elif path in self.server.assets:
-            self._send(200, *self.server.assets[path])
-        elif (answer := _answer(self.server.board, path, given)) is None:
+        self.recognise()
+        given = dict(reversed(parse_qsl(words)))  # the first of a name counts
+        match rest:
+            case [key]:
+                self._send_page(key)
+            case [key, "samples"]:
+                self._send_text(self.server.board.samples(key, _query(given)))
+            case _:
+                self._send_text(None)
+
+    def _send_page(self, key: str) -> None:
+        """Send a page with its version, or only the version if the browser has the page."""
+        known = self.headers.get("If-None-Match", "")
+        answer = self.server.board.page(key, known)
+        if answer is None:
+            self._send_text(None)
+            return
+        version, page = answer
+        headers = {**_headers("text/html"), "ETag": version}
+        if page is None:
+            self.send(304, headers, b"")
+        else:
+            self.send(200, headers, page.encode(errors="replace"))
+
+    def _send_text(self, page: str | None) -> None:
+        if page is None:
             self._send(404, b"there is no such page\n", "text/plain")
         else:
-            self._send(200, answer, "text/html")
+            self._send(200, page.encode(errors="replace"), "text/html")
 
     do_HEAD = do_GET
 
@@ -109,32 +127,10 @@ class BoardHandler(Handler):
     def _send(self, status: int, content: bytes, kind: str) -> None:
         self.send(status, _headers(kind), content)
 
-    def _stream(self) -> None:
-        """Send the versions of everything, then what has changed, and a comment now and then to notice an end."""
-        self.send_head(200, _headers("text/event-stream") | {"Connection": "close"})
-        self.wfile.write(b"retry: 1000\n\n")
-        version = 0
-        while self.command != "HEAD":
-            current = self.server.board.versions(after=version, wait_s=HEARTBEAT_S)
-            is_new, version = current["version"] != version, current["version"]
-            event = f"event: versions\ndata: {json.dumps(current, separators=(',', ':'))}\n\n"
-            self.wfile.write(event.encode() if is_new else b": still here\n\n")
-
 
 def _headers(kind: str) -> dict[str, str]:
     text = "" if "image" in kind else "; charset=utf-8"
     return {"Content-Type": kind + text, **HEADERS}
-
-
-def _answer(board: Board, path: str, given: Mapping[str, str]) -> bytes | None:
-    """Return a part of the page; None where there is no such thing."""
-    match path.split("/"):
-        case ["", "part", key]:
-            return board.part(key)
-        case ["", "part", key, "samples"]:
-            found = board.samples(key, _query(given))
-            return None if found is None else found_samples(found).encode(errors="replace")
-    return None
 
 
 def _query(given: Mapping[str, str]) -> Query:
@@ -143,7 +139,7 @@ def _query(given: Mapping[str, str]) -> Query:
         text=given.get("q", "")[:_MAX_QUERY],
         problem=given.get("problem"),
         verdict=given.get("verdict", ""),
-        before=int(before) if before.isascii() and before.isdecimal() and len(before) < 10 else None,
+        before=int(before) if before.isascii() and before.isdecimal() and len(before) < MOST_DIGITS else None,
     )
 
 
@@ -221,7 +217,7 @@ def link_to(host: str, port: int, token: str) -> str:
     if name in ("0.0.0.0", "::"):
         name = socket.gethostname()
     name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/?token={token}"
+    return f"http://{name}:{port}/{token}/"
 
 
 @contextmanager
@@ -236,8 +232,7 @@ def _watching(board: Board) -> Iterator[None]:
             except Exception as error:  # A file with unforeseen content must not end the page.
                 print(f"board: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 stopped.wait(1.0)
-            board.woken.wait(LOOK_EVERY_S)
-            board.woken.clear()
+            stopped.wait(LOOK_EVERY_S)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -245,6 +240,5 @@ def _watching(board: Board) -> Iterator[None]:
         yield
     finally:
         stopped.set()
-        board.woken.set()
         thread.join(timeout=5)
         board.close()

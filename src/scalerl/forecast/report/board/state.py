@@ -1,49 +1,46 @@
-"""The board: watches the named paths, has workers make a document when files change, and keeps the latest.
+"""The board: watches the named paths, has workers look at what has changed, and keeps the latest `Look` of each source.
 
-    watcher thread    calls look() again and again: discover sources, collect what workers made, ask for what changed
-    server threads    call part() and samples(); event streams wait in versions()
-
-What there is to show of a source is a `Look`. The version of an item, and of the board, rises with each new one.
+watcher thread    calls look() again and again: discover sources, collect what workers made, ask for what changed
+server threads    call page(), which makes a page of the latest looks, and samples()
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.forecast.report import samples
 from scalerl.forecast.report.board.look import Look, files_of, look, unreadable
-from scalerl.forecast.report.board.pages import article, navigation, overview
-from scalerl.forecast.report.document import Document, Json
+from scalerl.forecast.report.board.pages import overview_page, samples_page, source_page
+from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.inside import Root, read_object
-from scalerl.forecast.report.markup import Markup, tag
-from scalerl.forecast.report.page import html
 from scalerl.forecast.report.places import Source, discover
 from scalerl.forecast.report.workers import Workers
 from scalerl.processes import num_cores
 from scalerl.runfolder.store import SAMPLES, STATUS, current_status
 
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.25
 """Time between looks at the files of a source."""
 DISCOVER_EVERY_S = 1.0
 """Time between searches of the named paths for sources."""
 WORKER_BYTES = 2 << 30
 """Memory that a worker may use: it reads files that anyone may have written."""
-LOOK_S = {"run": 600.0, "log": 90.0, "study": 600.0, "all": 600.0}
-"""Seconds that a look may take before its worker is ended; the reader of a log has a limit of 60 s itself."""
+LOOK_S = 300.0
+"""Seconds that a look may take before its worker is ended."""
 SLOW_S = 5.0
 """A source whose last look took longer is looked at again only if another worker stays free."""
 MOST_WORKERS = 4
 MOST_TOGETHER = 12
 """Runs and logs that are compared with each other in the overview."""
-# Pause after a look at a source: this many times as long as it took, but at most this many seconds.
-PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0), "all": (8.0, 60.0)}
+PAUSE, MOST_PAUSE_S = 8.0, 60.0
+"""Pause after a look at a source: so many times as long as it took, and at most so many seconds."""
+OVERVIEW = ""
+"""The key of the page of everything."""
 
 
 @dataclass(slots=True)
@@ -68,9 +65,9 @@ class Item:
     """Its status now. It may change without its files: a process that is killed writes nothing."""
 
     @property
-    def is_hidden(self) -> bool:
-        """Whether it is a file in a named folder that is not, or not yet, known to be a log."""
-        return self.source.quiet and (self.look is None or self.look.is_empty)
+    def is_shown(self) -> bool:
+        """Whether it has something to show: a file in a named folder may turn out to be no log."""
+        return self.look is not None and not (self.source.quiet and self.look.is_empty)
 
 
 class Board:
@@ -87,19 +84,15 @@ class Board:
         self._on_look = on_look
         self.roots = [Root(path) for path in paths]
         self.version = 1
-        self.epoch = f"{os.getpid()}-{time.time_ns()}"
-        """Differs between two starts of the server: a page that sees a new one asks for everything again."""
+        self.started = f"{os.getpid()}-{time.time_ns()}"
+        """Differs between two starts of the server, whose versions have nothing to do with each other."""
         self.lock = threading.RLock()
-        self._changed = threading.Condition(self.lock)
-        self.woken = threading.Event()
-        """Set when a worker has finished: the next look need not wait."""
         self._end_compute = end_compute
         self._items: dict[str, Item] = {}
-        self._notes: list[Any] = []
+        self._notes: list[Say] = []
         self._next_discovery = 0.0
         self._num_workers = min(max(num_cores() - 1, 2), MOST_WORKERS)
         self._workers = Workers(self._num_workers, retry_here=False, most_bytes=WORKER_BYTES)
-        self._cache: dict[str, tuple[int, bytes]] = {}
 
     def close(self) -> None:
         self._workers.__exit__()
@@ -108,7 +101,7 @@ class Board:
 
     def look(self) -> None:
         """Collect the looks that workers have made, and ask for looks at what has changed since."""
-        now, before = time.monotonic(), self.version
+        now = time.monotonic()
         with self.lock:
             if now >= self._next_discovery:
                 self._next_discovery = now + DISCOVER_EVERY_S
@@ -121,9 +114,6 @@ class Board:
             is_slow = item.took_s > SLOW_S or item.source.kind == "all"
             if item.future is None and now >= item.next_at and self._num_free() > is_slow:
                 self._ask(item, now)
-        if self.version != before:
-            with self._changed:
-                self._changed.notify_all()
 
     def _num_free(self) -> int:
         return self._num_workers - sum(item.future is not None for item in self._items.values())
@@ -135,8 +125,7 @@ class Board:
         if item.done_for == seen_now:
             return
         item.done_for, item.asked_at = seen_now, now
-        item.future = self._workers.submit(look, item.source, self._end_compute, most_s=LOOK_S[item.source.kind])
-        item.future.add_done_callback(lambda _: self.woken.set())
+        item.future = self._workers.submit(look, item.source, self._end_compute, most_s=LOOK_S)
 
     def _collect(self, item: Item, now: float) -> None:
         """Take the look that a worker has made of an item; if the worker died, one that says so."""
@@ -147,9 +136,8 @@ class Board:
             reason = str(error) if isinstance(error, WorkerDied) else "ended"
             made = unreadable(item.source, f"its reader {reason}")
         item.look = made
-        factor, most = PAUSES[item.source.kind]
         item.took_s = now - item.asked_at
-        item.future, item.next_at = None, now + min(factor * item.took_s, most)
+        item.future, item.next_at = None, now + min(PAUSE * item.took_s, MOST_PAUSE_S)
         self.version += 1
         item.version = self.version
         self._on_look(made)
@@ -157,17 +145,17 @@ class Board:
     def _discover(self) -> None:
         """Search the paths for sources; keep the items of those that are still there."""
         sources, notes = discover(self.roots)
+        shown = {key for key, item in self._items.items() if item.is_shown}
         # Compared with each other: what is not in a study, and named or with something to show.
-        known = {key for key, item in self._items.items() if not item.is_hidden}
         single = tuple(
             each
             for each in sources
-            if each.kind != "study" and each.study is None and (not each.quiet or each.key in known)
+            if each.kind != "study" and each.study is None and (not each.quiet or each.key in shown)
         )
         if 1 < len(single) <= MOST_TOGETHER:
             sources.append(Source(path=Path("all"), root=Root(), kind="all", name="all", members=single))
         before = {key: item.source for key, item in self._items.items()}, self._notes
-        # In the order of discovery, which is the order of the list on the page.
+        # In the order of discovery, which is the order on the page.
         earlier, self._items, self._notes = self._items, {}, notes
         for source in sources:
             item = earlier.get(source.key)
@@ -181,59 +169,35 @@ class Board:
         if before != ({key: item.source for key, item in self._items.items()}, notes):
             self.version += 1
 
-    # What the page asks for
+    # What the server asks for
 
-    def _shown(self) -> Iterator[tuple[Item, Look]]:
-        """Yield the items with a look."""
-        for item in self._items.values():
-            if item.look is not None and not item.is_hidden:
-                yield item, item.look
+    def page(self, key: str, known: str = "") -> tuple[str, str | None] | None:
+        """Return the version of a page and the page, which is None if its version is `known`; None for no such page.
 
-    def versions(self, after: int = 0, wait_s: float = 0.0) -> Json:
-        """Return the versions of board and items, once that of the board is not `after` or the time is over.
-
-        `pending` says whether a source has not been read yet.
+        The overview of a single run is the page of that run.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self.version != after, wait_s)
-            items = {item.source.key: item.version for item, _ in self._shown()}
-            pending = any(item.look is None for item in self._items.values())
-            return {"epoch": self.epoch, "version": self.version, "items": items, "pending": pending}
-
-    def part(self, key: str) -> bytes | None:
-        """Return a part of the page as HTML: `list`, `overview`, or that of the key of a run or study."""
         with self.lock:
-            item = self._items.get(key)
-            if item is not None and item.look is not None:
-                return self._cached(key, item.version, partial(article, item.look))
-            make = {"list": self._navigation, "overview": self._overview}.get(key)
-            return None if make is None else self._cached(key, self.version, make)
+            shown = [item for item in self._items.values() if item.is_shown]
+            is_settled = all(item.look is not None for item in self._items.values())
+            if key == OVERVIEW and len(shown) == 1 and is_settled:
+                key = shown[0].source.key
+            item = next((item for item in shown if item.source.key == key), None)
+            if item is None and key != OVERVIEW:
+                return None
+            version = f'"{self.started}-{self.version if item is None else item.version}"'
+            looks = [item.look for item in shown if item.look is not None]
+            notes = list(self._notes)
+        if version == known:
+            return version, None
+        if item is not None and item.look is not None:
+            return version, source_page(item.look)
+        return version, overview_page(looks, notes, [str(root.path) for root in self.roots])
 
-    def _navigation(self) -> Markup:
-        rows = [look.row for _, look in self._shown()]
-        return navigation(*([row for row in rows if row["kind"] in kinds] for kinds in (("run", "log"), ("study",))))
-
-    def _overview(self) -> Markup:
-        """Return all runs and logs in a table, and everything together where that is compared."""
-        paths = tuple(str(root.path) for root in self.roots)
-        looks = [look for _, look in self._shown()]
-        together: Document = next((look.document for look in looks if look.row["kind"] == "all"), ())
-        table = overview([look for look in looks if look.lines], self._notes, paths)
-        return tag("article", html((*table, *together)))
-
-    def _cached(self, key: str, version: int, make: Callable[[], Markup]) -> bytes:
-        """Return what `make` returns; it is called once for each version of a key."""
-        known = self._cache.get(key)
-        if known is not None and known[0] == version:
-            return known[1]
-        content = make().encode(errors="replace")
-        self._cache[key] = (version, content)
-        return content
-
-    def samples(self, key: str, query: samples.Query) -> Json | None:
+    def samples(self, key: str, query: samples.Query) -> str | None:
         """Return a page of samples; None if there is no such run."""
         with self.lock:
             item = self._items.get(key)
         if item is None or item.source.kind != "run":
             return None
-        return samples.search(item.source.path / SAMPLES, item.source.root, query)
+        found = samples.search(item.source.path / SAMPLES, item.source.root, query)
+        return samples_page(item.source.name, {**found, "key": key}, query)
