@@ -2,10 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from scalerl.forecast.report.results import Result
 
 KINDS = "CSV, JSONL, console output, folders of any trainer or tracker; patterns such as 'logs/*.jsonl'."
+FRACTIONS = (0.25, 0.5, 0.75)
 FORMS = ("sigmoid", "power", "exponential", "log-linear")
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Common:
         check=opt.conditions,
     )
     labels: list[str] | None = rare("NAME", "Name to show for a curve or file; give one for each, in order.", "--label")
-    y_scale: str = rare(
+    y_scale: Parsed = rare(
         "auto|1|100|pm1|none",
         "Range of the reward: 1 for 0 to 1, 100 for percent, pm1 for -1 to 1, none for no limits.",
         default="auto",
@@ -80,7 +80,7 @@ class Common:
         "A|LOW,HIGH", "Hold the ceiling fixed; two values: the range of the grid of --method paper.", check=opt.rewards
     )
     form: str = rare("NAME", "sigmoid, power, exponential or log-linear.", default="sigmoid", check=opt.one_of(*FORMS))
-    method: str = rare(
+    method: Parsed = rare(
         "NAME",
         "posterior; or paper: the grid search of arXiv 2510.13786, A.5, without intervals.",
         default="posterior",
@@ -144,10 +144,12 @@ def fit(
 
     See also: forecast, compare; report for one page with all of them.
     """
-    from scalerl.forecast.report.analyse import analyse_fit
-    from scalerl.forecast.report.options import computes_typed
+    from scalerl.forecast.logs.typed import compute_typed
+    from scalerl.forecast.report.analyse import analyse_forecast
 
-    _run(common, lambda series, options: analyse_fit(series, options, computes_typed(at or [], "at", series)))
+    series, options = read(common)
+    computes = [compute_typed(each, "at", series) for each in at or ()]
+    _print(common, analyse_forecast(series, options, computes, (), command="fit"))
 
 
 @shares_options()
@@ -172,8 +174,9 @@ def forecast(
 
     See also: more score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
+    from scalerl.forecast.logs.typed import compute_typed
     from scalerl.forecast.report.analyse import analyse_forecast
-    from scalerl.forecast.report.options import computes_typed, rewards_typed
+    from scalerl.forecast.report.options import rewards_typed
 
     if publish is not None:
         from scalerl.callbacks.publish import tracker_of
@@ -186,11 +189,10 @@ def forecast(
         if common.method == "paper":
             raise UsageError("--seal writes intervals, which --method paper does not have: leave out one of the two")
 
-    def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Result":
-        computes = computes_typed(at or [], "at", series)
-        return analyse_forecast(series, options, computes, rewards_typed(reach or [], "reach", series))
-
-    result = _run(common, analyse)
+    series, options = read(common)
+    computes = [compute_typed(each, "at", series) for each in at or ()]
+    result = analyse_forecast(series, options, computes, rewards_typed(reach or (), "reach", series))
+    _print(common, result)
     if seal is not None:
         from scalerl.forecast.report.joint.seals import write_seal
 
@@ -208,8 +210,7 @@ def backtest(
     holdout: Parsed = option("COL=VALUE", "Score these rows instead of fitting them.", check=opt.column_value),
     fraction: ParsedList = option(
         "F[,F]",
-        "Fit the points before each share of the compute, score the rest.",
-        default=["0.25", "0.5", "0.75"],
+        "Fit the points before each share of the compute, score the rest. Unset: 0.25, 0.5 and 0.75.",
         check=opt.shares,
     ),
 ) -> None:
@@ -221,7 +222,8 @@ def backtest(
     """
     from scalerl.forecast.report.analyse import analyse_backtest
 
-    _run(common, lambda series, options: analyse_backtest(series, options, fraction), holdout=holdout)
+    series, options = read(common, holdout=holdout)
+    _print(common, analyse_backtest(series, options, fraction or FRACTIONS))
 
 
 @shares_options()
@@ -235,16 +237,14 @@ def compare(
 
     See also: plan for which runs to continue; study to run the recipes; report for one page.
     """
+    from scalerl.forecast.logs.typed import compute_typed
     from scalerl.forecast.report.analyse import analyse_compare
 
     if at is not None and common.method == "paper":
         raise UsageError("--at compares by probabilities, which --method paper does not have: leave out one of the two")
-    from scalerl.forecast.logs.typed import compute_typed
-
-    def compared(series: "Sequence[Series]", options: "FitOptions") -> "Result":
-        return analyse_compare(series, options, None if at is None else compute_typed(at, "at", series))
-
-    _run(common, compared)
+    series, options = read(common)
+    compute = None if at is None else compute_typed(at, "at", series)
+    _print(common, analyse_compare(series, options, compute))
 
 
 @shares_options("plot", "explain", "method")
@@ -283,74 +283,59 @@ def report(
 # What the commands share -----------------------------------------------------------------------------------------
 
 
-def _size(typed: str) -> float:
-    from scalerl.forecast.logs.written import number_and_unit
-
-    return number_and_unit(typed, "ceiling")[0]
-
-
 def _check(common: Common) -> None:
     """Refuse options that do not go together."""
-    is_paper, ends = common.method == "paper", common.ceiling or []
-    for sentence, is_broken in {
-        f"--method paper fits the sigmoid, not --form {common.form}": is_paper and common.form != "sigmoid",
-        "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first": (
-            common.ceiling is not None and (not 0 < len(ends) <= 1 + is_paper or ends != sorted(set(ends), key=_size))
-        ),
-    }.items():
-        if is_broken:
-            raise UsageError(sentence)
+    is_paper = common.method == "paper"
+    if is_paper and common.form != "sigmoid":
+        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
+    if common.ceiling is None:
+        return
+    from scalerl.forecast.logs.written import number_and_unit
+
+    ends = [number_and_unit(typed, "ceiling")[0] for typed in common.ceiling]
+    most = 2 if is_paper else 1
+    if not 0 < len(ends) <= most or ends != sorted(set(ends)):
+        raise UsageError(
+            "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first"
+        )
 
 
 def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
     from scalerl.forecast.logs import Selection
-    from scalerl.forecast.report.options import IN_UNIT, FitOptions
+    from scalerl.forecast.report.options import FitOptions
 
     _check(common)
     conditions: Any = common.where or ()
-    where = {
-        name: tuple((column, value) for column, value, has in conditions if has == wanted)
-        for name, wanted in (("where", True), ("where_not", False))
-    }
-    lists = {name: tuple(getattr(common, name) or ()) for name in ("by", "labels")}
-    typed = {name: getattr(common, name) for name in IN_UNIT if getattr(common, name, None) is not None}
-    not_typed = {"at": None, "worth": None, "run_sd": None, "fit_until": None, "skip_before": None, "ceiling": ()}
-    return (
-        _of(Selection, common, lists | where | {"holdout": holdout}),
-        _of(FitOptions, common, not_typed | {"typed": typed}),
+    selection = Selection(
+        x=common.x,
+        y=common.y,
+        by=tuple(common.by or ()),
+        seed=common.seed,
+        where=tuple((column, value) for column, value, is_wanted in conditions if is_wanted),
+        where_not=tuple((column, value) for column, value, is_wanted in conditions if not is_wanted),
+        start=common.start,
+        y_scale=common.y_scale,
+        holdout=holdout,
+        gpus=common.gpus,
+        labels=tuple(common.labels or ()),
     )
-
-
-def _of(kind: type[Kind], common: Common, given: dict[str, Any]) -> Kind:
-    """Return a value of this kind, with the options that have the names of its fields."""
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    values = {field.name: getattr(common, field.name) for field in fields(Common)} | given
-    return kind(**{name: value for name, value in values.items() if name in names})
-
-
-def _run(
-    common: Common,
-    analyse: "Callable[[Sequence[Series], FitOptions], Result]",
-    *,
-    holdout: tuple[str, str] | None = None,
-) -> "Result":
-    from scalerl.forecast.report.result_json import result_json
-    from scalerl.forecast.report.sections import answer_text
-
-    series, options = read(common, holdout=holdout)
-    result = analyse(series, options)
-    if common.plot is not None:
-        from scalerl.forecast.report.picture import draw
-
-        draw(result, common.plot)
-    if common.as_json:
-        print_json(result.command, **result_json(result))
-        return result
-    say(answer_text(result, common.explain))
-    if common.plot is not None:
-        typer.echo(f"Drawn into {common.plot}")
-    return result
+    typed = {
+        "fit_until": common.fit_until,
+        "skip_before": common.skip_before,
+        "worth": common.worth,
+        "run_sd": common.run_sd,
+        "ceiling": common.ceiling,
+    }
+    options = FitOptions(
+        form=common.form,
+        level=common.level,
+        method=common.method,
+        alone=common.alone,
+        price=common.price,
+        typed={name: value for name, value in typed.items() if value is not None},
+    )
+    return selection, options
 
 
 def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Series], FitOptions]":
@@ -360,3 +345,21 @@ def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[li
     selection, options = chosen(common, holdout=holdout)
     series = logs.read(common.files, selection)
     return series, options.in_unit_of(series)
+
+
+def _print(common: Common, result: "Result") -> None:
+    """Print a result as an answer or as JSON, and draw it if that is asked for."""
+    if common.plot is not None:
+        from scalerl.forecast.report.picture import draw
+
+        draw(result, common.plot)
+    if common.as_json:
+        from scalerl.forecast.report.result_json import result_json
+
+        print_json(result.command, **result_json(result))
+        return
+    from scalerl.forecast.report.sections import answer_text
+
+    say(answer_text(result, common.explain))
+    if common.plot is not None:
+        typer.echo(f"Drawn into {common.plot}")

@@ -53,11 +53,13 @@ Check = Callable[[Any, str], Any]
 
 def option(metavar: str, text: str, *names: str, default: Any = None, check: Check | None = None, **more: Any) -> Any:
     """Declare an option; one that is `hidden` is shown by --help-all only. A default that says something is shown."""
+    more = {"metavar": metavar, "help": text, "show_default": default not in (None, False, "", ...), **more}
+    if check is None:
+        return typer.Option(default, *names, **more)
 
     def checked(param: typer.CallbackParam, value: Any) -> Any:
-        return value if check is None or value is None else check(value, param.opts[-1])
+        return value if value == default else check(value, param.opts[-1])
 
-    more = {"metavar": metavar, "help": text, "show_default": default not in (None, False, "", ...), **more}
     return typer.Option(default, *names, callback=checked, **more)
 
 

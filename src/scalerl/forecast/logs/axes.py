@@ -32,20 +32,13 @@ def main_axis(runs: Sequence[LoggedRun]) -> str:
     """
     if not runs or runs[0].plan.options.x:
         return "x" if runs else ""
-    axes: list[str] = []
-    for axis in AXES:
-        counting = [run for run in runs if _counts(run, axis) and can_be_main(run.points, axis)]
-        if len(counting) == len(runs):
-            axes.append(axis)
+    axes = [axis for axis in AXES if all(axis in run.plan.roles and can_be_main(run.points, axis) for run in runs)]
+    # Tokens of each step do not count: steps may be missing from a log.
+    if "tokens" in axes and any(run.plan.roles["tokens"].rule == "per_step" for run in runs):
+        axes.remove("tokens")
     if "flops" in axes and _are_unfair(runs):
         return "flops"
     return axes[0] if axes else ""
-
-
-def _counts(run: LoggedRun, axis: str) -> bool:
-    """Return whether a log counts this compute; tokens per step do not count, as steps may be missing from a log."""
-    choice = run.plan.roles.get(axis)
-    return choice is not None and (axis, choice.rule) != ("tokens", "per_step")
 
 
 def can_be_main(points: Frame, axis: str) -> bool:

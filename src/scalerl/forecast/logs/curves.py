@@ -9,6 +9,7 @@ InputError is raised.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -42,23 +43,32 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
         raise InputError("no file was given: name at least one log file or run folder.")
     plans, faults = _plans(logs, selection)
     runs = runs_of(plans)
-    _check_selected(plans, runs, selection)
+    if selection.holdout or not runs:
+        _check_selected(plans, runs, selection)
     curves = _runs_by_curve(runs, selection)
-    names = curve_names([*curves, *faults], selection.labels)
+    keys = [*curves, *faults]
+    names = curve_names(keys, selection.labels)
     axis = main_axis(runs)
-    built: list[Series] = []
+    found: dict[CurveKey, Series] = {}
     for key, members in curves.items():
         try:
-            built.append(_series(key, members, axis or _own_axis(members)))
+            found[key] = _series(key, members, axis or _own_axis(members))
         except InputError as fault:
-            built.append(_without_points(key, fault))
-    built += [_without_points(key, fault) for key, fault in faults.items()]
-    named = [replace(series, name=name) for series, name in zip(built, names, strict=True)]
-    usable = [series for series in named if not series.problem]
-    if not usable:
-        among = "" if len(named) == 1 else f"no usable curve among {len(named)}; the first, {names[0]}: "
-        raise InputError(f"{among}{named[0].problem}")
-    return _started(_alike(named, usable), selection.start)
+            faults[key] = fault
+    if not found:
+        among = "" if len(keys) == 1 else f"no usable curve among {len(keys)}; the first, {names[0]}: "
+        raise InputError(f"{among}{faults[keys[0]]}")
+    are_mixed = {"1", "100"} <= {series.y_scale for series in found.values()}
+    first = next(iter(found.values()))
+    shown: list[Series] = []
+    for key, name in zip(keys, names, strict=True):
+        series = found[key] if key in found else _without_points(first, str(faults[key]))
+        if are_mixed and series.y_scale == "100":
+            series = in_shares(series)
+        if key in found and selection.start not in (None, "first", "fit"):
+            series = _started(series, selection.start)
+        shown.append(replace(series, name=name, key=key))
+    return shown
 
 
 # From logs to plans and runs ------------------------------------------------------------------------------------------
@@ -170,10 +180,14 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     evaluation = fitted.words("evaluation").astype(str)
     samples = fitted.numbers("num_samples")
     has_samples = scale != "none" and not np.isnan(samples).any()
-    facts = (*_facts(runs, axis, dict(key)), *repeated, *_falls(plan, fitted), *unit, *start.facts)
+    facts = [*_facts(runs, axis, dict(key)), *repeated]
+    if is_lower_better(plan["y"]):
+        facts.append(fact("lower_is_better", y=plan["y"]))
+    elif (plan.roles["y"].rule == "only_numbers" or plan["y"] == VALUE) and _falls(fitted):
+        facts.append(fact("values_fall", y=plan["y"]))
+    facts += [*unit, *start.facts]
     return Series(
         name="",
-        key=key,
         compute=fitted.numbers("compute"),
         reward=fitted.numbers("y"),
         x_label=plan.axis(axis),
@@ -190,7 +204,7 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
         facts=tuple({repr(each): each for each in facts}.values()),
         plan={**plan.roles, "x": plan.roles[axis]._replace(columns=(plan.axis(axis),))},
         axes={name: fitted.numbers(name) for name in AMOUNTS if name != "x" and fitted.known(name).any()},
-        units=_units(plan, axis),
+        units=_units(plan, axis) if plan.units else {},
     )
 
 
@@ -221,10 +235,21 @@ def _nothing_measured(run: LoggedRun, axis: str) -> str:
     )
 
 
-def _without_points(key: CurveKey, fault: InputError) -> Series:
-    """Return a series that only says what its fault is."""
-    nothing = np.empty(0)
-    return Series(name="", key=key, problem=str(fault), compute=nothing, reward=nothing, x_label="", y_label="")
+def _without_points(other: Series, problem: str) -> Series:
+    """Return a series that only says what its problem is, on the axes of another curve."""
+    return Series(
+        name="",
+        problem=problem,
+        compute=np.empty(0),
+        reward=np.empty(0),
+        x_label=other.x_label,
+        y_label=other.y_label,
+    )
+
+
+def _started(series: Series, typed: Any) -> Series:
+    """Return a curve with the start that the user gave, in the unit of its rewards."""
+    return replace(series, start=reward_typed(typed, "start", series.bounds, series.reward.tolist()))
 
 
 def _own_axis(runs: list[LoggedRun]) -> str:
@@ -269,44 +294,8 @@ def _facts_of_ours(runs: list[LoggedRun], axis: str) -> list[Fact]:
     return facts
 
 
-def _falls(plan: Plan, points: Frame) -> list[Fact]:
-    """Return what speaks for a column in which lower is better: its name, or a fall where the name says nothing."""
-    if is_lower_better(plan["y"]):
-        return [fact("lower_is_better", y=plan["y"])]
-    if plan.roles["y"].rule != "only_numbers" and plan["y"] != VALUE:
-        return []
+def _falls(points: Frame) -> bool:
+    """Return whether the last third of the rewards lies below the first."""
     rewards = points.sorted("compute").numbers("y")
     third = len(rewards) // 3
-    is_fall = third > 1 and rewards[:third].min() > rewards[-third:].max()
-    return [fact("values_fall", y=plan["y"])] if is_fall else []
-
-
-# All curves together --------------------------------------------------------------------------------------------------
-
-
-def _alike(series: list[Series], usable: list[Series]) -> list[Series]:
-    """Return all curves in shares if some are in shares and some in per cent; one with a fault has the others' axes."""
-    alike: list[Series] = []
-    are_mixed = {"1", "100"} <= {each.y_scale for each in usable}
-    for each in series:
-        if each.problem:
-            alike.append(replace(each, x_label=usable[0].x_label, y_label=usable[0].y_label))
-        elif are_mixed and each.y_scale == "100":
-            alike.append(in_shares(each))
-        else:
-            alike.append(each)
-    return alike
-
-
-def _started(series: list[Series], typed: object) -> list[Series]:
-    """Return the curves with the start that the user gave, in the unit of their rewards."""
-    if typed in (None, "first", "fit"):
-        return series
-    started: list[Series] = []
-    for each in series:
-        if each.problem:
-            started.append(each)
-        else:
-            start = reward_typed(typed, "start", each.bounds, each.reward.tolist())
-            started.append(replace(each, start=start))
-    return started
+    return third > 1 and bool(rewards[:third].min() > rewards[-third:].max())
