@@ -61,12 +61,6 @@ def new_console(*, stderr: bool = False, width: int | None = None, raises_broken
     return PlainConsole(stderr=stderr, width=width)
 
 
-def table_console() -> "Console":
-    """Return a console as wide as the screen; for a file or a pipe, so wide that nothing is wrapped."""
-    console = new_console()
-    return console if console.is_terminal else new_console(width=max(console.width, _PIPE_WIDTH))
-
-
 class RunTerminal(RunObserver):
     """Shows a run on the terminal, as lines above a bar, and handles the signals that ask it to stop.
 
@@ -214,7 +208,14 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> "RichTable":
 def say(*parts: Any) -> None:
     """Print lines, without wrapping them, and tables and other renderables of rich."""
     for part in parts:
-        typer.echo(part) if isinstance(part, str) else table_console().print(part, highlight=False)
+        if isinstance(part, str):
+            typer.echo(part)
+            continue
+        console = new_console()
+        if not console.is_terminal:
+            # Nothing is wrapped in a file or a pipe.
+            console.width = max(console.width, _PIPE_WIDTH)
+        console.print(part, highlight=False)
 
 
 def print_json(command: str, **content: Any) -> None:

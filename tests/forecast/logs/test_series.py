@@ -21,6 +21,7 @@ from scalerl.forecast.logs.selection import SCALES, Selection, YScale
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report.build import build_report
 from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.words import text
 from scalerl.runfolder import store
 
 ARMS = [("a", 1, 0.3), ("a", 2, 0.4), ("b", 1, 0.5), ("b", 2, 0.6)]
@@ -193,7 +194,8 @@ def test_names_that_differ_in_the_seed_are_runs_of_one_curve(
 
 def test_fact_about_many_runs_names_the_first(tmp_path: Path) -> None:
     [series] = read(*(write(tmp_path / f"a_seed{seed}.csv", ("step,reward", STEPS)) for seed in range(30)))
-    [note] = series.notes
+    [found] = series.facts
+    note = text(found.kind, found.values)
     assert "a_seed0, a_seed1, " in note
     assert "a_seed11 and 18 more" in note
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from small_logs import RESULTS
 
 from scalerl.forecast.curves import Action, Comparison, State, Value
+from scalerl.forecast.logs.facts import fact
 from scalerl.forecast.report.document import (
     MARKDOWN,
     TERMINAL,
@@ -175,6 +176,17 @@ def test_detail_waits_for_a_question():
     assert say("worth", worth=0.01).text in whole
     assert say("worth", worth=0.01).text not in short
     assert [block["level"] for block in to_json(parts)[0]["blocks"]] == ["why", "detail"]
+
+
+@pytest.mark.parametrize("made", ["two apart"], indirect=True)
+def test_an_answer_words_no_detail_of_the_log(made: Result):
+    held = fact("held_values", num=3, num_rows=9)
+    [first, *others] = made.curves
+    noted = replace(first, series=replace(first.series, facts=(held,)))
+    result = replace(made, curves=(noted, *others))
+    whole, short = document(result), document(result, explain=False)
+    assert "held_values" in {each.kind for each in says(whole)}
+    assert "held_values" not in {each.kind for each in says(short)}
 
 
 def test_markup_in_names_stays_text():

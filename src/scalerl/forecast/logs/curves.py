@@ -91,7 +91,7 @@ def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], Fault
     if questions and not plans:
         raise questions[0]
     if len(logs) > 1 and not selection.y:
-        plans |= _read_by_one_reward(by_name, plans, faults)
+        plans |= _read_by_one_reward(by_name, plans, faults, selection)
     return (
         [plans[name] for name in by_name if name in plans],
         {((FILE, name),): fault for name, fault in faults.items() if name not in plans},
@@ -99,34 +99,33 @@ def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], Fault
 
 
 def _read_by_one_reward(
-    logs: Mapping[str, Log], plans: Mapping[str, Plan], faults: Mapping[str, InputError]
+    logs: Mapping[str, Log], plans: Mapping[str, Plan], faults: Mapping[str, InputError], selection: Selection
 ) -> dict[str, Plan]:
     """Return the plans that change: to a reward that all logs have, or else to say that they have none in common.
 
-    A log that is not clear has the rewards that it may be read by.
+    A log that is not clear may be read by the rewards that it would be asked about.
     """
-    rewards = list(dict.fromkeys(plan["y"] for plan in plans.values()))
+    clear = list(dict.fromkeys(plan["y"] for plan in plans.values()))
     possible: dict[str, list[str]] = {}
     for name, plan in plans.items():
-        possible[name] = [reward for reward in rewards if plan.frame.known(reward).any()]
+        possible[name] = [reward for reward in clear if plan.frame.known(reward).any()]
     for name, fault in faults.items():
         candidates = [each.name for each in fault.candidates] if isinstance(fault, UnclearLogError) else []
-        if known := [reward for reward in rewards if reward in candidates]:
+        if known := [reward for reward in clear if reward in candidates]:
             possible[name] = known
-    shared = [reward for reward in rewards if all(reward in known for known in possible.values())]
-    read_by = {name: shared[0] if shared else known[0] for name, known in possible.items()}
-    if not shared:
-        read_by |= {name: plan["y"] for name, plan in plans.items()}
+    shared = [reward for reward in clear if all(reward in known for known in possible.values())]
     changed: dict[str, Plan] = {}
-    for name, reward in read_by.items():
-        plan = plans.get(name)
-        if plan is None or plan["y"] != reward:
-            selection = Selection() if plan is None else plan.options
-            by_reward = logs[name].plan(replace(selection, y=reward), name)
-            plan = replace(by_reward, options=selection, facts=(*by_reward.facts, fact("reward_of_all", y=reward)))
-            changed[name] = plan
+    for name, known in possible.items():
+        own = plans[name]["y"] if name in plans else known[0]
+        reward = shared[0] if shared else own
+        if name in plans and reward == own:
+            plan = plans[name]
+        else:
+            other = logs[name].plan(replace(selection, y=reward), name)
+            plan = replace(other, options=selection, facts=(*other.facts, fact("reward_of_all", y=reward)))
         if not shared:
-            changed[name] = replace(plan, facts=(*plan.facts, fact("rewards_differ", names=tuple(rewards))))
+            plan = replace(plan, facts=(*plan.facts, fact("rewards_differ", names=tuple(clear))))
+        changed[name] = plan
     return changed
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.forecast.logs.columns import Unit
-from scalerl.forecast.logs.facts import Fact, sentence
+from scalerl.forecast.logs.facts import Fact
 from scalerl.forecast.logs.frame import Floats
 from scalerl.forecast.logs.names import CurveKey
 from scalerl.forecast.logs.plan import Choice
@@ -52,11 +52,6 @@ class Series:
     """The same points on every axis that the log has (gpu_hours, flops, tokens, hours, step, cost); NaN: not known."""
     units: Mapping[str, Unit] = field(default_factory=dict)
     """The unit in which the log writes an axis, where it says one; `x_label` has that of the axis shown."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The facts in English."""
-        return tuple(map(sentence, self.facts))
 
     @property
     def bounds(self) -> Bounds:

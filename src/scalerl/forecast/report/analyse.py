@@ -8,7 +8,7 @@
 A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,13 +17,12 @@ import numpy as np
 
 from scalerl.errors import InputError, NoCurveError, option
 from scalerl.forecast.curves import Comparison, Decision, Fit, compute_for, decide, default_worth, fit, reward_at, score
-from scalerl.forecast.logs.facts import sentence
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, unit_of
 from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
-from scalerl.forecast.several.pool import pool, siblings
+from scalerl.forecast.several.pool import LEAST_MEMBERS, pool, siblings
 
 HALF = 0.5
 """Share of the compute from which a run's own back-test forecasts the rest."""
@@ -55,13 +54,14 @@ def analyse_forecast(
     command: Command = "forecast",
 ) -> Result:
     """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
-    result, done = _analysed(command, series, options, Window()), []
+    result = _analysed(command, series, options, Window())
+    done: list[CurveResult] = []
     for curve in result.curves:
-        default_at = () if reach or command == "fit" else curve.computes_ahead
-        if curve.usable:
-            curve = replace(
-                curve, at=tuple(reward_at(curve.fit, at or default_at)), reach=tuple(compute_for(curve.fit, reach))
-            )
+        computes = at or (() if reach or command == "fit" else curve.computes_ahead)
+        if curve.usable and computes:
+            curve = replace(curve, at=tuple(reward_at(curve.fit, computes)))
+        if curve.usable and reach:
+            curve = replace(curve, reach=tuple(compute_for(curve.fit, reach)))
         done.append(curve)
     return replace(result, curves=tuple(done))
 
@@ -85,7 +85,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     if max(map(len, sets), default=0) < 2:
         number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
         facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
-        joined = "".join(f" {each}" for each in dict.fromkeys(map(sentence, facts)))
+        joined = "".join(f" {each}" for each in dict.fromkeys(say(fact.kind, fact.values).text for fact in facts))
         raise InputError(
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with {option:by {'COLUMN' if len(sets) < 2 else 'set'}}.{joined}"
@@ -200,8 +200,8 @@ def analysed(
 ) -> Result:
     """Fit every series that has no problem."""
     curves = tuple(fitted_curves([data for data in series if not data.problem], options, window, call))
-    left_out, notes = tuple(data for data in series if data.problem), pool_notes(curves)
-    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=tuple(notes))
+    left_out = tuple(data for data in series if data.problem)
+    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=pool_notes(curves))
 
 
 def missing_say(curve: CurveResult) -> Say | None:
@@ -272,10 +272,11 @@ def pooled(
     # By place: curves of several evaluation sets may share a name.
     of = {str(place): curve for place, curve in enumerate(curves)}
     fits = {place: curve.fit for place, curve in of.items()}
-    for places in grouped(of if options.method == "posterior" else (), lambda place: _task(of[place])):
-        own = {place: fits[place] for place in places}
-        for alike in [(place,) for place in own] if options.alone else siblings(own):
-            fits |= pool({place: own[place] for place in alike}, call)
+    if options.method == "posterior" and not options.alone and len(of) >= LEAST_MEMBERS:
+        for places in grouped(of, lambda place: _task(of[place])):
+            own = {place: fits[place] for place in places}
+            for alike in siblings(own):
+                fits |= pool({place: own[place] for place in alike}, call)
     decisions: dict[str, Decision] = {}
     # Curves of one scale of rewards share a worth.
     for places in grouped(of, lambda place: of[place].series.y_scale):
@@ -292,10 +293,10 @@ def _task(curve: CurveResult) -> tuple[Any, ...]:
     return data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale
 
 
-def pool_notes(curves: Sequence[CurveResult]) -> Iterator[Say]:
-    """Yield how many curves inform each other."""
-    if num_informed := sum(curve.fit.alone is not None for curve in curves):
-        yield say("pooled", num=num_informed)
+def pool_notes(curves: Sequence[CurveResult]) -> tuple[Say, ...]:
+    """Return how many curves inform each other."""
+    num_informed = sum(curve.fit.alone is not None for curve in curves)
+    return (say("pooled", num=num_informed),) if num_informed else ()
 
 
 # Back-tests -----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Say:
 def say(kind: str, /, *objects: Any, **given: Any) -> Say:
     """Return something to say; the values that its words name are given, or attributes of the objects."""
     values = words.Lookup(given, *objects)
-    text = words.text(kind, values)
+    text = words.filled(words.WORDS[kind], values)
     return Say(kind, {**given, **values}, level_of(kind), text)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scalerl.forecast.curves import FORMS, Action, Answer, Comparison, PaperComparison, State
+from scalerl.forecast.curves import FORMS, Action, Answer, Comparison, Fall, PaperComparison, State
 from scalerl.forecast.logs.frame import grouped, listed
 from scalerl.forecast.logs.plan import Choice
 from scalerl.forecast.logs.series import uneven_steps
@@ -49,19 +49,22 @@ def document(result: Result, *, explain: bool = True) -> Document:
         for key in keys:
             title, make = OF_A_SET[key]
             parts.append((f"{key}/{name}", f"{title}: {name}" if name else title, make(result, name)))
-    return sections(*parts, *of_runs(result), ("log", "What was read", log_says(result)))
+    if result.runs:
+        parts += of_runs(result)
+    parts.append(("log", "What was read", log_says(result, explain)))
+    return sections(*parts)
 
 
 def answer_text(result: Result, explain: bool) -> Any:
     """Return what a command prints; without `explain` only what its answer needs."""
-    hint = sections(("hint", "", () if explain else [say("explain")]))
-    return render((*document(result, explain=explain), *hint), TERMINAL, explain=explain)
+    shown = document(result, explain=explain)
+    if not explain:
+        shown += sections(("hint", "", [say("explain")]))
+    return render(shown, TERMINAL, explain=explain)
 
 
 def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
     """Return the sections on runs; what they need is loaded only for a report."""
-    if not result.runs:
-        return ()
     from scalerl.forecast.report import run_sections as runs
 
     return (
@@ -97,17 +100,21 @@ def answer(result: Result, name: str) -> Blocks:
     elif result.command != "backtest":
         # The rest of what is said about one of several is in their table.
         for curve in members:
-            yield from checkpoint_says(curve, result)
-            yield from weak_says(curve)
+            if curve.fall is not None:
+                yield from checkpoint_says(curve, curve.fall, result)
+            if curve.is_weak:
+                yield weak_say(curve)
 
 
 def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     """Yield what there is to say about one curve, the most important first."""
     standing = standing_says(curve)
     yield next(standing)
-    yield from checkpoint_says(curve, result)
+    if curve.fall is not None:
+        yield from checkpoint_says(curve, curve.fall, result)
     yield from standing
-    yield from weak_says(curve)
+    if curve.is_weak:
+        yield weak_say(curve)
 
 
 def standing_says(curve: CurveResult) -> Iterator[Say]:
@@ -136,19 +143,16 @@ def standing_says(curve: CurveResult) -> Iterator[Say]:
         yield say("unused_start", curve, curve.series, curve.fit)
 
 
-def weak_says(curve: CurveResult) -> Iterator[Say]:
+def weak_say(curve: CurveResult) -> Say:
     """Warn of a forecast whose own back-test missed most of what came later."""
-    if curve.is_weak:
-        kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
-        yield say(kind, curve, curve.backtest)
+    kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
+    return say(kind, curve, curve.backtest)
 
 
-def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
+def checkpoint_says(curve: CurveResult, fall: Fall, result: Result) -> Iterator[Say]:
     """Say which checkpoint to choose of a run that fell: that of an evaluation that exists."""
-    if curve.fall is None:
-        return
     step = curve.checkpoint
-    yield say("checkpoint_compute" if step is None else "checkpoint_step", curve.fall, curve)
+    yield say("checkpoint_compute" if step is None else "checkpoint_step", fall, curve)
     runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
     saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
     if saved:
@@ -214,7 +218,8 @@ def curves(result: Result, name: str) -> Blocks:
         yield curve_grid(members, is_paper)
     unit = members[0].unit
     rows = [(curve, reach, curve.fit) for curve in members for reach in curve.reach]
-    yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": words.needed}, rows)
+    if rows:
+        yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": words.needed}, rows)
     for curve in members:
         far = [each.compute for each in curve.at if each.compute > FAR * curve.fit.scale]
         yield from (say("far", curve, compute=each, times=each / curve.fit.scale) for each in far[:1])
@@ -422,12 +427,13 @@ PARAMETER_COLUMNS = {
 # What was read --------------------------------------------------------------------------------------------------------
 
 
-def log_says(result: Result) -> Blocks:
+def log_says(result: Result, explain: bool) -> Blocks:
     """Say which columns were read, what was decided about the logs, and what could not be used."""
     for data in result.left_out:
         yield say("problem", data)
     yield from result.notes
-    yield from equal_curves(result)
+    if len(result.curves) > 1:
+        yield from equal_curves(result)
     if result.options.price is not None and all(curve.price is None for curve in result.curves):
         yield say("price_needs_hours", unit=listed(sorted({curve.unit for curve in result.curves})))
     if result.command != "report":
@@ -436,6 +442,8 @@ def log_says(result: Result) -> Blocks:
     for same in grouped(held, lambda each: repr(each[0])):
         fact, names = same[0][0], tuple(name for _, name in same)
         level = level_of(fact.kind)
+        if level == DETAIL and not explain:
+            continue
         if len(names) < len(result.curves):
             yield replace(say("holds_for", names=names), level=level)
         yield say(fact.kind, fact.values)
