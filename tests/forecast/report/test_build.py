@@ -1,12 +1,14 @@
 """Reports on studies, run folders and logs: what is broken is said, and the rest comes out."""
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_folders import write_run, write_study
+from simulate import series
 from typer.testing import CliRunner
 
 from scalerl.cli import app
@@ -14,6 +16,7 @@ from scalerl.errors import InputError
 from scalerl.forecast.curves import Comparison
 from scalerl.forecast.logs import Selection
 from scalerl.forecast.report import workers
+from scalerl.forecast.report.analyse import analyse_compare
 from scalerl.forecast.report.build import build_report
 from scalerl.forecast.report.document import Grid, Say, says
 from scalerl.forecast.report.options import FitOptions
@@ -225,6 +228,33 @@ def test_amounts_are_on_the_axis_of_the_study(tmp_path: Path):
         tmp_path / "flops", num=24, plan={"compute": "gpu_hours", "fit": {"until_compute": 0.25 * whole.compute.max()}}
     )
     assert num_scored(report(folder, selection=Selection(x="flops"))) == [18, 18]
+
+
+def test_an_amount_that_is_skipped_is_on_the_axis_of_the_study(tmp_path: Path):
+    whole = windowed(tmp_path / "whole").curves[0].series
+    amount = 0.25 * float(whole.compute.max())
+    plan = {"compute": "gpu_hours", "fit": {"skip_before_compute": amount}}
+    result = report(write_study(tmp_path / "flops", num=24, plan=plan), selection=Selection(x="flops"))
+    for curve in result.curves:
+        assert curve.fit.compute.tolist() == curve.series.compute[curve.series.axes["gpu_hours"] >= amount].tolist()
+
+
+@pytest.mark.parametrize("ends", [{"skip_before": 700.0, "fit_until": 2000.0}, {"skip_before": "25%"}])
+def test_every_axis_has_the_evaluations_that_are_fitted_on_the_first(ends: dict[str, Any], monkeypatch):
+    """They are chosen by an amount, or a share, of one axis: on the others as many are fitted, and the same ones."""
+    runs = []
+    for name, pace, ceiling in (("a", 1e6, 0.6), ("b", 4e6, 0.65)):
+        made = series(name, ceiling=ceiling, reach=3000.0)
+        runs.append(replace(made, axes={"gpu_hours": made.compute, "tokens": pace * made.compute**1.3}))
+    fitted = []
+    own = FitOptions.compare
+    monkeypatch.setattr(FitOptions, "compare", lambda *given: fitted.append(given[1]) or own(*given))
+    result = analyse_compare(runs, FitOptions(**ends), None)
+    assert [each.axis for each in result.by_axis[""]] == ["gpu_hours", "tokens"]
+    hours, tokens = fitted
+    for name, pace in (("a", 1e6), ("b", 4e6)):
+        assert len(hours[name].compute) < 24
+        assert tokens[name].compute == pytest.approx(pace * hours[name].compute ** 1.3)
 
 
 def test_a_share_that_is_skipped_is_of_the_whole_run_in_a_back_test_too(tmp_path: Path, monkeypatch):

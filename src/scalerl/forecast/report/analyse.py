@@ -20,7 +20,7 @@ from scalerl.forecast.curves import Comparison, Decision, Fit, compute_for, deci
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, unit_of
+from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, on_own_axis, unit_of
 from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
 from scalerl.forecast.several.pool import LEAST_MEMBERS, pool, siblings
 
@@ -117,7 +117,7 @@ def compared(result: Result) -> Result:
 
 
 def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
-    """Return the answer on every axis that the curves share.
+    """Return the answer on every axis that the curves share, from the evaluations that were fitted on the first one.
 
     On an axis that is a multiple of the first one, by the same factor for all curves, the answer is the same. On any
     other axis the curves are fitted and compared again, unless there are too many.
@@ -131,21 +131,29 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
     answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
     largest = max(curve.fit.scale for curve in usable)
     for axis in (axis for axis in AXIS_LABELS if axis in shared and axis_label(axis) != axis_label(own)):
-        on_axis = [curve.series.on(axis) for curve in usable]
+        on_axis = [fitted_part(curve).on(axis) for curve in usable]
         if any(not len(data.compute) for data in on_axis):
             continue
         largest_there = np.array([data.compute.max() for data in on_axis])
         at = first.at * float(largest_there.max()) / largest
-        factors = largest_there / np.array([curve.series.compute.max() for curve in usable])
+        factors = largest_there / np.array([curve.fit.scale for curve in usable])
         if factors.max() <= (1.0 + ALIKE) * factors.min():
             answers.append(AxisAnswer(axis=axis, at=at, comparison=first))
         elif len(usable) <= MOST_ON_AXES:
-            again = options.compare({data.name: _fitted(data, options).fit for data in on_axis}, at)
+            # The ends of what is fitted are amounts, or shares, of the first axis.
+            whole = replace(options, skip_before=None, fit_until=None)
+            again = options.compare({data.name: _fitted(data, whole).fit for data in on_axis}, at)
             assert isinstance(again, Comparison)
             # On this axis, the points of a curve may all be at one place.
             if again.standings:
                 answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
     return tuple(answers)
+
+
+def fitted_part(curve: CurveResult) -> Series:
+    """Return the evaluations of a curve that are fitted."""
+    compute, fitted = curve.series.compute, curve.fit.compute
+    return curve.series.take((compute >= fitted.min()) & (compute <= fitted.max()))
 
 
 # Fits -----------------------------------------------------------------------------------------------------------------
@@ -165,18 +173,13 @@ class Window:
 
     def ends(self, data: Series, largest: float) -> tuple[float, float]:
         """Return the compute up to which a curve is fitted, and the one after which it is scored."""
-        until = self._on_axis(data, self.until_compute, self.until * largest)
+        until = self.until * largest
+        if self.until_compute is not None:
+            until = on_own_axis(data, self.until_compute, self.axis)
         begin = until if self.scored_from is None else self.scored_from * largest
-        return until, max(self._on_axis(data, self.scored_from_compute, begin), until)
-
-    def _on_axis(self, data: Series, amount: float | None, otherwise: float) -> float:
-        """Return an amount on the curve's own axis: the compute of its last evaluation up to there."""
-        if amount is None:
-            return otherwise
-        own = data.axes.get(self.axis or "")
-        if own is None or axis_label(self.axis or "") == axis_label(data.x_label):
-            return amount
-        return float(data.compute[own <= amount * (1 + 1e-9)].max(initial=0.0))
+        if self.scored_from_compute is not None:
+            begin = on_own_axis(data, self.scored_from_compute, self.axis)
+        return until, max(begin, until)
 
 
 def _analysed(command: Command, series: Sequence[Series], options: FitOptions, window: Window | None = None) -> Result:

@@ -140,7 +140,9 @@ def _with_study_options(options: FitOptions, source: Source) -> FitOptions:
     share, compute = fitted.get("skip_before"), fitted.get("skip_before_compute")
     if options.skip_before is not None or (not share and compute is None):
         return options
-    return replace(options, skip_before=f"{100 * share:g}%" if share else compute)
+    if share:
+        return replace(options, skip_before=f"{100 * share:g}%")
+    return replace(options, skip_before=compute, skip_axis=source.plan.get("compute"))
 
 
 def _window_of(source: Source) -> Window:

@@ -50,6 +50,19 @@ def check_one_axis(series: Sequence[Series], need: str) -> None:
         raise InputError(f"{need}, and these are on {' and '.join(sorted(axes))}: name one with {option:x COLUMN}")
 
 
+def on_own_axis(data: Series, amount: float, axis: str | None, which: Literal["last", "first"] = "last") -> float:
+    """Return an amount of another axis on the curve's own: the compute of its last evaluation up to there.
+
+    With "first" it is that of its first evaluation from there on. `axis` is None for the curve's own.
+    """
+    own = data.axes.get(axis or "")
+    if own is None or axis_label(axis or "") == axis_label(data.x_label):
+        return amount
+    if which == "first":
+        return float(data.compute[own >= amount * (1 - 1e-9)].min(initial=np.inf))
+    return float(data.compute[own <= amount * (1 + 1e-9)].max(initial=0.0))
+
+
 # What a user gave, by name --------------------------------------------------------------------------------------------
 
 
@@ -182,6 +195,8 @@ class FitOptions:
     ceiling: tuple[float, ...] = ()
     """One value holds the ceiling fixed; two are the ends of the paper's grid."""
     skip_before: float | str | None = None
+    skip_axis: str | None = None
+    """The axis of `skip_before` as an amount; None, and for a share: that of the curve."""
     fit_until: float | None = None
     method: Literal["posterior", "paper"] = "posterior"
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
@@ -215,7 +230,10 @@ class FitOptions:
         given = {name: getattr(self, name) for name in ("form", "level", "fit_until")}
         # A share is of the whole run, and a back-test fits a part of it.
         whole = max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0))
-        given["skip_before"] = None if self.skip_before is None else compute_of(self.skip_before, float(whole))
+        given["skip_before"] = None
+        if self.skip_before is not None:
+            amount = compute_of(self.skip_before, float(whole))
+            given["skip_before"] = on_own_axis(series, amount, self.skip_axis, "first")
         given |= {
             name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples", "evaluation")
         }
