@@ -6,7 +6,6 @@ not say what is measured have one unit, as 'baseline' and 'ours'; columns of ano
 """
 
 import re
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -41,138 +40,178 @@ _MAX_COLUMNS_OF_RUNS = 800
 # Columns of one unit begin within this factor of each other's peaks.
 _ALIKE = 2.0
 
-Cell = tuple[str, str]
-"""The run and the metric of a column."""
+Cells = dict[str, tuple[str, str]]
+"""The run and the metric of columns."""
+# What all runs of a table share.
+_SHARED = ("step", "coarse", *AXES, "cost", "elapsed", "wall_clock", "seconds_per_step")
 
 
 def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[Fact, ...]] | None:
     """A table with a column for each run gets a row for each run and step; where they are benchmarks, for each set."""
-    common = [name for name in frame.columns if _SEPARATOR not in name]  # 'grpo - step' is of a run
-    shared = {*with_role(common, "step", "coarse", *AXES, "cost", "elapsed", "wall_clock", "seconds_per_step")}
-    measured = [name for name in frame.columns if name not in shared and _may_differ(frame, name)]
+    measured = _measured(frame)
     spreads = _spreads(measured)
     columns = [name for name in measured if name not in spreads]
     if len(columns) > _MAX_COLUMNS_OF_RUNS:
         return None
-    by_name = _of_an_export(frame, columns) or _in_brackets(columns) or _grid(columns) or _of_seeds(columns)
-    cells = by_name or _of_one_unit(frame, columns)
+    cells = _by_names(frame, columns) or _by_values(frame, columns)
     if not cells:
         siblings = _grid([name for name in columns if reward_rank(name)])
         return frame, facts_of("siblings", columns=tuple(siblings))
     if {*options.columns} & {*cells}:
         return None
-    runs, metrics = (tuple(dict.fromkeys(part)) for part in zip(*cells.values(), strict=True))
-    owner = "benchmark" if all(map(is_benchmark, runs)) else "run" if any(map(without_seed, runs)) else "seed"
-    base, frames = frame.without({*columns, *spreads} - {*options.columns}), list[Frame]()
+    runs = tuple(dict.fromkeys(run for run, _ in cells.values()))
+    metrics = tuple(dict.fromkeys(metric for _, metric in cells.values()))
+    others = tuple(name for name in columns if name not in cells)
+    base = frame.without({*columns, *spreads} - {*options.columns})
+    owner = _owner(runs)
+    parts: list[Frame] = []
     for run in runs:
         own = {metric: frame.numbers(name) for name, (each, metric) in cells.items() if each == run}
         is_known = np.isfinite([*own.values()]).any(axis=0)
-        frames.append(base.having({owner: objects([run] * len(frame)), **own}).take(is_known))
-    others = tuple(name for name in columns if name not in cells)
+        parts.append(base.having({owner: objects([run] * len(frame)), **own}).take(is_known))
     made = fact("one_column_per_run", columns=runs, metrics=metrics)
-    return concatenated(frames), (made, *facts_of("columns_beside_runs", columns=others))
+    return concatenated(parts), (made, *facts_of("columns_beside_runs", columns=others))
 
 
-def _may_differ(frame: Frame, name: str) -> bool:
-    """Return whether a column has numbers that may differ between runs: no constant, and not the number of the row."""
-    values = frame.numbers(name)[frame.known(name)]
-    is_index = (
-        _SEPARATOR not in name
-        and len(values) == len(frame) > 1
-        and bool((np.diff(values) == 1).all())
-        and values[0] in (0, 1)
-    )
-    return len({*values.tolist()}) > (len(frame) > 1) and not is_index
+def _owner(runs: Names) -> str:
+    """Return what columns are named after: benchmarks, seeds or runs."""
+    if all(is_benchmark(run) for run in runs):
+        return "benchmark"
+    return "run" if any(without_seed(run) for run in runs) else "seed"
+
+
+def _measured(frame: Frame) -> list[str]:
+    """Return the columns that may be of single runs: numbers that differ, and neither compute nor the row's number."""
+    shared = {*with_role(frame.columns, *_SHARED)}
+    names: list[str] = []
+    for name in frame.columns:
+        is_of_a_run = _SEPARATOR in name  # 'grpo - step' is of a run
+        values = frame.numbers(name)[frame.known(name)]
+        is_constant = len(values) == 0 or (len(frame) > 1 and values.min() == values.max())
+        steps = np.diff(values)
+        is_index = len(values) == len(frame) > 1 and bool((steps == 1).all()) and values[0] in (0, 1)
+        if not is_constant and (is_of_a_run or not (is_index or name in shared)):
+            names.append(name)
+    return names
 
 
 def _spreads(names: Names) -> set[str]:
     """Return the columns of a spread or mean of others: reward_std beside reward, wandb's __MIN and __MAX, or std."""
-    words = {name: (*_WORD.findall(name),) for name in names}
-    there = {*words.values(), ()} if len(names) > 2 else {*words.values()}
-    return {
-        name
-        for name, (*rest, last) in ((name, each) for name, each in words.items() if each)
-        if (*rest,) in there and is_spread(last) and (rest or len(names) > 2)
-    }
-
-
-def _of_an_export(frame: Frame, columns: Names) -> dict[str, Cell]:
-    """Return run and metric of wandb's 'run - metric'."""
-    parts = {name: name.rsplit(_SEPARATOR, 1) for name in columns if _SEPARATOR in name}
-    is_export = any(f"{name}__MIN" in frame for name in parts) or len(parts) == len(columns)
-    return {name: (run, metric) for name, (run, metric) in parts.items()} if is_export else {}
+    words = {name: tuple(_WORD.findall(name)) for name in names}
+    wholes = {*words.values()}
+    spreads: set[str] = set()
+    for name, each in words.items():
+        is_beside = len(names) > 2 if len(each) == 1 else each[:-1] in wholes
+        if each and is_beside and is_spread(each[-1]):
+            spreads.add(name)
+    return spreads
 
 
 # By names
 
 
-def _in_brackets(columns: Names) -> dict[str, Cell]:
+def _by_names(frame: Frame, columns: Names) -> Cells:
+    """Return run and metric of columns that are every metric of every run, as their names say."""
+    return _of_an_export(frame, columns) or _in_brackets(columns) or _grid(columns) or _of_seeds(columns)
+
+
+def _of_an_export(frame: Frame, columns: Names) -> Cells:
+    """Return run and metric of wandb's 'run - metric'."""
+    cells: Cells = {}
+    for name in columns:
+        run, separator, metric = name.rpartition(_SEPARATOR)
+        if separator:
+            cells[name] = run, metric
+    has_companions = any(f"{name}__MIN" in frame for name in cells)
+    return cells if has_companions or len(cells) == len(columns) else {}
+
+
+def _in_brackets(columns: Names) -> Cells:
     """Return run and metric of columns such as acc (baseline) and acc (length); none where brackets hold no runs.
 
     There the word for a quantity names a run. A statistic does not, and neither does the part of a reward.
     """
-    parts = {name: match for name in columns if (match := _BRACKETS.fullmatch(name.strip()))}
-    cells = {name: (match[2].strip(), match[1]) for name, match in parts.items()
-             if not all(map(is_spread, _WORD.findall(match[2])))}  # fmt: skip
-    is_no_run = any(
-        are_splits([run]) or is_benchmark(run) or not _LETTER.search(run) or (without_seed(run) and _is_of(metric, run))
-        for run, metric in cells.values()
-    )
-    return {} if is_no_run else _of_equal_runs(cells)
+    cells: Cells = {}
+    for name in columns:
+        match = _BRACKETS.fullmatch(name.strip())
+        if match and not all(is_spread(word) for word in _WORD.findall(match[2])):
+            cells[name] = match[2].strip(), match[1]
+    if any(_is_no_run_of(run, metric) for run, metric in cells.values()):
+        return {}
+    runs = _runs_by_metric(cells)
+    best = next((runs[metric] for metric in runs if reward_rank(metric) or is_average(metric)), set[str]())
+    return {name: cell for name, cell in cells.items() if runs[cell[1]] == best} if len(best) > 1 else {}
 
 
-def _is_of(metric: str, run: str) -> bool:
-    """Return whether a word in the name of a run says which part of a reward it is; a rate has no parts."""
-    return not is_rate(metric) and any(map(is_kind_of_reward, _WORD.findall(run)))
+def _is_no_run_of(run: str, metric: str) -> bool:
+    """Return whether brackets hold a split, a benchmark, a number, or which part of a reward it is."""
+    if are_splits([run]) or is_benchmark(run) or not _LETTER.search(run):
+        return True
+    is_part_of_it = not is_rate(metric) and any(is_kind_of_reward(word) for word in _WORD.findall(run))
+    return bool(without_seed(run)) and is_part_of_it
 
 
-def _of_equal_runs(cells: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Return the columns of metrics that have the same runs, several, as the first reward or average has."""
-    runs = {metric: {run for run, other in cells.values() if other == metric} for _, metric in cells.values()}
-    best = next((each for metric, each in runs.items() if reward_rank(metric) or is_average(metric)), set[str]())
-    of_best = {name: cell for name, cell in cells.items() if runs[cell[1]] == best}
-    return of_best if len(best) > 1 else {}
+def _runs_by_metric(cells: Cells) -> dict[str, set[str]]:
+    runs: dict[str, set[str]] = {}
+    for run, metric in cells.values():
+        runs.setdefault(metric, set()).add(run)
+    return runs
 
 
-def _of_seeds(columns: Names) -> dict[str, Cell]:
+def _of_seeds(columns: Names) -> Cells:
     """Return seed and metric of columns such as seed0_acc and seed1_acc, beside acc_mean and acc_std of them."""
-    apart = [name for name in columns if not any(map(is_spread, _WORD.findall(name.replace("_", " "))))]
+    apart = [name for name in columns if not any(is_spread(word) for word in _WORD.findall(name.replace("_", " ")))]
     cells = _grid(apart) if len(apart) < len(columns) else {}
     return {} if any(without_seed(run) for run, _ in cells.values()) else cells
 
 
-def _grid(columns: Names) -> dict[str, Cell]:
+def _grid(columns: Names) -> Cells:
     """Return run and metric of columns that are every metric of every run; none if they are not.
 
     What is left of a name without its metric names a run, unless it says what is measured, or makes a part of a whole.
     """
     for from_end in (False, True):
-        cells = _cells(columns, from_end)
+        cells = _split(columns, from_end)
+        runs = _runs_by_metric(cells)
+        are_equal = all(each == {run for run, _ in cells.values()} for each in runs.values())
+        has_several = any(len(each) > 1 for each in runs.values())
+        has_reward = any(reward_rank(metric) or is_average(metric) for metric in runs)
         is_no_run = any(_is_no_run(run) or is_part(name) > is_part(metric) for name, (run, metric) in cells.items())
-        if not is_no_run and len(_of_equal_runs(cells)) == len(columns) > 0:
+        if are_equal and has_several and has_reward and not is_no_run:
             return {name: (run, VALUE if is_average(metric) else metric) for name, (run, metric) in cells.items()}
     return {}
 
 
 def _is_no_run(name: str) -> bool:
     """Return whether a part of a name says what is measured, or ends with how, as in a_mean and a_std."""
-    return not name or is_statistic(name) or is_spread(_WORD.findall(name)[-1]) or is_average(_WORD.findall(name)[-1])
+    if not name or is_statistic(name):
+        return True
+    last = _WORD.findall(name)[-1]
+    return is_spread(last) or is_average(last)
 
 
-def _cells(columns: Names, from_end: bool) -> dict[str, Cell]:
+def _split(columns: Names, from_end: bool) -> Cells:
     """Return run and metric of each column if the metric stands first, or last, in its name."""
     turn = -1 if from_end else 1
     words = {name: [*_WORD.finditer(name)][::turn] for name in columns}
-    cells: dict[str, Cell] = {}
-    for family in grouped(columns, lambda name: words[name][0][0] if words[name] else name):
-        num = num_shared([[word[0] for word in words[name]] for name in family])
-        num = min(num, *(len(words[name]) - 1 for name in family))  # something is left to name the run
-        # A number alone does not name a run: the word before it does, as in reward (seed 1).
-        is_bare = not from_end and any(words[name][num][0].isdigit() for name in family if words[name][num:])
-        num -= is_bare and num > 1
+    texts = {name: [word[0] for word in words[name]] for name in columns}
+    cells: Cells = {}
+    for family in grouped(columns, lambda name: texts[name][0] if texts[name] else name):
+        num = _num_of_the_metric([texts[name] for name in family], may_end_before_number=from_end)
         for name in family:
-            cells[name] = _text(name, words[name][num:][::turn]), _text(name, words[name][:num][::turn])
+            metric, run = words[name][:num], words[name][num:]
+            cells[name] = _text(name, run[::turn]), _text(name, metric[::turn])
     return {name: cells[name] for name in columns}
+
+
+def _num_of_the_metric(texts: list[list[str]], *, may_end_before_number: bool) -> int:
+    """Return how many first words of names are their metric: those that all share, and something is left for the run.
+
+    A number alone does not name a run: the word before it does, as in reward (seed 1).
+    """
+    num = min(num_shared(texts), *(len(each) - 1 for each in texts))
+    is_number = any(each[num].isdigit() for each in texts if each[num:])
+    return num - 1 if is_number and num > 1 and not may_end_before_number else num
 
 
 def _text(name: str, words: list[re.Match[str]]) -> str:
@@ -182,25 +221,35 @@ def _text(name: str, words: list[re.Match[str]]) -> str:
 # By values
 
 
-def _of_one_unit(frame: Frame, columns: Names) -> dict[str, Cell]:
+def _by_values(frame: Frame, columns: Names) -> Cells:
     """Return the columns that are one metric of different runs by their values, if they are most of the columns."""
-    axis = next(iter(with_role(frame.columns, "step", "coarse", *AXES, "elapsed")), "")
-    is_long = len({*frame.words(axis)}) < len(frame) or any(
-        frame.num_groups([name]) > 1 for name in word_columns(frame)
-    )
-    if not axis or is_long or any(map(_is_reward, columns)):
+    if not _is_one_row_per_step(frame) or any(_is_reward(name) for name in columns):
         return {}
-    plain = [name for name in columns if "=" in name or (_LETTER.search(name) and not _says_what(name))]
     sets = [name for name in columns if is_benchmark(name)]
-    values = {name: frame.numbers(name)[frame.known(name)] for name in plain}
-    units = [[name for name in plain if _are_alike(values[name], each)] for each in values.values()]
-    units = [sets] if len(sets) > 1 else units
-    best = max(units, key=lambda unit: (len(unit), -columns.index(unit[0])), default=[])
-    metrics = [name for name in columns if name not in (*plain, *sets) and is_statistic(name)]
-    others = {*columns} - {*plain, *sets, *metrics}
-    runs = {*best, *(name for name in others if best and _goes_with(frame, name, best[0]))}
-    are_most = 2 * len(runs) >= len(columns) and max(len(metrics), 1) < len(runs)
+    nameless = [name for name in columns if "=" in name or (_LETTER.search(name) and not _says_what(name))]
+    best = sets if len(sets) > 1 else _largest_family(frame, nameless)
+    if not best:
+        return {}
+    metrics = [name for name in columns if name not in (*nameless, *sets) and is_statistic(name)]
+    unclear = {*columns} - {*nameless, *sets, *metrics}
+    runs = {*best, *(name for name in unclear if _goes_with(frame, name, best[0]))}
+    are_most = 2 * len(runs) >= len(columns) and len(runs) > max(len(metrics), 1)
     return {name: (name, VALUE) for name in columns if name in runs} if are_most else {}
+
+
+def _is_one_row_per_step(frame: Frame) -> bool:
+    """Return whether a column counts compute, differently in each row, and no words tell rows apart."""
+    axes = with_role(frame.columns, "step", "coarse", *AXES, "elapsed")
+    if not axes or frame.num_groups(axes[:1]) < len(frame):
+        return False
+    return all(frame.num_groups([name]) == 1 for name in word_columns(frame))
+
+
+def _largest_family(frame: Frame, names: Names) -> list[str]:
+    """Return the most columns that are like one of them by their values."""
+    values = {name: frame.numbers(name)[frame.known(name)] for name in names}
+    families = [[other for other in names if _are_alike(values[other], values[name])] for name in names]
+    return max(families, key=lambda family: (len(family), -names.index(family[0])), default=[])
 
 
 def word_columns(frame: Frame) -> list[str]:
@@ -222,23 +271,31 @@ def _is_reward(name: str) -> bool:
 
 def _are_alike(one: Floats, other: Floats) -> bool:
     """Return whether columns have one unit: both are rates, or the values of each begin near those of the other."""
-    kind = _kind(one)
+    if _kind(one) != _kind(other):
+        return False
     is_near = one.min() <= _ALIKE * np.abs(other).max() and other.min() <= _ALIKE * np.abs(one).max()
-    return kind == _kind(other) and (kind == "rate" or bool(is_near))
+    return _kind(one) == "rate" or bool(is_near)
 
 
 def _kind(values: Floats) -> str:
-    is_rate = values.min() >= -1 and values.max() <= 1
-    return "rate" if is_rate else "count" if (values % 1 == 0).all() else "amount"
+    if values.min() >= -1 and values.max() <= 1:
+        return "rate"
+    return "count" if (values % 1 == 0).all() else "amount"
 
 
 def _goes_with(frame: Frame, name: str, run: str) -> bool:
     """Return whether a column has values in most rows of a run, of about its size, and moves in its direction."""
     known = frame.known(name) & frame.known(run)
-    if 2 * known.sum() <= min(frame.known(name).sum(), frame.known(run).sum()):
+    fewer = min(frame.known(name).sum(), frame.known(run).sum())
+    if 2 * known.sum() <= fewer:
         return False
-    one, other = pair = [frame.numbers(column)[known] for column in (name, run)]
-    half = len(one) // 2
-    moves = [values[half:].mean() - values[:half].mean() if half else 0.0 for values in pair]
-    peaks = [float(np.abs(values).max()) for values in pair]
-    return moves[0] * moves[1] > 0 and max(peaks) <= _ALIKE * min(peaks) and _kind(one) == _kind(other)
+    one, other = frame.numbers(name)[known], frame.numbers(run)[known]
+    peaks = np.abs(one).max(), np.abs(other).max()
+    is_of_one_size = max(peaks) <= _ALIKE * min(peaks) and _kind(one) == _kind(other)
+    return bool(is_of_one_size and _rise(one) * _rise(other) > 0)
+
+
+def _rise(values: Floats) -> float:
+    """Return how far the later half lies above the earlier one."""
+    half = len(values) // 2
+    return float(values[half:].mean() - values[:half].mean()) if half else 0.0
