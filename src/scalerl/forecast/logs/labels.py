@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scalerl.forecast.logs.columns import AXES, has_role, reward_rank, with_role
-from scalerl.forecast.logs.frame import Floats, Frame, Names, Rows
+from scalerl.forecast.logs.frame import Floats, Frame, Names
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan
 from scalerl.forecast.logs.selection import Selection
@@ -37,39 +37,44 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     known role comes before one without. Seeds, and runs within an arm, tell runs of one curve apart: they become
     `others`. Where the user says what a curve is, evaluation sets stay apart.
     """
-    frame, options = plan.frame.take(plan.frame.known(plan["y"])), plan.options
-    progress, rewards = plan.progress(frame), frame.numbers(plan["y"])
-    known = with_role(frame.columns, *(("set", "seed") if options.by else ("run", "set", "seed", "arm")))
-    # Of single answers, the words are their problems.
-    are_answers = options.by or is_right_or_wrong(rewards) or has_texts(frame)
-    unknown = [] if are_answers else [name for name in frame.columns if frame.is_words(name) and name not in known]
-    names = [name for name in (*unknown, *known) if name not in (*options.columns, FILE) and _separates(frame, name)]
+    options = plan.options
+    frame = plan.frame.take(plan.frame.known(plan["y"]))
+    names = _that_separate(frame, plan)
     arms = [name for name in names if has_role(name, "arm")]
     base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
-
-    def groups(labels: Names) -> Rows:
-        return frame.groups([*base, *labels])
-
-    def disorder(labels: Names) -> Disorder:
-        return _disorder(groups(labels), progress, rewards)
-
-    chosen = [name for name in names if name not in arms]
-    before, after = disorder([]), disorder(chosen)
-    is_explained = 2 * after.repeats <= before.repeats if before.repeats else 2 * after.jump <= before.jump > 0
-    kept = [name for name in chosen if has_role(name, "run", "seed")]
-    if not is_explained or len({*groups(chosen)}) > min(_MAX_GROUPS, len(frame) / 2):
-        chosen = kept
-    for name in tuple(chosen):
-        fewer = [other for other in chosen if other != name]
-        is_split = name in kept and len({*groups(fewer)}) < len({*groups(chosen)})
-        left = disorder(fewer)
-        is_needless = left.repeats <= after.repeats and left.jump <= _SAME_JUMP * after.jump
-        chosen = fewer if is_needless and not is_split else chosen
-    if disorder(chosen).repeats and not options.by:
-        chosen += _setting(frame, [*base, *chosen], progress, options)
+    rows = _Rows(frame, base, plan.progress(frame), frame.numbers(plan["y"]))
+    chosen = _fewest(rows, [name for name in names if name not in arms])
+    if rows.disorder(chosen).repeats and not options.by:
+        chosen += _setting(frame, [*base, *chosen], rows.progress, options)
     repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
     apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
     return Choice([*(options.by or (FILE,)), *apart], others=[options.seed] if options.seed else repeats)
+
+
+def _that_separate(frame: Frame, plan: Plan) -> list[str]:
+    """Return the columns that may tell runs apart: those without a known role first, and not the words of answers."""
+    options = plan.options
+    roles = ("set", "seed") if options.by else ("run", "set", "seed", "arm")
+    known = with_role(frame.columns, *roles)
+    unknown: list[str] = []
+    if not (options.by or is_right_or_wrong(frame.numbers(plan["y"])) or has_texts(frame)):
+        unknown = [name for name in frame.columns if frame.is_words(name) and name not in known]
+    taken = (*options.columns, FILE)
+    return [name for name in (*unknown, *known) if name not in taken and _separates(frame, name)]
+
+
+def _fewest(rows: "_Rows", names: Names) -> list[str]:
+    """Return as few labels as explain what all explain, and those of runs and seeds."""
+    kept = [name for name in names if has_role(name, "run", "seed")]
+    after = rows.disorder(names)
+    are_too_many = rows.num_groups(names) > min(_MAX_GROUPS, len(rows.frame) / 2)
+    chosen = [*(kept if are_too_many or not after.explains(rows.disorder([])) else names)]
+    for name in tuple(chosen):
+        fewer = [other for other in chosen if other != name]
+        is_split = name in kept and rows.num_groups(fewer) < rows.num_groups(chosen)
+        if not is_split and rows.disorder(fewer).is_no_worse_than(after):
+            chosen = fewer
+    return chosen
 
 
 def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) -> Names:
@@ -123,13 +128,37 @@ class Disorder(NamedTuple):
     jump: float
     """How far the reward goes from one step of a group to the next, on average."""
 
+    def explains(self, before: "Disorder") -> bool:
+        """Return whether at least half of the disorder is gone: of the repeats, or of the jumps if none repeat."""
+        if before.repeats:
+            return 2 * self.repeats <= before.repeats
+        return before.jump > 0 and 2 * self.jump <= before.jump
 
-def _disorder(groups: Rows, progress: Floats, rewards: Floats) -> Disorder:
-    order = np.lexsort((rewards, progress, groups))
-    is_next = (np.diff(groups[order]) == 0) & np.isfinite(progress[order][1:])
-    is_repeat = is_next & (np.diff(progress[order]) == 0)
-    jumps = np.abs(np.diff(rewards[order]))[is_next & ~is_repeat]
-    return Disorder(int(is_repeat.sum()), float(jumps.mean()) if 2 * len(jumps) >= (~is_repeat).sum() > 0 else math.inf)
+    def is_no_worse_than(self, other: "Disorder") -> bool:
+        return self.repeats <= other.repeats and self.jump <= _SAME_JUMP * other.jump
+
+
+class _Rows(NamedTuple):
+    """Rows that labels may set apart, beside those that always do."""
+
+    frame: Frame
+    base: Names
+    progress: Floats
+    rewards: Floats
+
+    def num_groups(self, labels: Names) -> int:
+        return self.frame.num_groups([*self.base, *labels])
+
+    def disorder(self, labels: Names) -> Disorder:
+        """Return what rows look like that only these labels set apart."""
+        groups = self.frame.groups([*self.base, *labels])
+        order = np.lexsort((self.rewards, self.progress, groups))
+        steps = np.diff(self.progress[order])
+        is_next = (np.diff(groups[order]) == 0) & np.isfinite(self.progress[order][1:])
+        is_repeat = is_next & (steps == 0)
+        jumps = np.abs(np.diff(self.rewards[order]))[is_next & ~is_repeat]
+        has_enough = 2 * len(jumps) >= (~is_repeat).sum() > 0
+        return Disorder(int(is_repeat.sum()), float(jumps.mean()) if has_enough else math.inf)
 
 
 def arm_and_set(plan: Plan) -> Choice | None:
