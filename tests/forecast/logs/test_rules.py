@@ -224,3 +224,34 @@ def test_dates_are_no_steps(tmp_path: Path) -> None:
     rows = [(f"2026-04-{step:02}", reward) for step, reward in STEPS[:20]]
     [series] = read(write(tmp_path / "a.csv", ("date,accuracy", rows)))
     assert (series.x_label, series.compute[-1]) == ("hours", 20 * 24)
+
+
+ITEMS = ("problem_id", "layer", "k", "params_b", "context_length", "temperature", "id")
+
+
+@pytest.mark.parametrize("column", ITEMS)
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_row_for_each_item_is_no_history(tmp_path: Path, column: str, is_sorted: bool) -> None:
+    rows = [(3 * step + 1, reward, 7 - step % 3) for step, reward in STEPS]
+    rows = rows if is_sorted else [*rows[20:], *rows[:20]]
+    log = write(tmp_path / "a.csv", (f"{column},accuracy,turns", rows))
+    assert f"one row per {column}" in fault(log)
+    [series] = read(log, x=column)
+    assert series.x_label == column
+
+
+def test_an_item_beside_a_step_is_no_item(tmp_path: Path) -> None:
+    rows = [(step, 900 - step, reward) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("step,id,reward", rows)))
+    assert (series.x_label, series.reward.tolist()) == ("step", REWARDS)
+
+
+def test_seeds_at_one_step_are_results(tmp_path: Path) -> None:
+    rows = [(seed, reward, 1000) for seed, reward in STEPS]
+    assert "one row per run (seed)" in fault(write(tmp_path / "a.csv", ("seed,final_reward,steps", rows)))
+
+
+@pytest.mark.parametrize(("column", "is_said"), [("cycle", True), ("index", False)])
+def test_whole_numbers_that_rise_are_said_to_be_the_step(tmp_path: Path, column: str, is_said: bool) -> None:
+    [series] = read(write(tmp_path / "a.csv", (f"{column},reward", STEPS)))
+    assert (series.x_label, "step_by_values" in kinds(series)) == (column, is_said)

@@ -57,6 +57,15 @@ _NAMES = {
     "arm": "recipe arm model config method variant algorithm algo",
     "set": "benchmark evaluation_set eval_set dataset test_set suite set",
     "split": "split phase mode stage subset set type kind event",
+    "row": "index idx row row_number number no n i column_1 unnamed_0",
+    # What a row of results is of, where nothing counts steps.
+    "item": """
+        problem problem_id question question_id qid query_id task_id prompt_id prompt_idx sample sample_id example
+        example_id instance instance_id item item_id puzzle_id episode_id id uid uuid rank k fold bin layer layer_idx
+        block head level difficulty params params_b params_m n_params num_params parameters parameters_b model_size
+        size size_b context context_length context_len max_tokens sequence_length temperature top_p top_k threshold
+        n_shots num_shots shots beam_size num_beams n_agents
+    """,
     # A table with one metric per row.
     "metric": "tag metric metric_name metricname metric_key key name variable",
     "value": "value values metric_value metricvalue",

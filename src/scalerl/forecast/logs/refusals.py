@@ -13,7 +13,7 @@ import numpy as np
 
 from scalerl.errors import InputError, option
 from scalerl.forecast.logs.amounts import seconds_since_1970
-from scalerl.forecast.logs.columns import AXES, has_role, is_lower_better, reward_rank, with_role
+from scalerl.forecast.logs.columns import AXES, CLOCKS, has_role, is_lower_better, reward_rank, with_role
 from scalerl.forecast.logs.evidence import ENOUGH_STEPS, Evidence
 from scalerl.forecast.logs.frame import Floats, Frame, Names, Words, listed, number
 from scalerl.forecast.logs.labels import ANSWERS, has_texts
@@ -99,6 +99,12 @@ def _refuse_other_tables(plan: Plan) -> None:
             f"{plan.path} has one row per answer of an evaluation: give a row for each evaluation, with its step and "
             "the mean reward."
         )
+    item = _item(plan)
+    if item and not plan.options.x:
+        raise InputError(
+            f"{plan.path} has one row per {item} and nothing that counts steps: these are results, and no history; "
+            f"give a log with a row for each step, or name what counts with {option:x}."
+        )
     for name in [plan["y"]] if plan["y"] else _numbers_of(frame)[:_TRIED]:
         what = _finished_runs(replace(plan, roles={**plan.roles, "y": Choice((name,))}))
         if what and not plan.options.x:
@@ -127,6 +133,16 @@ def _has_answers(plan: Plan) -> bool:
         return has_texts(plan.frame)
     is_numbered = "step" in plan.roles and plan.roles["step"].rule in ("rising_integers", "counted")
     return is_numbered and has_texts(plan.frame, of_several_words=True)
+
+
+def _item(plan: Plan) -> str:
+    """Return what each row of a table without a step is of, such as a problem; "" if nothing says so."""
+    if "step" in plan.roles and plan.roles["step"].rule not in ("rising_integers", "counted"):
+        return ""
+    if plan.named(*AXES, *CLOCKS, "coarse", "wall_clock"):
+        return ""
+    names = with_role(plan.frame.columns, "item")
+    return next((name for name in names if plan.frame.num_groups([name]) == len(plan.frame) > 1), "")
 
 
 def _numbers_of(frame: Frame) -> list[str]:
@@ -196,14 +212,15 @@ def _are_names(words: Words, is_named: bool) -> bool:
 
 
 def _are_told_apart(frame: Frame, labels: Sequence[str], progress: Floats) -> bool:
-    """Return whether rows have labels of their own, at places that others have too or at none.
+    """Return whether rows have labels of their own, at one place, at places that others have too, or at none.
 
     The answers of each step come in the order of steps.
     """
     if frame.num_groups(labels) < len(frame):
         return False
     if len(progress):
-        return len({*progress.tolist()}) < len(progress) and not (np.diff(progress) >= 0).all()
+        num_places = len({*progress.tolist()})
+        return num_places == 1 or (num_places < len(progress) and not (np.diff(progress) >= 0).all())
     return len(labels) > 1 and all(frame.num_groups([name]) < len(frame) for name in labels)
 
 

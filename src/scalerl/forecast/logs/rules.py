@@ -173,9 +173,12 @@ def decided(plan: Plan) -> Plan:
         if choice is not None:
             plan = replace(plan, roles={**plan.roles, role: choice})
     check(plan)
+    facts = list(plan.facts)
     if plan.roles["y"].rule == "only_candidate":
-        plan = replace(plan, facts=(*plan.facts, fact("reward_by_values", y=plan["y"])))
-    return plan
+        facts.append(fact("reward_by_values", y=plan["y"]))
+    if "step" in plan.roles and plan.roles["step"].rule == "rising_integers" and not has_role(plan["step"], "row"):
+        facts.append(fact("step_by_values", step=plan["step"]))
+    return replace(plan, facts=tuple(facts))
 
 
 def _first_choice(plan: Plan, rules: tuple[Rule, ...]) -> Choice | None:

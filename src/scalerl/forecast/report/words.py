@@ -446,6 +446,7 @@ WORDS: dict[str, Words] = {
     "seeds_by_name": "By their names, {names} are runs of one curve ({option:by {column}} keeps them apart).",
     "steps_per_epoch": "{step} starts again in each of {num} values of {coarse}, so the steps are counted on.",
     "runs_joined": "{names} of column {column} are one run: each starts at a later step than the one before it.",
+    "step_by_values": "No name says what counts steps: {step} is read, whose whole numbers rise from row to row.",
     "reward_by_values": "No name says which column is the reward: {y} is read, the only one that can be scores.",
     "reward_of_all": "{y} is read, since all logs have it.",
     "rewards_differ": "The logs have no reward in common ({names}): their answers cannot be compared.",

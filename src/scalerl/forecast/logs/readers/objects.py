@@ -102,7 +102,10 @@ def json_rows(source: Source) -> Placed | None:
     if not tables and isinstance(document, dict | None) and (document is None or "\n" not in body):
         return None  # lines of objects, perhaps
     if not tables:
-        raise InputError(f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step.")
+        raise InputError(
+            f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step: settings and "
+            "results are no history; give what the run logged, such as metrics.jsonl or trainer_state.json."
+        )
     tables = max(grouped(tables, lambda table: tuple(table.labels)), key=_fitness)
     # A label that all tables share says nothing, but for the name of what was measured.
     apart = [
