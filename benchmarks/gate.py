@@ -3,9 +3,7 @@
     python benchmarks/gate.py [--fitter new] [--num 60] [--pairs 10] [--only "flat+our runs"] [--cuts half+whole]
 
 `--fitter` is a name in gate_fitters.py or a module with `fit(run)` and `pair(first, second)`. Figures of the code
-before (gate_before.json, or `--before FILE`) stand in front of the new ones. To measure older code:
-
-    git worktree add ../old 8fd67ad && PYTHONPATH=../old/src python benchmarks/gate.py --fitter old --json FILE
+before (gate_before.json, or `--before FILE`) stand in front of the new ones.
 
 Exit status 1: a requirement is not met. `!` marks a figure that misses it by more than two standard errors, `?` one
 that misses it by less.

@@ -1,6 +1,6 @@
 """What the gate can judge: a fitter is an object with `fit(run)` and `pair(first, second)`.
 
-`old` is written for the tree of commit 8fd67ad, `new` for this one; the peers need no part of the library.
+`new` is the library; the peers need no part of it.
 """
 
 import importlib
@@ -61,35 +61,6 @@ def arguments(run: Run) -> dict[str, Any]:
         "run": run.label,
         "bounds": (0.0, 1.0) if run.is_bounded else None,
     }
-
-
-class Old:
-    """Verdicts of `scalerl.forecast.curves` at commit 8fd67ad."""
-
-    def curve(self, run: Run) -> Any:
-        from scalerl.forecast.curves import fit
-
-        return fit(run.compute, run.reward, **arguments(run))
-
-    def fit(self, run: Run) -> Judged:
-        curve = self.curve(run)
-        low, high = curve.interval("ceiling")
-        return Judged(
-            ceiling_low=low,
-            ceiling_high=high,
-            is_known=curve.verdict == "ok",
-            is_flat=curve.verdict == "no rise seen",
-            is_fallen=bool(curve.falls),
-            new=curve.new_interval,
-        )
-
-    def pair(self, first: Run, second: Run) -> Decision:
-        from scalerl.forecast.curves import compare
-
-        pair = compare({"first": self.curve(first), "second": self.curve(second)}).pairs[0]
-        sign = {"first": 1, "second": -1, None: 0}[pair.winner]
-        is_ceiling = getattr(pair, "kind", None) == "higher_ceiling"  # of releases before decisions had a module
-        return Decision(answer="take" if is_ceiling else "open", leader=sign, efficiency=0 if is_ceiling else sign)
 
 
 class New:
@@ -227,7 +198,7 @@ def one_range_around(reward: Array) -> tuple[float, float]:
 
 
 FITTERS: dict[str, type] = {
-    "old": Old, "new": New, "paper": Paper, "least-squares": LeastSquares, "carried-on": CarriedOn
+    "new": New, "paper": Paper, "least-squares": LeastSquares, "carried-on": CarriedOn
 }  # fmt: skip
 
 
