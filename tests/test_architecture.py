@@ -140,6 +140,19 @@ def test_rooms_are_the_ones_in_the_drawing():
     assert documented == {room: LAYERS[room] for room in LAYERS.keys() - DOORS}
 
 
+def test_readers_of_logs_know_nothing_of_meaning():
+    """They turn bytes into rows: what a name means is decided by other modules of the room."""
+    readers = "scalerl.forecast.logs.readers"
+    known = {"scalerl.forecast.logs.frame", "scalerl.forecast.logs.facts"}
+    offenders = []
+    for path in (SOURCE / "forecast" / "logs" / "readers").glob("*.py"):
+        for module in sorted(imported(path)):
+            is_known = any(module == name or module.startswith(f"{name}.") for name in (readers, *known))
+            if module.startswith("scalerl.forecast") and not is_known:
+                offenders.append(f"{relative(path)} imports {module}")
+    assert not offenders, shown(offenders)
+
+
 def test_imports_only_point_down():
     offenders = []
     for path in FILES:

@@ -22,9 +22,10 @@ from until import wait_until
 from scalerl.errors import InputError
 from scalerl.forecast.logs import read_log, read_logs
 from scalerl.forecast.logs.columns import ROLES
-from scalerl.forecast.logs.formats import FILES, FOLDERS
+from scalerl.forecast.logs.formats import FOLDERS
 from scalerl.forecast.logs.frame import Frame
-from scalerl.forecast.logs.readers import source
+from scalerl.forecast.logs.readers import budget, source
+from scalerl.forecast.logs.readers.containers import BINARY, TEXT
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.tidy import tidied
 from scalerl.forecast.report.build import build_report
@@ -282,7 +283,7 @@ def test_patterns_stand_for_the_files_they_match(tmp_path: Path) -> None:
 
 def test_docs_list_every_format() -> None:
     text = (Path(__file__).parents[3] / "docs/logs.md").read_text()
-    assert all(f"\n| {name.partition(',')[0]} |" in text for name in (*FOLDERS, *FILES))
+    assert all(f"\n| {name.partition(',')[0]} |" in text for name in (*FOLDERS, *BINARY, *TEXT))
     assert all(name in text for name in (*ROLES["arm"][:7], *ROLES["run"][:3]))
 
 
@@ -311,10 +312,10 @@ def test_folder_without_one_log_says_what_it_holds(tmp_path: Path) -> None:
 def test_values_and_cells_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(step, *cells) for step in range(100) for cells in (("reward", 0.5), ("loss", 1.5))]
     path = write(tmp_path / "a.csv", ("step,metric,value", rows))
-    monkeypatch.setattr(source, "_MAX_VALUES", 4 * 200)
+    monkeypatch.setattr(budget, "MAX_VALUES", 4 * 200)
     assert list(tidy(path).columns) == ["step", "reward", "loss"]
-    for limit, most in (("_MAX_CELLS", 3 * 200 - 1), ("_MAX_VALUES", 4 * 200 - 1)):
-        monkeypatch.setattr(source, limit, most)
+    for limit, most in (("MAX_CELLS", 3 * 200 - 1), ("MAX_VALUES", 4 * 200 - 1)):
+        monkeypatch.setattr(budget, limit, most)
         assert f"more than {most}" in fault(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from read_logs import fault, kinds, names, read, runs, write
 
 from scalerl.forecast.logs import Series
-from scalerl.forecast.logs.readers.wrapped import printed_by_cells
+from scalerl.forecast.logs.readers.notebook import printed_by_cells
 
 REWARDS = [round(0.2 + 0.6 * step / (step + 4), 3) for step in range(12)]
 

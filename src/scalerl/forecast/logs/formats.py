@@ -1,6 +1,6 @@
-"""The formats of logs: two tables, of folders and of files, with a function each that finds the rows.
+"""What lies at a path as a log: of a file the best of its tables, of a folder what it is as a whole, or its logs.
 
-Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
+The readers know the containers of files; docs/logs.md lists what is read.
 """
 
 import re
@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerl.errors import InputError, UnclearLogError, UserError
-from scalerl.forecast.logs.columns import is_evaluation, reward_rank
+from scalerl.forecast.logs.columns import are_splits, is_evaluation
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
-from scalerl.forecast.logs.frame import Frame, Item, Placed, Row, grouped, objects
+from scalerl.forecast.logs.frame import Frame, Item, Placed, Row, frame_of, grouped, objects
 from scalerl.forecast.logs.names import FILE, without_split
 from scalerl.forecast.logs.outliers import without_far_cells
 from scalerl.forecast.logs.places import (
@@ -26,15 +26,15 @@ from scalerl.forecast.logs.places import (
     whole_kinds,
 )
 from scalerl.forecast.logs.plan import Plan
-from scalerl.forecast.logs.readers import trackers
-from scalerl.forecast.logs.readers.console import console_rows
-from scalerl.forecast.logs.readers.delimited import csv_rows
-from scalerl.forecast.logs.readers.objects import flatten, json_rows, jsonl_rows
+from scalerl.forecast.logs.readers.containers import tables_in
+from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.logs.readers.projects import project_at, project_rows
-from scalerl.forecast.logs.readers.source import Source
-from scalerl.forecast.logs.readers.wrapped import is_notebook, printed_by_cells, printed_in_rows
+from scalerl.forecast.logs.readers.source import Source, Table
+from scalerl.forecast.logs.readers.tensorboard import event_rows
+from scalerl.forecast.logs.readers.wandb import wandb_rows
 from scalerl.forecast.logs.rules import decided
 from scalerl.forecast.logs.selection import Selection
+from scalerl.forecast.logs.tables import best_table, has_rewards
 from scalerl.forecast.logs.tidy import tidied, written_units
 from scalerl.runfolder import store
 from scalerl.runfolder.json_text import parse_or_none
@@ -180,7 +180,7 @@ def _recognised(source: Source) -> Log:
     """Return what lies at a path, read by the first format that recognises it."""
     path = source.path
     if project := project_at(path):
-        return _log(source, project.tracker, project_rows(project, source))
+        return _log(source, Table(project.tracker, project_rows(project, source)))
     if not path.exists():
         raise InputError(no_such_file(path))
     if path.is_dir():
@@ -188,23 +188,17 @@ def _recognised(source: Source) -> Log:
         if not kinds:
             raise InputError(nothing_to_read(path, ()))
         return _first_readable(kinds, lambda kind: FOLDERS[kind](Source(path), files_of(path, kind)))
-    if is_notebook(source.data):
-        printed = printed_by_cells(source.data)
-        if not printed.strip():
-            raise InputError(f"{path} is a notebook without output: run it, and save it with what its cells print.")
-        return _recognised(Source(path, printed))
-    for kind, reader in FILES.items():
-        if (rows := reader(source)) is not None:
-            log = _log(source, kind, rows)
-            if kind == "console" and not any(map(reward_rank, log.frame.columns)):
-                _refuse_crash(source)
-            printed = printed_in_rows(rows)
-            return _recognised(Source(path, printed)) if printed else log
-    _refuse_crash(source)
-    raise InputError(
-        f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
-        "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
-    )
+    if path.name in (store.EVALS, store.METRICS) and store.is_run_folder(path.parent):
+        return _log(source, Table("run", _our_rows(path)))
+    table = best_table(tables_in(source))
+    if table is None or (table.kind == "console" and not has_rewards(table)):
+        _refuse_crash(source)
+    if table is None:
+        raise InputError(
+            f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
+            "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
+        )
+    return _log(source, table)
 
 
 def _refuse_crash(source: Source) -> None:
@@ -230,31 +224,26 @@ def _first_readable(items: Sequence[Item], read: Callable[[Item], Log]) -> Log:
     raise faults[0]
 
 
-def _log(source: Source, kind: str, rows: Placed) -> Log:
-    return Log(path=source.path, kind=kind, frame=source.framed(rows), facts=tuple(source.facts))
+def _log(source: Source, table: Table) -> Log:
+    """Return a table of a source as a log; InputError for no rows, or for too many columns."""
+    if not table.rows:
+        raise InputError(f"{source.path} holds no rows yet: wait until the run has logged something.")
+    num_columns = len({name for _, row in table.rows for name in row})
+    source.budget.columns(num_columns)
+    source.budget.cells(num_columns * len(table.rows))
+    return Log(path=source.path, kind=table.kind, frame=frame_of(table.rows), facts=table.facts)
 
 
 def log_of_rows(path: Path, rows: Placed) -> Log:
     """Return rows of our runs as a log."""
-    return _log(Source(path), "run", rows)
-
-
-def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Callable[[Source], Placed | None]:
-    """Return a reader of files that begin with a mark."""
-    return lambda source: reader(source) if source.data.startswith(mark) else None
+    return _log(Source(path), Table("run", rows))
 
 
 def _run_log(source: Source, files: Files) -> Log:
     """Return the evaluations of one of our runs."""
     if not (rows := _our_rows(source.path / store.EVALS)):
         raise InputError(f"{source.path} has no rows in {store.EVALS}: a run has a curve once it is evaluated.")
-    return _log(source, "run", rows)
-
-
-def _file_of_a_run(source: Source) -> Placed | None:
-    """Return the rows of a file in one of our run folders; None if it is not one."""
-    is_ours = source.path.name in (store.EVALS, store.METRICS) and store.is_run_folder(source.path.parent)
-    return _our_rows(source.path) if is_ours else None
+    return _log(source, Table("run", rows))
 
 
 def _our_rows(file: Path) -> Placed:
@@ -262,9 +251,10 @@ def _our_rows(file: Path) -> Placed:
 
 
 def _study_log(source: Source, files: Files) -> Log:
+    table = Table("run", [(place, flatten(row)) for place, row in store.study_rows(source.path)])
     if (store.read_study(source.path) or {}).get("shared_device"):
-        source.note("shared_hours")
-    return _log(source, "run", [(place, flatten(row)) for place, row in store.study_rows(source.path)])
+        table = table.with_fact("shared_hours")
+    return _log(source, table)
 
 
 def _longest(source: Source, files: Files) -> Log:
@@ -278,11 +268,16 @@ def _longest(source: Source, files: Files) -> Log:
 
 
 def _wandb_log(source: Source, files: Files) -> Log:
-    return _log(source, "wandb", trackers.wandb_rows(source, files))
+    return _log(source, Table("wandb", wandb_rows(source, files)))
 
 
 def _event_log(source: Source, files: Files) -> Log:
-    return _log(source, "tensorboard", trackers.event_rows(source, files))
+    """Return the scalars of event files. Sub-folders are runs, or training and its evaluations where named so."""
+    rows = event_rows(source, files)
+    folders = {row["run"] for _, row in rows}
+    if len(folders) > 1 and are_splits(folder.rpartition("/")[2] for folder in folders):
+        rows = [(place, {"split": row["run"], **row, "run": ""}) for place, row in rows]
+    return _log(source, Table("tensorboard", rows))
 
 
 def _step_log(source: Source, files: Files) -> Log:
@@ -299,7 +294,7 @@ def _step_log(source: Source, files: Files) -> Log:
     for (run, step), parts in contents.items():
         values = flatten(next(iter(parts.values())) if is_only else parts)
         rows.append((f"step {step}", {**({"run": run} if run else {}), "step": step, **values}))
-    return _log(source, "json", rows)
+    return _log(source, Table("json", rows))
 
 
 FOLDERS: dict[str, Callable[[Source, Files], Log]] = {
@@ -310,15 +305,4 @@ FOLDERS: dict[str, Callable[[Source, Files], Log]] = {
     "file inside": _longest,
     "tensorboard": _event_log,
     "a file each step": _step_log,
-}
-FILES: dict[str, Callable[[Source], Placed | None]] = {
-    "run": _file_of_a_run,
-    "wandb": starting_with(b":W&B", trackers.wandb_rows),
-    "tensorboard": trackers.event_file_rows,
-    "sqlite": starting_with(b"SQLite format 3", trackers.sqlite_rows),
-    "parquet": starting_with(b"PAR1", trackers.parquet_rows),
-    "json": json_rows,
-    "jsonl": jsonl_rows,
-    "csv": csv_rows,
-    "console": console_rows,
 }

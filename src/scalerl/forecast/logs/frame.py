@@ -46,6 +46,8 @@ CALL = (
 )
 """The pattern of a number within the name of its type: np.float64(0.5), Array(0.5, dtype=float32)."""
 _CALL = re.compile(CALL)
+_NOT_FINITE = frozenset({"nan", "inf", "infinity"})
+_DIGITS = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
 _HAS_MORE = re.compile(r"[(\[\u00b1]|\+/?-|\\pm")
 
 
@@ -128,6 +130,8 @@ def frame_of(rows: Placed) -> Frame:
 
 def _cells(values: list[Any]) -> Cells:
     """Return a column: floats if everything in it is a number, else words."""
+    if {*map(type, values)} <= {int, float}:
+        return np.array([_as_float(value) for value in values])
     words = ["" if value is None else value if type(value) in (int, float) else clean(label(value)) for value in values]
     words = ["" if str(word).strip().lower() in _ABSENT else word for word in words]
     numbers = np.array([number(word) for word in words])
@@ -151,6 +155,10 @@ def number(value: Any) -> float:
     """
     if not isinstance(value, str):
         return _as_float(value)
+    if value[:1].isalpha() and "(" not in value and value.lower() not in _NOT_FINITE:
+        return math.nan
+    if _DIGITS.fullmatch(value):
+        return float(value)
     text = value.strip().replace("\u2212", "-") if len(value) <= _MAX_NUMBER else ""
     around = (_SPREAD.fullmatch(text) or _CALL.fullmatch(text)) if _HAS_MORE.search(text) else None
     text = around[1] + "%" * (text[-1] == "%" != around[1][-1]) if around else text

@@ -27,7 +27,7 @@ from scalerl.forecast.logs.columns import (
 )
 from scalerl.forecast.logs.facts import Fact, facts_of
 from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, concatenated, members, number, numbered, objects
-from scalerl.forecast.logs.readers.source import MAX_COLUMNS
+from scalerl.forecast.logs.readers.budget import MAX_COLUMNS
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.wide import VALUE, one_column_per_run, word_columns
 

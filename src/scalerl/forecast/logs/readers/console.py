@@ -3,24 +3,41 @@
 A line is a record if a loop printed it: other lines have the same words, or it is a dict, or a line of verl. Lines
 whose words come once are prose. Values that follow each other belong to one record until a name comes again or a
 counter that stands above records moves. A line that speaks of evaluation turns the values under it into evaluations.
-Which counter is the step of the log is decided once, by what it does: it rises from record to record. Without one the
-records are counted. Records that differ in one word, the name of a run, are those of several runs.
+
+Which records are meant is tried in this order: those in dicts, those that name their step, and loose ones. Which
+counter is the step is decided by what it does: it rises from record to record. Without one the records are counted.
+Records that differ in one word, the name of a run, are those of several runs.
 """
 
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from scalerl.forecast.logs.columns import ROLES, is_evaluation, plain, reward_rank
-from scalerl.forecast.logs.frame import Item, Placed, Row, grouped, members, numbered
+from scalerl.forecast.logs.frame import Row, grouped, members, numbered
 from scalerl.forecast.logs.readers.lines import Printed, printed_lines
-from scalerl.forecast.logs.readers.printed import COUNTING, VERL, Counters, Line, Values, cells_of, evaluated, read_line
-from scalerl.forecast.logs.readers.source import Source
+from scalerl.forecast.logs.readers.printed import (
+    VERL,
+    Counters,
+    Line,
+    Values,
+    cells_of,
+    evaluated,
+    is_counting,
+    names_evaluation,
+    plainly,
+    read_line,
+)
+from scalerl.forecast.logs.readers.source import Source, Table
+from scalerl.forecast.logs.readers.text_tables import longest_table
 
 COUNTED_RECORDS = "the number of the record"
 """Where the step of a text comes from that names none."""
+
+Meant = Literal["dicts", "whole", "all"]
+"""Which lines are records: dicts, those that need no line above them, or all that a loop printed."""
 
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 # The name of one of several processes of a run.
@@ -34,47 +51,79 @@ _MIN_RISES = 0.2
 _MANY_RISES = 0.8
 # A set of names that comes less often than another by this factor is an odd one.
 _ODD = 10
-# Records with one value: with fewer, and none that is named as a reward, the text is no log.
+# Fewer records say nothing about what a loop prints.
 _MIN_ALIKE = 3
 # The share of steps at which several records say the same, if several processes print them.
 _MANY_ALIKE = 0.9
-_ORDER = (*ROLES["step"], *ROLES["coarse"])
+# The words for a step, in the order in which a counter is taken for it.
+_STEPS = ("step", "iteration", "update", "updates", "checkpoint", "steps", "timesteps", "timesteps_total", "iterations")
+_COARSE = ("episode", "episodes", "epoch")
 
 
-def console_rows(source: Source) -> Placed | None:
-    """Return one row per record, with its step; None if the text holds no dict and not two other records."""
-    printed = [*_with_evaluations(printed_lines(source))]
+def console_tables(source: Source) -> Iterator[list[Table]]:
+    """Yield the tables that a text prints, and the records in it, those that are surest first."""
+    printed = list(printed_lines(source))
+    if not printed:
+        return
+    table = longest_table(printed)
+    lines = _lines(source, _with_evaluations(printed))
+    num_whole = sum(1 for line in lines if line.values and line.is_whole and not line.is_in_box)
+    is_summary = table is not None and num_whole > len(table.rows)
+    if table and not is_summary:
+        yield [table]
+    habits = Habits(lines)
+    for meant in habits.kinds:
+        records = list(_records(lines, habits, meant))
+        if _is_being_printed(source, lines, records):
+            records.pop()
+        if _are_log(records):
+            rows, origin = _rows(records, lines)
+            placed = [(f"line {record.first.at}", row) for record, row in zip(records, rows, strict=True) if row]
+            found = Table("console", placed)
+            yield [found.with_fact("lines_taken", num=len(records), num_lines=printed[-1].at, origin=origin)]
+
+
+def _lines(source: Source, printed: list[Printed]) -> list[Line]:
+    """Return what the lines say; where verl prints records, what its lines say."""
+    is_whole = source.text.rstrip("\0").endswith(("\n", "\r"))
+    last = printed[-1]
     verl = [line for line in printed if VERL.search(line.text)]
-    cut = None if source.text.rstrip("\0").endswith(("\n", "\r")) else printed[-1]
     lines: list[Line] = []
     for line in verl if len(verl) > 1 else printed:
-        source.spend()
-        lines.append(read_line(line.text, line.at, line.speaker, is_cut=line is cut))
-    records = [*_records(lines)]
-    is_block = max((record.num_lines for record in records), default=1) > 1
-    if cut and is_block and len(lines[-1].values) == 1 and not lines[-1].is_dict:
-        records.pop()  # it is still being printed
-    names = Counter(name for record in records for name in record.values)
-    is_log = any(map(reward_rank, names)) or max(names.values(), default=0) >= _MIN_ALIKE
-    if is_log and (len(records) > 1 or records[0].first.is_dict):
-        rows, origin = _rows(records, lines)
-        source.note("lines_taken", num=len(records), num_lines=printed[-1].at, origin=origin)
-        return [(f"line {record.first.at}", row) for record, row in zip(records, rows, strict=True) if row]
-    return None
+        said = read_line(line.text, line.at, line.speaker, is_cut=line is last and not is_whole)
+        source.budget.spend(len(said.values))
+        lines.append(said)
+    return lines
 
 
-def _with_evaluations(printed: Iterable[Printed]) -> Iterator[Printed]:
-    """Yield the lines, the rows of tables that an evaluation prints as values with their names."""
-    header, above = list[str](), list[str]()
+def _with_evaluations(printed: Iterable[Printed]) -> list[Printed]:
+    """Return the lines, the rows of tables that an evaluation prints as values with their names."""
+    header: list[str] = []
+    above: list[str] = []
+    lines: list[Printed] = []
     for line in printed:
         cells = cells_of(line.text)
         if not any(map(str.isalnum, line.text)):
             header = header or above  # a rule stands under it
         elif not cells:
             header = []
-        said = evaluated(header, cells)
+        said = evaluated(header, cells) if header else ""
         above = cells
-        yield line._replace(text=said) if said else line
+        lines.append(line._replace(text=said) if said else line)
+    return lines
+
+
+def _is_being_printed(source: Source, lines: list[Line], records: list["Record"]) -> bool:
+    """Return whether the last record is a block of lines that goes on in a line that is not written yet."""
+    is_whole = source.text.rstrip("\0").endswith(("\n", "\r"))
+    is_block = any(record.num_lines > 1 for record in records)
+    return not is_whole and is_block and len(lines[-1].values) == 1 and not lines[-1].is_dict
+
+
+def _are_log(records: list["Record"]) -> bool:
+    """Return whether records are those of a loop, and no numbers by accident: several have one name."""
+    names = Counter(name for record in records for name in record.values)
+    return max(names.values(), default=0) > 1
 
 
 # Which lines are records
@@ -85,43 +134,35 @@ class Habits:
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._shapes = Counter(line.shape for line in lines if line.values)
-        are_unlike = [
-            self._shapes[line.shape] == 1 for line in lines if line.values and (line.counters | line.counting)
-        ]
-        self._is_prose = 2 * sum(are_unlike) < len(are_unlike)
-        # The reward of each step of an environment, always 1, says nothing about lines without it.
-        is_constant = {name for name, each in _distinct(line.values for line in lines).items() if len(each) == 1}
-        whole = [line for line in lines if line.is_whole and any(map(reward_rank, line.values.keys() - is_constant))]
-        self._are_dicts = sum(line.is_dict for line in whole) > 1
-        self._are_whole = len(whole) > 1
+        counting = [line for line in lines if line.values and line.is_whole]
+        self._is_prose = 2 * sum(self._shapes[line.shape] == 1 for line in counting) < len(counting)
         self._keys = Counter(frozenset(line.values) for line in lines if line.is_dict)
         self._most_alike = max(self._keys.values(), default=0)
         counts: dict[str, list[int]] = {}
-        for name, count in (counter for line in lines for counter in line.counters.items()):
-            counts.setdefault(name, []).append(count)
+        for line in lines:
+            for name, count in line.counters.items():
+                counts.setdefault(name, []).append(count)
+        has_dicts = any(line.is_dict or line.is_verl for line in lines)
+        num_whole = sum(not line.is_dict for line in counting)
+        are_there: dict[Meant, bool] = {"dicts": has_dicts, "whole": num_whole > 1, "all": True}
+        self.kinds = [meant for meant, is_there in are_there.items() if is_there]
+        """What the records may be, the surest first."""
         self.inner = {name for name, each in counts.items() if _num_falls(each) > _MAX_FALLS * len({*each})}
         """Counters that begin anew again and again: they count within each step."""
 
-    def is_record(self, line: Line, evaluates: bool) -> bool:
+    def is_record(self, line: Line, meant: Meant, *, evaluates: bool) -> bool:
         """Return whether a line records something; `evaluates` says whether a line above it speaks of evaluation."""
         evaluates = evaluates or line.evaluates
         if line.is_dict:
             # A dict with other names than nearly all dicts stands in an answer, unless it is an evaluation.
             is_odd = _ODD * self._keys[frozenset(line.values)] < self._most_alike
-            return evaluates or not is_odd or any(map(is_evaluation, line.values))
+            return evaluates or not is_odd or any(map(names_evaluation, line.values))
+        if line.is_verl:
+            return True
+        if meant == "dicts" or not line.values:
+            return False
         is_alike = self._shapes[line.shape] > 1 or (line.counters and not self._is_prose)
-        # Where the reward stands in dicts, or beside its step, lines without one are single answers.
-        is_part = not self._are_whole or line.is_whole or line.is_in_box or evaluates
-        return VERL.search(line.text) is not None or bool(is_alike and is_part and not self._are_dicts)
-
-
-def _distinct(rows: Iterable[Mapping[str, Item]]) -> dict[str, set[Item]]:
-    """Return the values of each name in rows."""
-    values: dict[str, set[Item]] = {}
-    for row in rows:
-        for name, value in row.items():
-            values.setdefault(name, set()).add(value)
-    return values
+        return bool(is_alike) and (meant == "all" or line.is_whole or line.is_in_box or evaluates)
 
 
 def _num_falls(counts: Sequence[int]) -> int:
@@ -158,38 +199,61 @@ class Record:
         is_moved = any(name in line.counters or (name in heads and name[0] != "/") for name in moved)
         return self.first.is_dict == line.is_dict and self.values.keys().isdisjoint(line.values) and not is_moved
 
+    def take(self, line: Line) -> None:
+        self.values |= line.values
+        self.counters |= line.named
+        self.named |= line.named.keys()
+        self.num_lines += 1
 
-def _records(lines: list[Line]) -> Iterator[Record]:
+
+class Context:
+    """What the lines above say: where the counters stand, and whether an evaluation is printed."""
+
+    def __init__(self) -> None:
+        self.counters: Counters = {}
+        self.heads = set[str]()
+        """Counters that stand above records."""
+        self.above = set[str]()
+        """Counters that were named since the last record."""
+        self.evaluates = False
+
+    def meet(self, line: Line) -> None:
+        """Take note of a line that is no record."""
+        if not line.is_bar or any(name[0] != "/" for name in line.counters):
+            goes_on = self.evaluates and self.counters == self.counters | line.counters
+            self.evaluates = (goes_on or line.evaluates) and not _TRAINING.search(line.text)
+        if line.named:
+            self.counters = self.counters | line.named
+            self.above |= line.named.keys()
+
+
+def _records(lines: list[Line], habits: Habits, meant: Meant) -> Iterator[Record]:
     """Yield what the lines record. A line of dashes ends a record."""
-    habits = Habits(lines)
-    record, counters, evaluates, is_closed = None, Counters(), False, False
-    heads, above = set[str](), set[str]()
+    record: Record | None = None
+    context = Context()
+    is_closed = False
     for line in lines:
-        named = line.counters | line.counting
-        heads |= line.counters.keys() if record else named.keys()
-        is_only_counting = len(line.counting) == len(line.values) and named.keys() <= heads
-        if is_only_counting or not habits.is_record(line, evaluates):
+        context.heads |= line.counters.keys() if record else line.named.keys()
+        is_only_counting = len(line.counting) == len(line.values) and line.named.keys() <= context.heads
+        if is_only_counting or not habits.is_record(line, meant, evaluates=context.evaluates):
             # A bar ends nothing, and neither does a box that repeats the step.
             is_closed = is_closed or not line.text.strip(" -")
-            if not line.is_bar or any(name[0] != "/" for name in line.counters):
-                goes_on = evaluates and counters == counters | line.counters
-                evaluates = (goes_on or line.evaluates) and not _TRAINING.search(line.text)
-            counters, above = counters | named, above | named.keys()
+            context.meet(line)
             continue
-        if line.evaluates or (evaluates and not line.counters):
+        if line.evaluates or (context.evaluates and not line.counters):
             line = line.of_evaluation()
-        counters = counters | named
-        if record and not is_closed and record.goes_on(line, counters, heads, habits.inner):
-            record.values |= line.values
-            record.counters |= named
-            record.named |= named.keys()
-            record.num_lines += 1
+        context.counters = context.counters | line.named
+        if record and not is_closed and record.goes_on(line, context.counters, context.heads, habits.inner):
+            record.take(line)
         else:
-            yield from [record] if record else []
-            record = Record(line, line.values, counters, above | named.keys())
-        above, is_closed = set[str](), False
-        evaluates = evaluates and not line.is_dict and not line.counters
-    yield from [record] if record else []
+            if record:
+                yield record
+            record = Record(line, dict(line.values), context.counters, context.above | line.named.keys())
+        context.above = set()
+        context.evaluates = context.evaluates and not line.is_dict and not line.counters
+        is_closed = False
+    if record:
+        yield record
 
 
 # Which run and which step they record
@@ -197,30 +261,62 @@ def _records(lines: list[Line]) -> Iterator[Record]:
 
 def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
     """Return the records as rows, with run and step, and where the step comes from."""
-    names = Counter(name for record in records for name in record.values if not is_evaluation(name))
-    said = _distinct(record.values for record in records)
-    main = max(
-        (name for name in names if not COUNTING.fullmatch(name)),
-        key=lambda name: (reward_rank(name) is not None, len(said[name]) >= _MIN_ALIKE, names[name]),
-        default="",
-    )
-    # Only records of training are asked: those with the reward, or else the value, that most of them have.
+    main = _main_name(records)
     training = [record for record in records if main in record.values] or records
     runs = _runs(records, training)
     of_training = [run for record, run in zip(records, runs, strict=True) if main in record.values] or runs
-    step = _step([record for rows in members(numbered(of_training)) for record in map(training.__getitem__, rows)])
+    in_order = [training[at] for rows in members(numbered(of_training)) for at in rows]
+    step = _step(in_order)
     if not step:
-        steps = itertools.accumulate(int(main in record.values) for record in records)
+        steps = list(itertools.accumulate(int(main in record.values) for record in records))
         origin = COUNTED_RECORDS
+    elif step[0] == "/":
+        steps = _steps_of_bar(step, records, training, lines)
+        origin = "that of the progress bar"
     else:
         steps = [record.counters.get(step, 0) for record in records]
-        if step[0] == "/" and not training[0].counters.get(step):  # it is drawn after each record, as after the first
-            drawn = [0, *(line.counters[step] for line in lines if step in line.counters)]
-            following = {count: then for count, then in itertools.pairwise(drawn) if then > count}
-            steps = [following.get(count, count + 1) for count in steps]
-        origin = "that of the progress bar" if step[0] == "/" else f"the {step} that is printed with it"
+        origin = f"the {step} that is printed with it"
     rows = [_row(*each) for each in zip(records, steps, runs, strict=True)]
-    return _once_each(_without_parts(rows, [record.first.shape for record in records], main), main), origin
+    shapes = [record.first.shape for record in records]
+    return _once_each(_without_parts(rows, shapes, main), main), origin
+
+
+def _main_name(records: list[Record]) -> str:
+    """Return the name that tells the records of training: of those that repeat with a rising counter, in most keys."""
+    kinds: dict[frozenset[str], list[Record]] = {}
+    for record in records:
+        kinds.setdefault(frozenset(record.values), []).append(record)
+    num = Counter(name for record in records for name in record.values)
+    values: dict[str, set[float]] = {}
+    for record in records:
+        for name, value in record.values.items():
+            values.setdefault(name, set()).add(value)
+
+    def fitness(names: frozenset[str]) -> tuple[bool, bool, int, int]:
+        alike = kinds[names]
+        return len(alike) >= _MIN_ALIKE, _rises(alike), len(names), len(alike)
+
+    names = [name for name in max(kinds, key=fitness) if not names_evaluation(name) and not is_counting(name)]
+    return max(sorted(names), key=lambda name: (len(values[name]) >= _MIN_ALIKE, num[name]), default="")
+
+
+def _rises(records: list[Record]) -> bool:
+    """Return whether a counter that these records name rises from one to the next, and hardly falls."""
+    for name in records[0].named:
+        counts = [record.counters.get(name, 0) for record in records]
+        if 10 * _num_falls(counts) < _num_falls(counts[::-1]):
+            return True
+    return False
+
+
+def _steps_of_bar(bar: str, records: list[Record], training: list[Record], lines: list[Line]) -> list[int]:
+    """Return how far a bar is at each record; the next place where it is drawn after the record, as after the first."""
+    steps = [record.counters.get(bar, 0) for record in records]
+    if training[0].counters.get(bar):
+        return steps
+    drawn = [0, *(line.counters[bar] for line in lines if bar in line.counters)]
+    following = {count: then for count, then in itertools.pairwise(drawn) if then > count}
+    return [following.get(count, count + 1) for count in steps]
 
 
 def _once_each(rows: list[Row], main: str) -> list[Row]:
@@ -253,9 +349,12 @@ def _without_parts(rows: list[Row], shapes: list[str], main: str) -> list[Row]:
 
 
 def _row(record: Record, step: int, run: str) -> Row:
-    counted = {name: float(record.counters[name]) for name in ROLES["coarse"] if name in record.counters}
-    row = {**({"run": run} if run else {}), **counted, "step": step}
-    return row | {name: value for name, value in record.values.items() if plain(name) not in row}
+    row: Row = {"run": run} if run else {}
+    for name in _COARSE:
+        if name in record.counters:
+            row[name] = float(record.counters[name])
+    row["step"] = step
+    return row | {name: value for name, value in record.values.items() if plainly(name) not in row}
 
 
 def _runs(records: list[Record], training: list[Record]) -> list[str]:
@@ -264,45 +363,63 @@ def _runs(records: list[Record], training: list[Record]) -> list[str]:
     The lines of several runs differ in one word before their values, or in its number, or in the process that printed
     them, and in what they say: several processes of one run print the same.
     """
-    if len({len(record.first.head) for record in training}) > 1:
-        return [""] * len(records)
-    columns = [*map(Counter, zip(*(record.first.head for record in training), strict=True))]
+    nameless = [""] * len(records)
+    heads = [record.first.head for record in training]
+    if len({*map(len, heads)}) > 1:
+        return nameless
     # A number that moves from line to line is not that of a run.
-    is_steady = [min(words.values()) >= _MIN_ALIKE and len(words) <= _MAX_RUNS for words in columns]
-
-    def steady(record: Record) -> tuple[str, ...]:
-        head = record.first.head
-        return tuple(
-            word if is_name else word.partition(" ")[0] for word, is_name in zip(head, is_steady, strict=False)
-        )
-
+    words = [Counter(column) for column in zip(*heads, strict=True)]
+    is_steady = [min(num.values()) >= _MIN_ALIKE and len(num) <= _MAX_RUNS for num in words]
     said: dict[tuple[str, ...], list[object]] = {}
     for record in training:
-        said.setdefault(steady(record), []).append((*record.values.items(), *record.named))
-    apart = [at for at, words in enumerate(zip(*said, strict=True)) if len({*words}) > 1]
-    names = {words: words[apart[0]] for words in said} if len(apart) == 1 and len(said) <= _MAX_RUNS else {}
-    is_told = min(map(len, said.values())) >= _MIN_ALIKE and not any(map(_PROCESS.fullmatch, names.values()))
-    are_apart = len({*map(frozenset, said.values())}) == len(said)
-    return [names.get(steady(record), "") if is_told and are_apart else "" for record in records]
+        said.setdefault(_steady(record, is_steady), []).append((*record.values.items(), *record.named))
+    apart = [at for at, column in enumerate(zip(*said, strict=True)) if len({*column}) > 1]
+    if len(apart) != 1 or len(said) > _MAX_RUNS or min(map(len, said.values())) < _MIN_ALIKE:
+        return nameless
+    names = {head: head[apart[0]] for head in said}
+    are_processes = any(map(_PROCESS.fullmatch, names.values()))
+    if are_processes or len({*map(frozenset, said.values())}) < len(said):
+        return nameless
+    return [names.get(_steady(record, is_steady), "") for record in records]
+
+
+def _steady(record: Record, is_steady: list[bool]) -> tuple[str, ...]:
+    """Return the words before the values of a record, without numbers that move."""
+    head = record.first.head
+    return tuple(word if keeps else word.partition(" ")[0] for word, keeps in zip(head, is_steady, strict=False))
 
 
 def _step(training: list[Record]) -> str:
     """Return the counter that rises from record to record of each run; "" if there is none."""
     named = Counter(name for record in training for name in record.named if name[0] != "/")
+    is_often = {name: 2 * num > len(training) for name, num in named.items()}
     rises: dict[str, int] = {}
     for name in training[-1].counters:
         counts = [record.counters.get(name, 0) for record in training]
         # A bar may be drawn after the first record; another counter that comes later is not their step.
-        is_there = name[0] == "/" or name in training[0].counters or 2 * named[name] > len(training)
-        num_rises, num_falls = _num_falls(counts[::-1]), _num_falls(counts)
-        if is_there and num_falls <= _MAX_FALLS * num_rises:
+        if name[0] != "/" and name not in training[0].counters and not is_often.get(name):
+            continue
+        num_rises = _num_falls(counts[::-1])
+        num_falls = _num_falls(counts)
+        if num_falls <= _MAX_FALLS * num_rises:
             rises[name] = num_rises - num_falls
-        elif is_there and 2 * named[name] > len(training) and 4 * len({*counts}) > len(counts):
+        elif is_often.get(name) and 4 * len({*counts}) > len(counts):
             rises[name] = len({*counts}) - 1  # of several runs whose lines are mixed
     most = max(rises.values(), default=0)
-    # A step that every record names may rise slowly.
-    least = {name: 1 if name in ROLES["step"] and 2 * named[name] > len(training) else _MIN_RISES * (len(training) - 1)
-             for name in rises}  # fmt: skip
-    usable = [name for name, num in rises.items() if num >= max(least[name], _MANY_RISES * most)]
-    order = {name: _ORDER.index(plain(name)) if plain(name) in _ORDER else len(_ORDER) for name in usable}
-    return min(usable, key=lambda name: (2 * named[name] <= len(training), order[name], name), default="")
+    usable: list[str] = []
+    for name, num in rises.items():
+        # A step that every record names may rise slowly.
+        is_slow_step = is_often.get(name) and _word_of(name) < len(_STEPS)
+        if num >= max(1 if is_slow_step else _MIN_RISES * (len(training) - 1), _MANY_RISES * most):
+            usable.append(name)
+    return min(usable, key=lambda name: (not is_often.get(name), *_order(name)), default="")
+
+
+def _order(name: str) -> tuple[int, bool, int, str]:
+    """Return how a counter is ordered among those that may be the step: steps, then other words, epochs, and bars."""
+    return _word_of(name), name in _COARSE or name[0] == "/", len(name), name
+
+
+def _word_of(name: str) -> int:
+    """Return which word for a step a counter ends in, as global_step does; one more than there are for none."""
+    return next((at for at, word in enumerate(_STEPS) if f"_{name}".endswith(f"_{word}")), len(_STEPS))

@@ -1,31 +1,28 @@
-"""Tables with a header and a delimiter, as rows: CSV, with `,` `;` `|` tabs or blanks between the cells.
+"""Tables with a header and a delimiter: CSV, with `,` `;` `|` tabs or blanks between the cells.
 
-A header is a line of names above rows of as many cells with numbers. One with bars, as Markdown has it, or with nothing
-but numbers between blanks may stand anywhere in a text; else the table begins with it, or under a few other lines.
+A header is a line of names above rows of as many cells with numbers. It is the first line, or stands under a few lines
+of prose, behind '#', or below a row that names the run of each column.
 """
 
 import csv
 import io
 import itertools
-import operator
 import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from scalerl.errors import InputError
-from scalerl.forecast.logs.amounts import amount
-from scalerl.forecast.logs.columns import AXES, reward_rank, with_role
 from scalerl.forecast.logs.frame import Names, Placed, listed, number
-from scalerl.forecast.logs.readers.printed import read_line
-from scalerl.forecast.logs.readers.source import MAX_COLUMNS, Source
+from scalerl.forecast.logs.readers.budget import MAX_COLUMNS
+from scalerl.forecast.logs.readers.source import Source, Table
 
-_MAX_SAMPLE = 50
-_MAX_FIELD = 131_072
 _SUFFIXES = (".csv", ".tsv", ".gz")
+_MARKS = ",;\t"
 _PREAMBLE = re.compile(r"\s*$|#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
 # 0,25 and 1.234,5 and 1.000, in tables whose delimiter is not the comma; no group of thousands begins with 0.
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d{0,9},\d+)(?: ?%)?\s*")
 _DECIMAL_POINT = re.compile(r"\s*[-+]?\d+\.\d{1,2}\s*")
-_MIN_ROWS = 3
-_MARKS = ",;\t|"
+_MAX_SAMPLE = 60
 # Lines of prose above a table.
 _MAX_PROSE = 10
 
@@ -33,187 +30,200 @@ Line = tuple[int, list[str]]
 """Line number and cells."""
 
 
-def csv_rows(source: Source) -> Placed | None:
-    """Return the rows of a table; None if the text is not one. InputError says what is wrong with one."""
+class Head(NamedTuple):
+    """Where a table begins."""
+
+    above: int
+    """Lines before its first row."""
+    names: list[str]
+    mark: str
+
+
+def delimited_tables(source: Source) -> Iterator[list[Table]]:
+    """Yield the table that a text is, if it is one; InputError says what is wrong with one."""
     is_named = source.path.suffix.lower() in _SUFFIXES and not source.is_inside
-    _check_width(source, is_named)
-    between = _between_lines(source, "|" if is_named else "| ")
-    delimiter, lines = ("|", between) if between else _from_its_head(source, is_named)
-    if not lines or not (between or is_named or _is_table([cells for _, cells in lines[:_MAX_SAMPLE]], delimiter)):
-        return None
-    (line, header), *body = lines
-    if body and (two := _two_heads(header, body[0][1])):
-        # pandas writes the name of the index alone into a third row.
-        is_index = len(body) > 1 and not _is_number(body[1][1][0]) and not any(map(str.strip, body[1][1][1:]))
-        header, body = [body[1][1][0] if is_index else two[0], *two[1:]], body[1 + is_index :]
-    source.limit(len(header), MAX_COLUMNS, "columns")
-    if all(map(_is_number, header)):
+    sample = list(itertools.islice(io.StringIO(source.text), _MAX_SAMPLE))
+    _check_width(source, sample, is_named)
+    marks = f"{_MARKS}| " if is_named else f"{_MARKS} "
+    head = _head_of(sample, marks, is_named)
+    if head is None and is_named:
+        head = _widest_line(source, sample, marks)
+    lines = _lines_below(source, head, is_named) if head else None
+    if head is None or lines is None:
+        return
+    if all(is_number(name) for name in head.names):
         raise InputError(
-            f"{source.path}, line {line}: numbers ({listed(header)}) where column names belong: put a line with names "
-            "above them, such as step,reward."
+            f"{source.path}, line {head.above}: numbers ({listed(head.names)}) where column names belong: put a line "
+            "with names above them, such as step,reward."
         )
-    # A repeated name keeps its first column; the others stay reachable by their position.
+    rows = _whole_rows(source, head.names, lines)
+    if head.mark != "," and _has_decimal_commas(rows):
+        rows = [(at, [_with_point(cell) for cell in cells]) for at, cells in rows]
+    yield [Table("csv", named_rows(head.names, rows))]
+
+
+def named_rows(header: Names, rows: Sequence[Line]) -> Placed:
+    """Return rows by the names of their columns. Of columns with one name the later ones are known by their place."""
     names: list[str] = []
-    taken = set[str]()
     for at, cell in enumerate(header, start=1):
         name = cell.strip() or f"column {at}"
-        names.append(f"{name}.{at}" if name in taken else name)
-        taken.add(name)
-    for at, cells in body:
-        if any(map(str.strip, cells[len(names) :])):
-            raise InputError(f"{source.path}, line {at}: {len(cells)} values under {len(names)} columns.")
-    # The last line may be cut where a run is still writing: 0.45 of which 0. was written is wrong.
-    is_cut = (
-        not source.text.endswith(("\n", "\r")) and len(body) > 1 and _is_cut([cells for _, cells in body], len(names))
-    )
-    # A run that is restarted may write its header again.
-    rows = [(at, cells) for at, cells in body[: -1 if is_cut else None] if cells != header]
-    if delimiter != "," and _has_decimal_commas([cell for _, cells in rows for cell in cells]):
-        rows = [(at, [_with_point(cell) for cell in cells]) for at, cells in rows]
+        names.append(f"{name}.{at}" if name in names else name)
     return [(f"line {at}", dict(zip(names, cells, strict=False))) for at, cells in rows]
 
 
-def _check_width(source: Source, is_named: bool) -> None:
-    """Raise InputError for a table with too many columns, before its cells are looked at."""
-    lines = [line for line in itertools.islice(io.StringIO(source.text), _MAX_PROSE) if not _PREAMBLE.match(line)]
-    for header, below in itertools.zip_longest(lines[:1], lines[1:2], fillvalue=""):
-        for mark in _MARKS:
-            num = header.count(mark)
-            if num >= MAX_COLUMNS and (is_named or below.count(mark) == num):
-                source.limit(num + 1, MAX_COLUMNS, "columns")
+def is_number(cell: str) -> bool:
+    return number(cell) == number(cell)
 
 
-def _between_lines(source: Source, marks: str) -> list[Line]:
-    """Return the longest table of steps and rewards between other lines, header first; [] if there is none.
-
-    Tables with the same header are one: Ray prints its table again and again.
-    """
-    tables: dict[tuple[str, ...], list[Line]] = {}
-    for mark in marks:
-        header = None
-        lines = [
-            (at, _cells(line, mark))
-            for at, line in enumerate(source.text.splitlines(), start=1)
-            if (mark in line.strip()) and any(map(str.isalnum, line))
-        ]
-        for (at, cells), (_, following) in itertools.pairwise([*lines, (0, [])]):
-            if _is_table([cells, following], mark) and (mark == "|" or any(map(reward_rank, cells))):
-                header = tuple(cells)
-                tables.setdefault(header, [(at, cells)])
-            elif header and len(cells) == len(header) and (mark == "|" or all(map(_is_number, cells))):
-                tables[header].append((at, cells))
-    logs = [rows for names, rows in tables.items() if len(rows) > _MIN_ROWS and _goes_on(names, rows[1:])]
-    longest = max(logs, key=lambda rows: (any(map(reward_rank, rows[0][1])), len(rows)), default=[])
-    return [] if _has_more_records(source, len(longest)) else longest
-
-
-def _cells(line: str, mark: str) -> list[str]:
-    """Return the cells of a line, without its bars, the emphasis in them, and what makes it a comment."""
-    line = line.strip().lstrip("#")
-    if mark == " ":
-        return line.split()
-    return [cell.strip().strip("*`_$ ") for cell in line.removeprefix("|").removesuffix("|").split(mark)]
-
-
-def _is_table(rows: list[list[str]], mark: str) -> bool:
-    """Return whether lines look like a table: a header of names, and under it rows of as many cells with numbers."""
-    header, *body = rows
-    body = [row for row in body if row != header]
-    whole = body[: max(len(body) - 1, 1)]
-    if {len(header)} != {len(row) for row in whole} or any(map(_is_number, header)):
+def is_header(names: list[str], rows: list[list[str]], *, all_numbers: bool = False) -> bool:
+    """Return whether cells are names above rows with as many cells and numbers in each; the last row may be cut."""
+    rows = [row for row in rows if row != names]
+    if not rows or len(rows[0]) != len(names) or any(is_number(name) for name in names):
         return False
-    is_narrow = len(header) < 2 or mark == " "
-    for row in body[: 1 if len(body) < 3 else -1]:
-        are_numbers = [_is_number(cell) for cell in row if cell.strip()]
-        if not (all(are_numbers) if is_narrow else any(are_numbers)):
+    for row in rows[:-1] or rows:
+        if len(row) != len(names):
+            return False
+        are_numbers = [is_number(cell) for cell in row if cell]
+        if not (all(are_numbers) if all_numbers else any(are_numbers)):
             return False
     return True
 
 
-def _has_more_records(source: Source, num: int) -> bool:
-    """Return whether a text prints more records than this: the rows under them are a summary."""
-    lines = (read_line(line) for line in source.text.splitlines() if "|" not in line)
-    return sum(1 for line in itertools.islice((line for line in lines if line.values and line.is_whole), num)) == num
+# The head
 
 
-def _goes_on(names: Names, rows: list[Line]) -> bool:
-    """Return whether the steps of a table rise from row to row; those of runs may begin anew, each after some rows.
+def _check_width(source: Source, sample: list[str], is_named: bool) -> None:
+    """Raise InputError for a table with too many columns, before its cells are looked at."""
+    lines = [line for line in sample[:_MAX_PROSE] if not _PREAMBLE.match(line)]
+    header, below = (*lines[:2], "", "")[:2]
+    for mark in f"{_MARKS}|":
+        num = header.count(mark)
+        if num >= MAX_COLUMNS and (is_named or below.count(mark) == num):
+            source.budget.columns(num + 1)
 
-    The table in an answer begins anew after one or two.
-    """
-    axis = next(iter(with_role(names, "step", "coarse", *AXES)), "")
-    steps = [amount(cells[names.index(axis)]) for _, cells in rows] if axis else []
-    rises, falls = (sum(map(compare, steps, steps[1:])) for compare in (operator.lt, operator.gt))
-    return rises > 2 * falls
+
+def _head_of(sample: list[str], marks: str, is_named: bool) -> Head | None:
+    """Return where a table begins in the first lines of a text; None if they are none."""
+    num_rows = 3 if is_named else _MAX_SAMPLE
+    for at, line in enumerate(sample[:_MAX_PROSE]):
+        for mark in [mark for mark in marks if mark in line.strip()] or marks[0]:
+            names = _cells(line, mark)
+            if not names or any(is_number(name) for name in names):
+                continue
+            rows = [cells for each in sample[at + 1 :] if (cells := _cells(each, mark))][:num_rows]
+            if is_header(names, rows, all_numbers=mark == " " or len(names) == 1):
+                return _with_heads_above(at, names, [_cells(each, mark) for each in sample[:at]], mark)
+    return None
 
 
-def _from_its_head(source: Source, is_named: bool) -> tuple[str, list[Line]]:
-    """Return the delimiter, and the lines that hold something, from the header on."""
-    raw = source.text.splitlines(keepends=True)
-    first, delimiter = _head(raw, _MARKS if is_named else _MARKS[:-1])
-    raw[first] = raw[first].lstrip("# ")
-    reader = csv.reader(io.StringIO("".join(raw[first:]), newline=""), delimiter=delimiter, skipinitialspace=True)
-    lines = list[Line]()
+def _widest_line(source: Source, sample: list[str], marks: str) -> Head:
+    """Return the first line that is no comment as the header, cut at the mark that makes most cells."""
+    first = next((at for at, line in enumerate(sample) if not _PREAMBLE.match(line)), 0)
+    by_mark = {mark: _cells(sample[first], mark) for mark in marks}
+    mark = max(marks[:-1], key=lambda each: len(by_mark[each]))
+    if not by_mark[mark]:
+        raise InputError(f"{source.path}, line {first + 1}: not CSV (a name is too long); repair it.")
+    mark = mark if len(by_mark[mark]) > 1 else " "
+    return Head(first + 1, by_mark[mark], mark)
+
+
+def _cells(line: str, mark: str) -> list[str]:
+    """Return the cells of a line, without what makes it a comment; none for a rule."""
+    line = line.strip("\r\n" if mark == "\t" else "\r\n ")
+    line = line.lstrip("#").lstrip(" ") if line.startswith("#") else line
+    if not line.strip(" -=+|:"):
+        return []
+    if mark == " ":
+        return line.split()
     try:
-        num_cells = 0
-        for cells in reader:
-            num_cells += len(cells)
-            source.expect(num_cells)
-            if any(cell.strip(" -=") for cell in cells):
-                lines.append((first + reader.line_num, cells))
-    except csv.Error as fault:
-        if is_named:
-            raise InputError(f"{source.path}, line {first + reader.line_num}: not CSV ({fault}); repair it.") from None
-        return delimiter, []
-    return delimiter, lines
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=mark, skipinitialspace=True), [])]
+    except csv.Error:
+        return []
 
 
-def _head(raw: list[str], marks: str) -> tuple[int, str]:
-    """Return where the header stands, which may be under lines of prose or behind '#', and the mark between names."""
-    for at in range(min(_MAX_PROSE, len(raw) - 2)):
-        for mark in f"{marks} ":
-            names, *rows = (_cells(line[:_MAX_FIELD], mark) for line in raw[at : at + 3])
-            is_head = any(map(reward_rank, names)) and _is_table([names, rows[0], rows[1], rows[1]], mark)
-            if is_head or _two_heads(names, rows[0]):
-                return at, mark
-    first = next((at for at, line in enumerate(raw) if not _PREAMBLE.match(line)), 0)
-    header = raw[first][:_MAX_FIELD]
-    delimiter = max(marks, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
-    return first, " " if delimiter not in header and " " in header.strip() else delimiter
+def _with_heads_above(at: int, names: list[str], above: list[list[str]], mark: str) -> Head:
+    """Return the head of a table, with the names of runs that stand above those of their metrics."""
+    begin = at + 1
+    if above and names[0] and not any(names[1:]) and len(above[-1]) == len(names):
+        names = [names[0], *above.pop()[1:]]  # pandas writes the name of the index into a row of its own
+    if above:
+        names = _below_runs(above[-1], names) or names
+    return Head(begin, names, mark)
 
 
-def _two_heads(above: list[str], below: list[str]) -> list[str]:
+def _below_runs(runs: list[str], metrics: list[str]) -> list[str]:
     """Return the names of columns whose head has two rows, such as 'grpo - reward'; [] if it has one.
 
     The first row names runs, each above several columns, and the second one their metrics, which come again.
     """
-    if len(above) != len(below) or any(map(_is_number, [*above, *below])):
+    if len(runs) != len(metrics) or any(is_number(run) for run in runs):
         return []
-    runs: list[str] = []
-    for run in map(str.strip, above):
-        runs.append(run or (runs or [""])[-1])
-    pairs = [*zip(runs, map(str.strip, below), strict=True)]
-    again = {metric for _, metric in pairs if len({run for run, other in pairs if other == metric and run}) > 1}
-    if not any(map(reward_rank, again)) or len({*pairs}) < len(pairs):
+    pairs: list[tuple[str, str]] = []
+    run = ""
+    for above, metric in zip(runs, metrics, strict=True):
+        run = above or run
+        pairs.append((run, metric))
+    named = {run for run, _ in pairs if run}
+    again = {metric for metric in metrics if sum(metric == other for _, other in pairs) > 1}
+    if len(named) < 2 or not again or len({*pairs}) < len(pairs):
         return []
-    # The first column may be that of steps, which are no metric of a run.
-    return [" - ".join(pair) if all(pair) and (at or pair[1] in again) else pair[1] or pair[0]
-            for at, pair in enumerate(pairs)]  # fmt: skip
+    names: list[str] = []
+    for at, (run, metric) in enumerate(pairs):
+        is_shared = not run or not metric or (at == 0 and metric not in again)  # the column of steps
+        names.append(metric or run if is_shared else f"{run} - {metric}")
+    return names
 
 
-def _is_number(cell: str) -> bool:
-    return number(cell) == number(cell)
+# The rows
+
+
+def _lines_below(source: Source, head: Head, is_named: bool) -> list[Line] | None:
+    """Return the lines below the head that hold something; None for a text that is no table after all."""
+    text = io.StringIO(source.text, newline="")
+    for _ in range(head.above):
+        text.readline()
+    reader = csv.reader(text, delimiter=head.mark, skipinitialspace=True)
+    lines: list[Line] = []
+    try:
+        for cells in reader:
+            if any(cell.strip(" -=") for cell in cells):
+                source.budget.spend(len(cells) + 1)
+                lines.append((head.above + reader.line_num, cells))
+    except csv.Error as fault:
+        if is_named:
+            raise InputError(
+                f"{source.path}, line {head.above + reader.line_num}: not CSV ({fault}); repair it."
+            ) from None
+        return None
+    return lines
+
+
+def _whole_rows(source: Source, names: Names, lines: list[Line]) -> list[Line]:
+    """Return the rows, without headers that come again, and without a last row that is still being written."""
+    for at, cells in lines:
+        if any(cell.strip() for cell in cells[len(names) :]):
+            raise InputError(f"{source.path}, line {at}: {len(cells)} values under {len(names)} columns.")
+    is_open = len(lines) > 1 and not source.text.endswith(("\n", "\r"))
+    if is_open and _is_cut([cells for _, cells in lines], len(names)):
+        lines = lines[:-1]
+    return [(at, cells) for at, cells in lines if [cell.strip() for cell in cells] != names]
 
 
 def _is_cut(rows: list[list[str]], num_columns: int) -> bool:
+    """Return whether the last row is cut: 0.45 of which 0. was written is wrong."""
     *others, last = (cells[-1].strip() for cells in rows)
     is_begun = last in ("0", "0.", "-0", "-0.") and all("." in other for other in others)
     return is_begun or len(rows[-1]) < num_columns
 
 
-def _has_decimal_commas(cells: list[str]) -> bool:
-    has_commas = any("," in cell and _DECIMAL_COMMA.fullmatch(cell) for cell in cells)
-    return has_commas and not any(map(_DECIMAL_POINT.fullmatch, cells))
+def _has_decimal_commas(rows: list[Line]) -> bool:
+    has_commas = False
+    for _, cells in rows:
+        for cell in cells:
+            if _DECIMAL_POINT.fullmatch(cell):
+                return False
+            has_commas = has_commas or ("," in cell and _DECIMAL_COMMA.fullmatch(cell) is not None)
+    return has_commas
 
 
 def _with_point(cell: str) -> str:

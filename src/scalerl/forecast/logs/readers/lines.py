@@ -14,7 +14,7 @@ from scalerl.forecast.logs.readers.source import Source
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # (TaskRunner pid=31337), as Ray puts before the lines of a process.
-_RAY = re.compile(r"\s{0,20}\(((?:\S{1,80} )?pid=\d{1,12})[^)]{0,80}\)\s?|")
+_RAY = re.compile(r"\s{0,20}\(((?:\S{1,80} )?pid=\d{1,12})[^)]{0,80}\)\s?")
 # | eval/ |  |, and | mean_reward | 1.5 | under it
 _SECTION = re.compile(r"\|\s+(\w+/)\s*\|\s*\|\s*")
 _IN_SECTION = re.compile(r"\|\s{2,}(?=\w)")
@@ -24,6 +24,8 @@ _BEHIND_DICT = re.compile(r"(?<=\})(?!\s*+[,}\])])(?=[^{}]*+\{['\"])")
 # The rest of a record of verl.
 _MORE_ITEMS = re.compile(r"\S*\s?- [\w@./-]+:[^\s:]+(?: - |$)|\s?\S+:\S+ - [\w@./-]+:")
 _MAX_WRAPPED = 60
+# Characters that may hold the name of a process, or the title of a section.
+_MAX_TITLE = 200
 # A terminal that wraps lines fills at least so many.
 _MIN_FULL = 3
 
@@ -42,47 +44,66 @@ class Printed(NamedTuple):
 
 def printed_lines(source: Source) -> Iterator[Printed]:
     """Yield the lines that hold something."""
-    begun, whole = list[Printed](), ""
+    begun: list[Printed] = []
+    whole = ""
     for line in _as_written(source):
-        joint = _joint(begun, whole, line) if len(begun) < _MAX_WRAPPED and len(whole) < MAX_RECORD else None
-        if joint is None:
+        between = _between(begun, whole, line)
+        if between is None:
             yield from _records_in(begun, whole)
             begun, whole = [], ""
         begun.append(line)
-        whole += (joint or "") + line.text
+        whole += (between or "") + line.text
     yield from _records_in(begun, whole)
 
 
-def _joint(begun: list[Printed], whole: str, line: Printed) -> str | None:
+def _between(begun: list[Printed], whole: str, line: Printed) -> str | None:
     """Return what stands between the lines that have begun and one that goes on with them; None if it does not."""
-    if not begun:
+    if not begun or len(begun) == _MAX_WRAPPED or len(whole) >= MAX_RECORD:
         return None
     is_wrapped = begun[-1].is_full and "%|" not in line.text and not (line.speaker and begun[0].speaker)
-    if _OPEN_DICT.search(whole) and line.text.lstrip()[0] != "{":
+    if "{" in whole and _OPEN_DICT.search(whole) and line.text.lstrip()[0] != "{":
         return "" if is_wrapped else " "
-    is_verl = VERL.search(whole) and not VERL.search(line.text)
-    return "" if is_verl and (is_wrapped or _MORE_ITEMS.match(line.text)) else None
+    if "step:" in whole and VERL.search(whole) and not VERL.search(line.text):
+        return "" if is_wrapped or _MORE_ITEMS.match(line.text) else None
+    return None
 
 
 def _records_in(lines: list[Printed], whole: str) -> Iterator[Printed]:
     """Yield the records in lines that belong together; the lines as they are where a dict is never closed."""
-    is_closed = lines and not _OPEN_DICT.search(whole)
-    yield from (lines[0]._replace(text=part) for part in _BEHIND_DICT.split(whole)) if is_closed else lines
+    if "{" not in whole and len(lines) == 1:
+        yield lines[0]
+    elif _OPEN_DICT.search(whole):
+        yield from lines
+    else:
+        for part in _BEHIND_DICT.split(whole) if lines else ():
+            yield lines[0]._replace(text=part)
 
 
 def _as_written(source: Source) -> Iterator[Printed]:
     """Yield the lines of the file, and each part of them that a carriage return overwrites."""
-    lines = [_ESCAPES.sub("", line.rstrip("\r")) for line in source.text.replace("\0", "").split("\n")]
+    text = source.text.replace("\0", "")
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    if "\x1b" in text:
+        lines = [_ESCAPES.sub("", line) for line in lines]
     width, num_full = max(Counter(map(len, lines)).items())
     section = ""
     for at, line in enumerate(lines, start=1):
-        source.spend()
+        source.budget.spend()
         is_full = len(line) == width and num_full >= _MIN_FULL
         for part in line.split("\r"):
-            prefix = _RAY.match(part[:200])
-            speaker, head = ((prefix[1] or ""), part[prefix.end() : 200]) if prefix else ("", part[:200])
-            title = _SECTION.fullmatch(head)
-            section = title[1] if title else "" if head[:1] == "-" else section
-            text = (_IN_SECTION.sub(f"| {section}", head, count=1) if section else head) + part[200:]
-            if text.strip():
-                yield Printed(at, speaker, text, is_full)
+            speaker, said = _told_by(part)
+            title = _SECTION.fullmatch(said[:_MAX_TITLE])
+            if title:
+                section = title[1]
+            elif said[:1] == "-":
+                section = ""
+            if section:
+                said = _IN_SECTION.sub(f"| {section}", said[:_MAX_TITLE], count=1) + said[_MAX_TITLE:]
+            if said and not said.isspace():
+                yield Printed(at, speaker, said, is_full)
+
+
+def _told_by(text: str) -> tuple[str, str]:
+    """Return the process that printed a line, "" if it does not say so, and the rest of it."""
+    prefix = _RAY.match(text[:_MAX_TITLE]) if "pid=" in text[:_MAX_TITLE] else None
+    return (prefix[1], text[prefix.end() :]) if prefix else ("", text)

@@ -10,12 +10,10 @@ A counter is a step, an epoch, N/M of a progress bar, or a value that counts, su
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
-from scalerl.forecast.logs.columns import is_evaluation, is_rate, plain, reward_rank, with_role
 from scalerl.forecast.logs.frame import CALL, number
 from scalerl.forecast.logs.readers.objects import metrics_of
 from scalerl.forecast.logs.readers.source import MAX_WORD
@@ -33,6 +31,8 @@ VERL = re.compile(r"(?<![\w/])step:\d{1,12} - ")
 # np.float64(0.5) and Array(0.5, dtype=float32), as values.
 _WRAPPED = re.compile(rf"((?<=[:=,(\[])\s?){CALL}")
 _IN_JSON = {"'": '"', "None": "null", "True": "true", "False": "false", "nan": "NaN"}
+_DIGIT = re.compile(r"\d")
+_DICT_BEGINS = re.compile(r"\{\s*+['\"]")
 _PYTHON = re.compile(r"'|\b(?:None|True|False|nan)\b")
 _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
 # A remark between a name and its value: average return (64 episodes): 0.7, mean reward over the last 64 episodes: 0.7.
@@ -49,6 +49,7 @@ _IS = re.compile(
     r"\s(?:is|was|are|were|equals)\s(?=[-+]?\.?\d)",
     re.IGNORECASE,
 )
+_HAS_REMARK = re.compile(r"\(|\s(?:of|over|on|across|from|in|for|per)\s", re.IGNORECASE)
 _HAS_VERB = re.compile(r"\s(?:is|was|are|were|equals)\s", re.IGNORECASE)
 _HAS_PLACE = re.compile(r"\s(?:at|after)\s", re.IGNORECASE)
 # A counter between a name and its value: reward at step 100: 0.7, return after 100 episodes = 0.7.
@@ -89,12 +90,11 @@ _PAIRS = re.compile(
 )
 # The folder of a step: global_step_100, checkpoint-100.
 _FOLDER = re.compile(r"(?<![^\W_])(?:step|iter|checkpoint|ckpt)[-_](\d{1,12})(?![\w.-])", re.IGNORECASE)
-_UNIT = re.compile(r"(.*?)(ms|s|)", re.IGNORECASE)
 _OF = re.compile(r"(\d{1,12})\s*+/\s*+(\d{1,12})")
 _COUNTED = "(?:step|iteration|iter|update|batch|rollout|episode|ep|epoch|timestep)s?"
 _COUNTER = re.compile(_COUNTED, re.IGNORECASE)
 # total_timesteps: a value that counts.
-COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNORECASE)
+_COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNORECASE)
 _METRIC = re.compile(
     r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|success|pass@\d+|loss|time)s?(?:[/_].*)?", re.IGNORECASE
 )
@@ -105,7 +105,15 @@ _EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
 _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, eq=False)
+# What tells that a value, or what is said above it, is of an evaluation.
+_NAMES_EVALUATION = re.compile(
+    r"(?<![A-Za-z])(?:[Ee]val(?:s|uation)?|EVAL|[Vv]al(?:idation)?|VAL|[Tt]est|TEST|[Hh]eld_?out)(?![a-z])|^[Vv]alid(?![a-z])"
+)
+_BETWEEN_WORDS = re.compile(r"[^\w@]+")
+_COUNTERS_IN_SHORT = {"ep": "episode", "iter": "iteration"}
+
+
+@dataclass(eq=False)
 class Line:
     """What a line says."""
 
@@ -118,11 +126,16 @@ class Line:
     """Its number in the file."""
     speaker: str = ""
     """The process that printed it, if it says so."""
+    counting: Counters = field(default_factory=dict)
+    """The values that count."""
+    shape: str = ""
+    """Its words without the numbers: lines that a loop prints are alike. Dicts and lines of verl are anyway."""
+    is_verl: bool = False
 
-    @cached_property
-    def counting(self) -> Counters:
-        """The values that count."""
-        return {plain(name): int(value) for name, value in self.values.items() if _counts(name, value)}
+    @property
+    def named(self) -> Counters:
+        """All that counts."""
+        return self.counters | self.counting
 
     @property
     def is_whole(self) -> bool:
@@ -147,29 +160,43 @@ class Line:
         return self.text.partition(next(iter(self.values), "\n"))[0]
 
     @property
-    def shape(self) -> str:
-        """Its words without the numbers: lines that a loop prints are alike. Dicts and lines of verl are anyway."""
-        return "" if self.is_dict or VERL.search(self.text) else " ".join(WORD.findall(_DIGITS.sub("", self.text)))
-
-    @property
     def head(self) -> tuple[str, ...]:
         """Who printed it, and its words before the first value, as [trial 3] with a number that is not a step's."""
-        tags = ((word, "" if COUNTING.fullmatch(word) else number) for word, number in _TAG.findall(self._before))
-        return (self.speaker, *(f"{word} {number}".rstrip() for word, number in tags))
+        words = [self.speaker]
+        for word, its_number in _TAG.findall(self._before):
+            words.append(word if is_counting(word) else f"{word} {its_number}".rstrip())
+        return tuple(words)
 
     def of_evaluation(self) -> "Line":
         """Return the line with its values named as evaluations."""
-        values = {name if is_evaluation(name) else f"eval/{name}": value for name, value in self.values.items()}
+        values = {name if names_evaluation(name) else f"eval/{name}": value for name, value in self.values.items()}
         return replace(self, values=values)
+
+
+def names_evaluation(name: str) -> bool:
+    return _NAMES_EVALUATION.search(name) is not None
+
+
+@lru_cache(maxsize=8192)
+def plainly(name: str) -> str:
+    """Return a name in lower case, with an underscore between its words."""
+    return _BETWEEN_WORDS.sub("_", name).strip("_").lower()
 
 
 def read_line(text: str, at: int = 0, speaker: str = "", is_cut: bool = False) -> Line:
     """Return what a line says; where it may be cut, its last value is left out."""
-    return replace(_said(text, is_cut), at=at, speaker=speaker)
+    line = _said(text, is_cut)
+    line.at = at
+    line.speaker = speaker
+    if line.values:
+        line.counting = {plainly(name): int(value) for name, value in line.values.items() if _counts(name, value)}
+        if not line.is_dict and not line.is_verl:
+            line.shape = " ".join(WORD.findall(_DIGITS.sub("", text)))
+    return line
 
 
 def cells_of(text: str) -> list[str]:
-    """Return the cells of a row of a table; [] for another line."""
+    """Return the cells of a row of a table with bars; [] for another line."""
     row = _ROW.fullmatch(text) if len(text) <= _MAX_PROSE else None
     return [cell.strip(" *`") for cell in _FRAME.split(row[1])] if row else []
 
@@ -177,68 +204,137 @@ def cells_of(text: str) -> list[str]:
 def evaluated(names: list[str], cells: list[str]) -> str:
     """Return the row of a table of an evaluation as 'gsm8k/accuracy: 0.5, ...'; "" for one of another table.
 
-    Its first cell names what was evaluated, and one word more may name the metric of a column of values.
+    Its first cell names what was evaluated; of the harness one cell more names the metric of the column of values.
     """
     if len(names) != len(cells) or len(cells) < 3 or not _TASK.fullmatch(cells[0]):
         return ""
-    said = dict(zip(names, cells, strict=True))
-    metrics, values = with_role(names, "metric"), with_role(names, "value")
-    if metrics[:1] and values[:1]:
-        said = {said[metrics[0]]: said[values[0]]}
-    said = {name: value for name, value in said.items() if reward_rank(name) and number(value) == number(value)}
-    return ", ".join(f"{cells[0]}/{name.replace(' ', '_')}: {value}" for name, value in said.items())
+    said = dict(zip(names[1:], cells[1:], strict=True))
+    if said.keys() >= {"Metric", "Value"}:
+        said = {said["Metric"]: said["Value"]}
+    numbers = [
+        f"{cells[0]}/{name.replace(' ', '_')}: {cell}" for name, cell in said.items() if number(cell) == number(cell)
+    ]
+    return ", ".join(numbers)
 
 
 def _said(text: str, is_cut: bool) -> Line:
-    if not re.search(r"\d", text):
+    if not _DIGIT.search(text):
         return Line(text, {}, {})
-    begin, verl = text.find("{"), VERL.search(text)
-    if begin >= 0 and len(text) <= MAX_RECORD and (values := _dict_values(text[begin:])):
-        before = _entries(text[max(begin - 200, 0) : begin])
-        # An object that is one of several values, as in step=3 metrics={...} hours=2, stands among them.
-        around = text[:begin] + "," + text[text.rfind("}") + 1 :] if text[begin - 1 : begin] == "=" else ""
-        beside = _entries(" | ".join(_ASSIGNED.findall(around)))
-        return Line(text, before.counters | beside.counters, {**beside.values, **values}, is_dict=True)
-    if len(text) > (MAX_RECORD if verl else _MAX_PROSE) or (_TEXT_TABLE.fullmatch(text) and not _PAIRS.fullmatch(text)):
+    if "{" in text and len(text) <= MAX_RECORD:
+        line = _with_dict(text)
+        if line:
+            return line
+    verl = VERL.search(text) if "step:" in text else None
+    if verl:
+        return Line(text, {}, _items(text[verl.start() : MAX_RECORD], is_cut), is_verl=True)
+    if len(text) > _MAX_PROSE or (_TEXT_TABLE.fullmatch(text) and not _PAIRS.fullmatch(text)):
         return Line(text, {}, {})
-    *before, after = _BAR.split(text)[::3]
-    bars = {f"/{end}": int(at) for at, end in _BAR.findall(text)}
-    plainly = text[verl.start() :] if verl else " | ".join([*before, *_ASSIGNED.findall(after)]) if bars else text
-    line = _entries(plainly, is_cut)
-    of_set = _EVALUATED.search(text)
-    values = {f"{of_set[1]}/{name.lower()}": value for name, value in line.values.items()} if of_set else line.values
-    return Line(text, bars | line.counters, values)
+    line = _behind_bars(text, is_cut) if "%|" in text else _entries(text, is_cut)
+    line.text = text
+    of_set = _EVALUATED.search(text) if "valuated" in text else None
+    if of_set:
+        line.values = {f"{of_set[1]}/{name.lower()}": value for name, value in line.values.items()}
+    return line
+
+
+def _with_dict(text: str) -> Line | None:
+    """Return what a line with a dict says; None where it has no dict of numbers."""
+    begin = text.find("{")
+    end = text.rfind("}") + 1
+    values = _dict_values(text[begin:end])
+    if not values:
+        return None
+    line = _entries(text[max(begin - 200, 0) : begin])
+    counters = line.counters
+    if text[begin - 1 : begin] == "=":  # one of several values, as in step=3 metrics={...} hours=2
+        beside = _entries(" | ".join(_ASSIGNED.findall(f"{text[:begin]},{text[end:]}")))
+        counters |= beside.counters
+        values = beside.values | values
+    return Line(text, counters, values, is_dict=True)
+
+
+def _items(record: str, is_cut: bool) -> Values:
+    """Return the values of a record of verl, as in 'step:12 - actor/loss:0.1'."""
+    values = Values()
+    items = record.split(" - ")
+    for item in items[:-1] if is_cut else items:
+        name, _, written = item.strip().rpartition(":")
+        value = number(written)
+        if value == value and name and " " not in name:
+            values.setdefault(name[:MAX_WORD], value)
+    return values
+
+
+def _behind_bars(text: str, is_cut: bool) -> Line:
+    """Return what stands around progress bars, and how far they are; behind one only 'name=value' is a value."""
+    bars: Counters = {}
+    rest = ""
+    begin = 0
+    for bar in _BAR.finditer(text):
+        bars[f"/{bar[2]}"] = int(bar[1])
+        rest += f"{text[begin : bar.start()]} | "
+        begin = bar.end()
+    if not bars:
+        return _entries(text, is_cut)
+    line = _entries(rest + " | ".join(_ASSIGNED.findall(text[begin:])), is_cut)
+    line.counters = bars | line.counters
+    return line
 
 
 def _entries(text: str, is_cut: bool = False) -> Line:
     """Return counters and values in a text, the first of a name."""
     text = _said_plainly(text)
-    counters, values = Counters(), Values()
-    if folder := _FOLDER.search(text):
-        counters["checkpoint"] = int(folder[1])
+    line = Line(text, Counters(), Values())
+    folder = _FOLDER.search(text) if "-" in text or "_" in text else None
+    if folder:
+        line.counters["checkpoint"] = int(folder[1])
     for entry in _ENTRY.finditer(text):
-        if entry["step"]:
-            counters.setdefault("/[]", int(entry["step"]))  # [2000] loss=0.1
+        step, name, mark, count, written = entry.groups()
+        if step:
+            line.counters.setdefault("/[]", int(step))  # [2000] loss=0.1
             continue
-        words = WORD.findall(entry["name"] or "")
-        words = words[1:] if text[entry.start() - 1 : entry.start()] == "=" else words  # a=word b=0.1
-        words = words[-1:] if entry["mark"] == "=" and words and _COUNTER.fullmatch(words[-1]) else words
-        name, written = (words or [""])[-1], entry["number"].rstrip(".,: ")
-        is_counter = _COUNTER.fullmatch(name) is not None
-        count = _OF.fullmatch((is_counter and entry["count"]) or written)
-        if count and (is_counter or not name):
-            counters.setdefault(_counter(name) or f"/{count[2]}", int(count[1]))
+        words = _words(name or "")
+        if words and text[entry.start() - 1 : entry.start()] == "=":
+            words = words[1:]  # a=word b=0.1
+        if mark == "=" and words and _is_counter(words[-1]):
+            words = words[-1:]
         is_last = is_cut and entry.end() == len(text.rstrip())
-        is_share = count and words and is_rate(words[-1]) and int(count[2]) > 0
-        share = int(count[1]) / int(count[2]) if count and is_share else float("nan")
-        value = float("nan") if is_last else share if count else _value(written)
-        if value != value or not words:
-            continue
-        if is_counter and value.is_integer() and not entry["mark"]:
-            counters.setdefault(_counter(name), int(value))
-        elif entry["mark"] or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
-            values.setdefault(" ".join(words)[:MAX_WORD], value)
-    return Line(text, counters, values)
+        _take(line, words, mark or "", count or "", written.rstrip(".,: "), is_last)
+    return line
+
+
+def _take(line: Line, words: tuple[str, ...], mark: str, count: str, written: str, is_last: bool) -> None:
+    """Take a name and its number as a counter or a value of a line; the last one of a cut line only as a counter."""
+    name = words[-1] if words else ""
+    is_counter = _is_counter(name)
+    share = _OF.fullmatch(count if is_counter and count else written) if count or "/" in written else None
+    if share and (is_counter or not name):
+        line.counters.setdefault(_counter(name) or f"/{share[2]}", int(share[1]))
+        return
+    value = number(written) if written[-1:].isdigit() else _value(written)
+    if share and int(share[2]):
+        value = int(share[1]) / int(share[2])
+    if is_last or not words or value != value:
+        return
+    if is_counter and value.is_integer() and not mark:
+        line.counters.setdefault(_counter(name), int(value))
+    elif mark or any(map(_is_metric, words)) or _counts(name, value):
+        line.values.setdefault(" ".join(words)[:MAX_WORD], value)
+
+
+@lru_cache(maxsize=8192)
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(WORD.findall(name))
+
+
+@lru_cache(maxsize=8192)
+def _is_counter(word: str) -> bool:
+    return _COUNTER.fullmatch(word) is not None
+
+
+@lru_cache(maxsize=8192)
+def _is_metric(word: str) -> bool:
+    return _METRIC.fullmatch(word) is not None
 
 
 def _said_plainly(text: str) -> str:
@@ -252,7 +348,8 @@ def _said_plainly(text: str) -> str:
         text = _PAIR.sub(r" \1=\2", _WRAPPED.sub(r"\1\2", text))
     if _HAS_VERB.search(text):
         text = _IS.sub(r"\1: ", text)
-    text = _REMARK.sub("", text)
+    if _HAS_REMARK.search(text):
+        text = _REMARK.sub("", text)
     if _HAS_PLACE.search(text):
         text = _AT.sub(_counter_first, text)
     return text
@@ -260,44 +357,69 @@ def _said_plainly(text: str) -> str:
 
 def _mean_of_list(match: re.Match[str]) -> str:
     """Return 'rewards=0.5' for 'rewards=[1.0, 0.0]', as lists and arrays print their numbers; other lists stay."""
-    cells = match["cells"].replace(",", " ").split()
-    numbers = [number(cell) for cell in cells]
-    if not cells or any(each != each for each in numbers):
+    numbers = [number(cell) for cell in match["cells"].replace(",", " ").split()]
+    if not numbers or any(each != each for each in numbers):
         return match[0]
     return f"{match['name']}{sum(numbers) / len(numbers):.10g}"
 
 
 def _counter_first(match: re.Match[str]) -> str:
     """Return 'step 100 reward' for 'reward at step 100', where that is a counter."""
-    counter, count = match["counter"] or match["counted"], match["count"] or match["num"]
+    counter = match["counter"] or match["counted"]
+    count = match["count"] or match["num"]
     return f"{counter} {count} {match['name']}" if _COUNTER.fullmatch(counter) else match[0]
 
 
 def _counter(word: str) -> str:
-    return {"ep": "episode", "iter": "iteration"}.get(word.lower(), word.lower())
+    return _COUNTERS_IN_SHORT.get(word.lower(), word.lower())
 
 
 def _counts(name: str, value: float) -> bool:
-    return value.is_integer() and COUNTING.fullmatch(name) is not None
+    return value.is_integer() and is_counting(name)
+
+
+@lru_cache(maxsize=8192)
+def is_counting(name: str) -> bool:
+    """Return whether a name is that of something that counts, such as total_timesteps."""
+    return _COUNTING.fullmatch(name) is not None
 
 
 def _value(word: str) -> float:
     """Return a number, milliseconds as seconds; NaN for a time of day, a date or a version."""
-    match = _UNIT.fullmatch(word[:MAX_WORD])
-    return number(match[1]) / (1000 if match[2].lower() == "ms" else 1) if match else float("nan")
+    word = word[:MAX_WORD].lower()
+    if word.endswith("ms"):
+        return number(word[:-2]) / 1000
+    return number(word.removesuffix("s"))
 
 
 def _dict_values(text: str) -> Values:
-    """Return the numbers of a Python or JSON dict that begins here; a tally of answers is the share of correct ones."""
-    text = text[: text.rfind("}") + 1]
-    if not re.match(r"\{\s*+['\"]", text):
+    """Return the numbers of a Python or JSON dict; a tally of answers is the share of correct ones."""
+    if not _DICT_BEGINS.match(text):
         return {}
-    plainly = _WRAPPED.sub(r"\1\2", text)
-    parsed = parse_or_none(text) or parse_or_none(_PYTHON.sub(lambda word: _IN_JSON[word[0]], plainly))
-    items: Iterable[tuple[str, Any]] = metrics_of(parsed).items() if parsed else _ITEM.findall(plainly)
-    values = {name: number(value) for name, value in items if not isinstance(value, bool)}
-    values = {name: value for name, value in values.items() if value == value}
-    correct = [value for name, value in values.items() if _CORRECT.match(name)]
-    counts, total = [*values.values()], sum(values.values())
-    is_tally = correct and len(counts) > 1 < total and all(count.is_integer() and count >= 0 for count in counts)
-    return {"accuracy": sum(correct) / total, "num_samples": total} if is_tally else values
+    parsed = parse_or_none(text)
+    values = Values()
+    for name, value in (metrics_of(parsed) if isinstance(parsed, dict) else _python_items(text)).items():
+        cell = number(value) if not isinstance(value, bool) else float("nan")
+        if cell == cell:
+            values[name] = cell
+    return _share_of(values) or values
+
+
+def _python_items(text: str) -> dict[str, Any]:
+    """Return the items of a dict as Python prints it, or as many of them as can be told."""
+    plain = _WRAPPED.sub(r"\1\2", text)
+    parsed = parse_or_none(_PYTHON.sub(lambda word: _IN_JSON[word[0]], plain))
+    return metrics_of(parsed) if isinstance(parsed, dict) else dict(_ITEM.findall(plain))
+
+
+def _share_of(tally: Values) -> Values:
+    """Return the share of correct answers in a tally such as {'correct': 3, 'wrong': 1}; {} for other values."""
+    correct = [count for name, count in tally.items() if _CORRECT.match(name)]
+    total = sum(tally.values())
+    if (
+        not correct
+        or not 1 < len(tally) < total
+        or any(count < 0 or not count.is_integer() for count in tally.values())
+    ):
+        return {}
+    return {"accuracy": sum(correct) / total, "num_samples": total}

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from scalerl.errors import InputError, first_line
 from scalerl.forecast.logs.frame import Placed, listed
 from scalerl.forecast.logs.readers.source import Source
-from scalerl.forecast.logs.readers.trackers import numbers_of, sqlite_rows
+from scalerl.forecast.logs.readers.sqlite import sqlite_rows
+from scalerl.forecast.logs.readers.wandb import numbers_of
 
 _TIMEOUT_S = 60
 
@@ -56,7 +57,7 @@ def _wandb_rows(project: Project, source: Source) -> Placed:
         for run in runs:
             label = {"run": run.name if num[run.name] == 1 else f"{run.name} {run.id}"}
             for at, row in enumerate(run.scan_history(), start=1):
-                source.spend(len(row))
+                source.budget.spend(len(row) + 1)
                 placed.append((f"row {at}", label | numbers_of(row)))
     except InputError:
         raise

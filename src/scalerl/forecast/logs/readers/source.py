@@ -1,4 +1,4 @@
-"""`Source`: a file that is being read, within limits on its size, its values and the time it takes."""
+"""`Source`: a file that is being read, or a text that was printed inside one, with the budget for reading it."""
 
 import codecs
 import gzip
@@ -6,28 +6,22 @@ import io
 import os
 import select
 import stat
-import time
 import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalerl.errors import InputError
 from scalerl.forecast.logs.facts import Fact, fact
-from scalerl.forecast.logs.frame import Frame, Placed, frame_of
+from scalerl.forecast.logs.frame import Placed
+from scalerl.forecast.logs.readers.budget import Budget
 
-MAX_COLUMNS = 5_000
-"""Columns of one log; a run with many metrics has some hundred."""
 MAX_WORD = 1_000
 """Longest name or number that is read from text."""
 MAX_BYTES = 256 << 20
 """Bytes of a file, and characters that come out of a database."""
 # A small file may unpack into anything.
 _MAX_UNPACKED = 64 << 20
-_MAX_VALUES = 3_000_000
-_MAX_CELLS = 20_000_000
-_MAX_LINES = 500_000
-_MAX_SECONDS = 20.0
 # How long a pipe may be silent, and how much is taken from it at a time.
 _MAX_WAIT_S = 20.0
 _CHUNK = 1 << 20
@@ -35,57 +29,48 @@ _CHUNK = 1 << 20
 _BINARY = bytes(set(range(32)) - {0, 7, 8, 9, 10, 11, 12, 13, 27})
 
 
+class Table(NamedTuple):
+    """Rows that stand together in a file, and what stands above them there."""
+
+    kind: str
+    """The name of the container."""
+    rows: Placed
+    keys: tuple[str, ...] = ()
+    """The keys of a document that lead to them."""
+    name: str = ""
+    """The key of a list of values that has no names of its own."""
+    words: tuple[tuple[str, str], ...] = ()
+    """Names and words of the rows that they stand inside."""
+    facts: tuple[Fact, ...] = ()
+
+    def with_fact(self, kind: str, **values: Any) -> "Table":
+        return self._replace(facts=(*self.facts, fact(kind, **values)))
+
+
 class Source:
-    """A file that is being read: its content, loaded when first asked for, and facts about it.
+    """A file that is being read: its content, loaded when first asked for."""
 
-    A damaged or hostile file ends in a sentence, not in a full memory or a hang.
-    """
-
-    def __init__(self, path: Path, inside: str = "") -> None:
-        """`inside` is the content, where that is text which was printed inside the file."""
+    def __init__(self, path: Path, budget: Budget | None = None, inside: str = "") -> None:
         self.path = path
+        self.budget = budget or Budget(path)
         self.is_inside = bool(inside)
-        """Whether the name of the file does not say what the content is."""
-        self.facts: list[Fact] = []
-        self._inside = inside.encode()
-        self._values = 0
-        self._until = time.process_time() + _MAX_SECONDS
+        """Whether the content was printed inside the file, whose name does not say what it is then."""
+        self._inside = inside
 
-    def limit(self, num: float, most: float, what: str) -> None:
-        """Raise InputError for more than a limit."""
-        if num > most:
-            raise InputError(f"{self.path} has more than {most:,} {what}, which is the limit: keep what you need.")
+    def inside(self, text: str) -> "Source":
+        """Return a text that the file contains as a source of its own, which spends the same budget."""
+        return Source(self.path, self.budget, text)
 
-    def spend(self, values: int = 0) -> None:
-        """Count what was read; raise InputError beyond the limits."""
-        self._values += values
-        self.limit(self._values, _MAX_VALUES, "values")
-        if time.process_time() > self._until:
-            raise InputError(f"{self.path} takes longer than {_MAX_SECONDS:g} s to read: give a shorter file.")
-
-    def expect(self, values: int) -> None:
-        """Raise InputError if so many values are beyond the limits; they are counted when they are framed."""
-        self.limit(self._values + values, _MAX_VALUES, "values")
-        self.spend()
-
-    def note(self, kind: str, **values: Any) -> None:
-        self.facts.append(fact(kind, **values))
-
-    def framed(self, rows: Placed) -> Frame:
-        """Return rows as a frame; InputError for none, or for too many columns."""
-        if not rows:
-            raise InputError(f"{self.path} holds no rows yet: wait until the run has logged something.")
-        self.spend(sum(len(row) + 1 for _, row in rows))
-        num_columns = len({name for _, row in rows for name in row})
-        self.limit(num_columns, MAX_COLUMNS, "columns")
-        self.limit(num_columns * len(rows), _MAX_CELLS, "cells")
-        return frame_of(rows)
+    def content_of(self, file: Path) -> bytes:
+        """Return the content of a file; that of the source itself is read once, for a pipe is empty then."""
+        return self.data if file == self.path else bounded_bytes(file)
 
     @cached_property
     def data(self) -> bytes:
         """The content of a file, unpacked."""
-        data = self._inside or bounded_bytes(self.path)
-        data = _unpacked(self.path, data) if data[:2] == b"\x1f\x8b" else data
+        data = self._inside.encode(errors="replace") or bounded_bytes(self.path)
+        if data[:2] == b"\x1f\x8b":
+            data = _unpacked(self.path, data)
         if data[:4] == b"PK\x03\x04" or data[257:262] == b"ustar":
             raise InputError(f"{self.path} is an archive or a spreadsheet: unpack it, or save the table as CSV.")
         return data
@@ -93,22 +78,19 @@ class Source:
     @cached_property
     def text(self) -> str:
         """The content as text; InputError for what is no text, or more of it than can be read."""
-        text = _decoded(self.path, self.data)
-        self.limit(text.count("\n"), _MAX_LINES, "lines")
-        if text.lstrip()[:1] in ("{", "["):
-            # A parser makes an object of each value at once: they are counted before.
-            self.limit(text.count(",") + text.count("[") + text.count("{"), _MAX_VALUES, "values")
+        text = self._inside or _decoded(self.path, self.data)
+        self.budget.text(text)
         return text
 
 
 def bounded_bytes(path: Path) -> bytes:
     """Return the content of a file, or of a pipe, that is not too large to hold."""
-    kind = path.stat().st_mode
-    if stat.S_ISFIFO(kind):
+    status = path.stat()
+    if stat.S_ISFIFO(status.st_mode):
         return _piped(path)
-    if not stat.S_ISREG(kind):
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path} is neither a file nor a pipe: write its content to a file first.")
-    num_bytes = path.stat().st_size
+    num_bytes = status.st_size
     if num_bytes > MAX_BYTES:
         raise InputError(f"{path} has {num_bytes >> 20} MiB, and {MAX_BYTES >> 20} is the limit: cut it into parts.")
     with path.open("rb") as file:
