@@ -16,6 +16,7 @@ import torch.multiprocessing as multiprocessing
 from batches import VERSION, random_batch
 from learners import make_learner, recipe_of
 from rank_checks import num_local, work
+from ray_processes import listening
 from safetensors.torch import save_file
 from tiny_models import tiny_model
 
@@ -73,6 +74,7 @@ def test_ranks_train_save_and_end_together(tmp_path, monkeypatch):
             torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
 
     with forked_ranks(monkeypatch) as (ranked, ranks):
+        assert not listening({os.getpid()}), "ranks of one machine need no port of this process"
         expected, row = alone.step(batches[0]), ranked.step(batches[0])
         assert row["loss/value"] == pytest.approx(expected["loss/value"], abs=1e-6)
         held = ranked.call(num_local)
@@ -117,7 +119,7 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
     spec = RankSpec(
         learner=LearnerSettings(sharding="full"),
         address="127.0.0.1",
-        port=store.port,
+        meeting=f"127.0.0.1:{store.port}",
         model=str(tmp_path / "model"),
         settings=functools.partial(learner_settings, recipe_of(), gpu=False),
     )

@@ -38,26 +38,46 @@ def ranked_learner(
     cause_s: float = 1.0,
     **fields: Any,
 ) -> "RankedLearner":
-    """Return a learner over the ranks that `start` starts. They connect through a port of this process, at `address`.
+    """Return a learner over the ranks that `start` starts. They meet at this process, which they reach at `address`.
 
     `fields` are fields of RankSpec that do not follow from the settings.
     """
     assert learner.sharding != "none"
-    place = meeting_place(address)
-    spec = RankSpec(learner=learner, address=address, port=place.port, **fields)
+    place = LocalMeeting() if address == LOOPBACK else ClusterMeeting(address)
+    spec = RankSpec(learner=learner, address=address, meeting=place.name, **fields)
     limits = Limits(silent_s=learner.silent_s, start_s=learner.start_s, stuck_s=_ANSWER_S)
     return RankedLearner(start(spec), limits=limits, cause_s=cause_s, meeting_place=place)
 
 
-def meeting_place(address: str) -> Any:
-    """Return a store that ranks can reach at this address only; by default torch would listen at all addresses."""
-    import torch.distributed as dist
+class LocalMeeting:
+    """Where ranks of this machine meet: a file in memory that only processes of this user can open, and no port."""
 
-    with socket.create_server((address, 0)) as server:
-        port = server.getsockname()[1]
-        return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-            address, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
-        )
+    def __init__(self) -> None:
+        self._file = os.memfd_create("scalerl-ranks")
+        self.name = f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class ClusterMeeting:
+    """Where ranks of several nodes meet: a port at this address only; by default torch would listen at all of them.
+
+    Like the connections between ranks it is torch's own and asks for no secret: the network of a cluster is trusted.
+    """
+
+    def __init__(self, address: str) -> None:
+        import torch.distributed as dist
+
+        with socket.create_server((address, 0)) as server:
+            port = server.getsockname()[1]
+            self._store: Any = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+                address, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
+            )
+        self.name = f"{address}:{port}"
+
+    def close(self) -> None:
+        self._store = None
 
 
 def child_ranks(spec: RankSpec) -> list[Link]:
@@ -83,14 +103,14 @@ class RankedLearner:
         *,
         limits: Limits = Limits(),  # noqa: B008 -- frozen
         cause_s: float = 1.0,
-        meeting_place: Any = None,
+        meeting_place: LocalMeeting | ClusterMeeting | None = None,
     ) -> None:
         """Use the ranks behind `links`.
 
         A rank may fail because another one died, which is noticed up to `cause_s` later. `meeting_place` is kept until
         the learner is closed.
         """
-        self._cause_s, self.meeting_place = cause_s, meeting_place
+        self._cause_s, self._meeting_place = cause_s, meeting_place
         self._lock, self._news = threading.Lock(), threading.Event()
         self._check_at = 0.0
         self._failure: BaseException | None = None
@@ -151,7 +171,9 @@ class RankedLearner:
         """End the ranks."""
         ranks, self.ranks, self._failure = self.ranks, [], None
         close_all(ranks)
-        self.meeting_place = None
+        if self._meeting_place is not None:
+            self._meeting_place.close()
+            self._meeting_place = None
 
     def call(self, command: Any, *arguments: Any) -> list[Any]:
         """Send a command to all ranks and return their answers."""

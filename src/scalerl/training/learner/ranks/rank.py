@@ -39,8 +39,8 @@ class RankSpec:
 
     learner: LearnerSettings
     address: str
-    port: int
-    """Port of the TCPStore through which ranks connect; it is in the process that starts them."""
+    meeting: str
+    """Where ranks find each other: a file of the process that starts them, or HOST:PORT of its TCPStore."""
     model: str
     """Name or path of the model, as every rank finds it on its own node."""
     settings: Callable[[], Mapping[str, Any]]
@@ -56,6 +56,17 @@ class RankSpec:
     """Time limit for a collective operation."""
     on_ray: bool = False
     """Whether ranks are Ray actors, which publish weights through Ray's object store."""
+
+
+def _store_at(meeting: str, timeout: datetime.timedelta) -> Any:
+    import torch.distributed as dist
+
+    if meeting.startswith("/"):
+        store: Any = dist.FileStore(meeting)  # pyright: ignore[reportPrivateImportUsage]
+        store.set_timeout(timeout)
+        return store
+    host, _, port = meeting.rpartition(":")
+    return dist.TCPStore(host, int(port), is_master=False, timeout=timeout)  # pyright: ignore[reportPrivateImportUsage]
 
 
 class LearnerRank:
@@ -166,7 +177,7 @@ class LearnerRank:
         import torch.distributed as dist
 
         spec, wait = self._spec, datetime.timedelta(seconds=self._spec.timeout_s)
-        meeting = dist.TCPStore(spec.address, spec.port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
+        meeting = _store_at(spec.meeting, wait)
         try:
             folder = spec.model if Path(spec.model).is_dir() else str(model_folder(spec.model))
         except ModelError as error:
