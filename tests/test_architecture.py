@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "training.graders": SHARED | {"training.answer_format"},
     "training.models": SHARED | {"training.types", "training.answer_format", "training.rl"},
     "training.tasks": PARTS,
-    "training.remote": {"errors"},
+    "training.remote": {"errors", "processes"},
     "training.loop": PARTS | {"training.tasks"},
     "training.environments": PARTS | {"training.tasks", "training.loop"},
     "training.rollout": PARTS | {"training.tasks", "training.remote"},
@@ -196,6 +196,14 @@ def test_imports_have_no_cycle_not_even_for_types():
 
     for name in modules:
         visit(name, ())
+
+
+def test_one_layer_starts_processes():
+    """What is imported from `subprocess` elsewhere are names of streams, types and errors."""
+    starts = re.compile(
+        r"subprocess\.(Popen|run|call|check_call|check_output|getoutput)(\[\w+\])?\(|os\.(system|popen|spawn)"
+    )
+    assert [relative(path) for path in FILES if starts.search(path.read_text())] == [relative(SOURCE / "processes.py")]
 
 
 def test_source_is_ascii():

@@ -152,7 +152,7 @@ def model_line(run: "TrainingRun") -> str:
 
     out, set_name = run.folder, run.recipe.best_set
     kept, best = steps(out / store.CHECKPOINTS), best_step(run.rows.evals, set_name)
-    words = f"Its samples: {out / store.SAMPLES}, or in a browser with scalerl board {out}"
+    words = f"Its samples: {out / store.SAMPLES}, or in a browser with scalerl watch {out}"
     if best is not None and best in kept:
         reward = next(row["reward"] for row in run.rows.evals if (row["step"], row["set"]) == (best, set_name))
         return (

@@ -1,7 +1,6 @@
 """Check that the arms of a study can start, and estimate its cost by training its base for a few steps."""
 
 import math
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -9,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalerl import processes
 from scalerl.errors import StudyError
-from scalerl.processes import dying_with_parent
 from scalerl.recipe.parts import BudgetSettings
 from scalerl.recipe.recipe import Recipe, replaced
 from scalerl.runfolder import store
@@ -55,11 +54,12 @@ def _temporary_run(recipe: Recipe, command: Sequence[str], *options: str) -> Ite
     with tempfile.TemporaryDirectory(prefix="scalerl-probe-") as temporary:
         file, folder = Path(temporary, "recipe.json"), Path(temporary, "run")
         store.write_json(file, recipe.model_dump(mode="json"))
-        command_line = dying_with_parent([*command, str(file), "--out", str(folder), *options])
-        done = subprocess.run(command_line, capture_output=True, text=True, check=False)
+        command_line = processes.dying_with_parent([*command, str(file), "--out", str(folder), *options])
+        code, stdout, stderr = processes.run(command_line)
         fault = ""
-        if done.returncode:
-            fault = last_error(done.stderr or done.stdout) or f"exit code {done.returncode}"
+        if code:
+            printed = (stderr or stdout).decode(errors="replace")
+            fault = last_error(printed) or f"exit code {code}"
         yield folder, fault
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, Literal, Protocol
 
-from scalerl.processes import dying_with_parent
+from scalerl.processes import dying_with_parent, start
 from scalerl.runfolder import store
 from scalerl.study.failure_reason import failure_reason
 from scalerl.study.folder import is_done, last_reward, last_row, log_file, recipe_file, run_folder, run_status
@@ -161,15 +161,12 @@ class Runner:
         status_before = run_status(status.folder)
         with log_file(self._folder, status.run).open("ab") as log:
             log_start = log.tell()
-            process = subprocess.Popen(
+            process = start(
                 dying_with_parent(command),
-                stdin=subprocess.DEVNULL,
+                environment=self._environment(slot),
+                descriptors=(self._lock,),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment(slot),
-                # In its own session, a run gets Ctrl-C only from this process, and only once.
-                start_new_session=True,
-                pass_fds=(self._lock,),
             )
         status.state, status.reason = "running", ""
         self._jobs.append(
@@ -199,13 +196,13 @@ class Runner:
         return False
 
     def _environment(self, slot: int) -> dict[str, str]:
-        environment = {**os.environ, **self._variables}
+        environment = dict(self._variables)
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
         elif self._max_jobs > 1:
             # If each run used every core, together they would be slower than one after the other.
             num_threads = max((os.cpu_count() or 1) // self._max_jobs, 1)
-            environment.setdefault("OMP_NUM_THREADS", str(num_threads))
+            environment.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(num_threads)))
         return environment
 
     def _close(self, job: _Job) -> None:

@@ -194,7 +194,7 @@ def test_closing_leaves_no_process_behind():
         for text in ("sleep", "exit", "right", "sleep"):
             pool.submit(text, OBEY, text, "")
         assert pool.poll(timeout=100)
-        assert len(processes_of(pool.pids[0])) >= 3
+        wait_until(lambda: len(processes_of(pool.pids[0])) >= 3, what="a supervisor with two workers that sleep")
     assert processes_of(pool.pids[0]) == []
     with pytest.raises(GraderPoolError, match="closed"):
         pool.poll()

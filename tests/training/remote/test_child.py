@@ -18,10 +18,10 @@ import pytest
 from until import wait_until
 
 from scalerl.errors import RecipeError
+from scalerl.processes import session_members
 from scalerl.training.remote import peer as peer_module
 from scalerl.training.remote.child import ChildLink
 from scalerl.training.remote.peer import Limits, Lost, Peer, close_all
-from scalerl.training.remote.session import session_members
 
 
 class Echo:

@@ -16,6 +16,7 @@ from small_runs import USUAL, check_lineage, small, without_time
 
 from scalerl.errors import RunFolderError
 from scalerl.forecast.logs import Selection, read_log, series_from
+from scalerl.recipe.import_path import ANNOUNCED
 from scalerl.runfolder import store
 from scalerl.training.models.load import load_model
 from scalerl.training.models.lora import merged_weights
@@ -114,6 +115,24 @@ def test_paused_run_is_locked_saved_by_the_minute_and_resumed(tmp_path: Path):
     assert TrainingRun(small("budget.steps=8"), folder, resume=True).train().kind == "budget"
     check_lineage(folder, 8)
     assert [row["attempt"] for row in store.read_metrics(folder)] == [1] * 4 + [2] * 4
+
+
+def test_clock_that_is_set_back_in_a_run_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The wall clock goes back by an hour each time that somebody asks it."""
+    asked = itertools.count(1)
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() - 3600.0 * next(asked))
+    grader = "task.graders={main={name='numeric'}, other={name='own_code:chatty'}}"
+    monkeypatch.setenv(ANNOUNCED, "own_code:chatty")
+    run = TrainingRun(small("budget.steps=6", "budget.flops=1e30", grader), tmp_path / "run")
+    assert run.train().reason == "budget of 6 steps spent"
+    rows = store.read_metrics(run.folder)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    counted = [(key, value) for row in rows for key, value in row.items() if key.startswith(("time/", "gpu_hours"))]
+    assert counted
+    assert not [(key, value) for key, value in counted if value < 0]
+    hours = [row["gpu_hours"] for row in rows]
+    assert hours == sorted(hours)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from scalerl.errors import GraderError, GraderPoolError
+from scalerl.processes import end_process, start
 from scalerl.recipe.secrets import redact
 from scalerl.training.graders.supervisor import ForkLimits, ForkWork, Reply
 
@@ -137,16 +138,13 @@ def _started(given: bytes) -> tuple[subprocess.Popen[bytes], Connection]:
             f"serve({child_end.fileno()}, {os.getpid()}, *pickle.load(sys.stdin.buffer))"
         )
         try:
-            process = subprocess.Popen(
+            process = start(
                 [sys.executable, "-P", "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=[child_end.fileno()],
-                # The trainer handles Ctrl-C.
-                start_new_session=True,
                 # Many workers share few cores, and verdicts must not depend on the order of sets.
-                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+                environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+                descriptors=[child_end.fileno()],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             )
         except OSError as error:
             parent_end.close()
@@ -193,8 +191,4 @@ def _stop(process: subprocess.Popen[bytes], end: Connection, owner: int) -> None
     # Do not close it at once: a thread reads from it until the supervisor has ended.
     with socket.socket(fileno=os.dup(end.fileno())) as both:
         both.shutdown(socket.SHUT_WR)
-    try:
-        process.wait(_CLOSE_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end_process(process, patience_s=_CLOSE_TIMEOUT_S)

@@ -25,11 +25,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from scalerl.errors import UserError
-from scalerl.processes import TimeLimit, adopt_orphans, die_with_parent, limit_data, num_cores
+from scalerl.processes import TimeLimit, adopt_orphans, kill_children, kill_group, lead_group, limit_data, num_cores
 from scalerl.recipe.import_path import one_line
 from scalerl.runfolder.json_text import parse_json
 from scalerl.training.graders.limit import TOO_SLOW, WRONG
@@ -124,8 +123,8 @@ class _Supervisor:
                     self._advance()
         finally:
             for fork in self._forks.values():
-                _kill_group(fork.pid)
-            _kill_orphans()
+                kill_group(fork.pid)
+            kill_children()
 
     def _advance(self) -> None:
         """Wait a moment for the trainer and the forks; handle their messages, and end forks that are late."""
@@ -188,7 +187,7 @@ class _Supervisor:
                 parent_end.close()
                 for end in [self._trainer, *(fork.end for fork in self._forks.values())]:
                     end.close()
-                _lead_group()
+                lead_group()
                 _limit_process(self._limits.memory_limit_mb)
                 _answer(child_end, self._work, self._limits.cpu_limit_s)
                 os._exit(0)
@@ -241,7 +240,7 @@ class _Supervisor:
     def _end(self, fork: _Fork, reply: Reply | None = None) -> None:
         """End a fork and answer its message with `reply`."""
         del self._forks[fork.seat]
-        status = _kill_group(fork.pid)
+        status = kill_group(fork.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             reply = _late(self._limits.cpu_limit_s, "s of CPU time", self._limits.settings[1])
         elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == TOO_SLOW:
@@ -317,39 +316,7 @@ def failure(error: BaseException) -> Reply:
     return {"reason": "memory" if isinstance(error, MemoryError) else "error", "error": text}
 
 
-# Processes ------------------------------------------------------------------------------------------------------------
-
-
-def _kill_group(pid: int) -> int:
-    """Kill a fork and its child processes, reap them, and return the fork's wait status."""
-    for kill in (os.killpg, os.kill):
-        with suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-    status = os.waitpid(pid, 0)[1]
-    with suppress(ChildProcessError):
-        while True:
-            os.waitpid(-pid, 0)
-    return status
-
-
-def _kill_orphans() -> None:
-    """Kill all remaining processes of forks, if the system can list them."""
-    listed = Path(f"/proc/self/task/{os.getpid()}/children")
-    # Children of a killed process become children of this process.
-    for _ in range(1000):
-        pids = listed.read_text().split() if listed.exists() else []
-        if not pids:
-            return
-        for act in (lambda pid: os.kill(pid, signal.SIGKILL), lambda pid: os.waitpid(pid, 0)):
-            for pid in map(int, pids):
-                with suppress(OSError):
-                    act(pid)
-
-
-def _lead_group() -> None:
-    """Lead a process group, so that everything a fork starts can be killed with it, and die with the parent."""
-    os.setpgid(0, 0)
-    die_with_parent()
+# Limits of the system -------------------------------------------------------------------------------------------------
 
 
 def _limit_process(memory_limit_mb: int) -> None:

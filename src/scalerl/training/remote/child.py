@@ -10,7 +10,6 @@ import os
 import pickle
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,9 +22,10 @@ from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any, NoReturn
 
 from scalerl.errors import RecipeError
+from scalerl.processes import end_process, how_it_ended, session_members, start
 from scalerl.training.remote.peer import CLOSE_S, Lost, Message
 from scalerl.training.remote.serve import Command, DriverGone, ObjectServer
-from scalerl.training.remote.session import end_session, mapped_files, session_members
+from scalerl.training.remote.session import end_session, mapped_files
 
 BEAT_S = 0.5
 """Seconds between two signs of life."""
@@ -56,7 +56,7 @@ class ChildLink:
             self._log: IO[bytes] | None = opened.enter_context(tempfile.TemporaryFile()) if has_log else None
             folder = tempfile.mkdtemp(prefix="scalerl-", dir=_short(tempfile.gettempdir()))
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
-            others = {**os.environ, **(variables or {}), "TMPDIR": folder}
+            others = {**(variables or {}), "TMPDIR": folder}
             self._process = start_process(python or sys.executable, theirs, others, self._log)
             opened.pop_all()  # everything open is closed with the process
         theirs.close()
@@ -104,10 +104,7 @@ class ChildLink:
         code = self._process.returncode
         if code is None:
             return f"closed its connection{self._last_line()}"
-        if code >= 0:
-            return f"ended with exit code {code}{self._last_line()}"
-        hint = " (the system may have run out of memory)" if code == -signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-code).name}{hint}{self._last_line()}"
+        return f"{how_it_ended(code)}{self._last_line()}"
 
     def _last_line(self) -> str:
         """Return the last line of the process's output, as the end of a sentence."""
@@ -134,14 +131,12 @@ def start_process(
 ) -> "subprocess.Popen[bytes]":
     descriptor = connection.fileno()
     try:
-        return subprocess.Popen(
+        return start(
             [python, "-P", "-m", "scalerl.training.remote.child", str(descriptor)],
-            pass_fds=(descriptor,),
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
+            environment=variables,
+            descriptors=[descriptor],
             stdout=log,
             stderr=log,
-            start_new_session=True,
         )
     except OSError as error:
         raise RecipeError(f"{python} cannot be started: {error.strerror}") from error
@@ -160,9 +155,7 @@ def _write(connection: Connection, to_send: "queue.SimpleQueue[bytes | None]") -
 def _end(process: "subprocess.Popen[bytes]", files: list[str], folder: str) -> None:
     """Kill the child and all processes of its session, and remove their files."""
     end_session(process.pid, files=files, folder=folder)
-    with suppress(ProcessLookupError):
-        process.kill()
-    process.wait()
+    end_process(process)
 
 
 def _short(folder: str) -> str:

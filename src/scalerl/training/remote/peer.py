@@ -8,10 +8,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from scalerl.processes import is_stopped
 
 MAX_SILENCE_RUNNING_S = 60.0
 """Longest silence of a process that the system says runs: a call that holds Python's lock delays its signs of life."""
@@ -222,10 +222,3 @@ def _has_closed(peer: Peer) -> bool:
     except Exception:  # its own error, or Lost: it does not answer
         return True
     return False
-
-
-def is_stopped(pid: int) -> bool | None:
-    """Return whether a process on this machine is stopped (SIGSTOP); None if it is gone or the system has no /proc."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return None

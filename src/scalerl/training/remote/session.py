@@ -8,26 +8,16 @@ temporary folder.
 
 import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from scalerl.processes import kill_session, session_members
 
 SHARED = "/dev/shm/"
 KILL_S = 5.0  # time limit for killed processes, and then for the resource tracker, to end
 _TRACKER = "multiprocessing.resource_tracker"
-
-
-def session_members(leader: int) -> list[int]:
-    """Return the processes of a session, without zombies."""
-    members = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state not in "ZX":
-                members.append(int(path.parent.name))
-    return members
 
 
 def mapped_files(processes: Iterable[int]) -> set[str]:
@@ -45,10 +35,10 @@ def mapped_files(processes: Iterable[int]) -> set[str]:
 def end_session(leader: int, *, files: Collection[str], folder: str) -> None:
     """Kill the processes of a session except this one, and remove `files`, mapped files and `folder`."""
     files = {*files, *mapped_files(session_members(leader))}
-    _kill(leader, lambda number: not _is_tracker(number))
+    kill_session(leader, lambda pid: not _is_tracker(pid), most_s=KILL_S)
     # This process's own tracker works after this process has ended.
-    if leader != os.getpid() and not _wait(leader):
-        _kill(leader, lambda number: True)
+    if leader != os.getpid() and not _has_ended(leader):
+        kill_session(leader, lambda pid: True, most_s=KILL_S)
     # Keep files that other processes have also mapped: CUDA stores events in them for sharing the driver's memory, and
     # without these no later child could map it.
     others = _all_processes() - ({os.getpid()} if leader == os.getpid() else set())
@@ -58,20 +48,7 @@ def end_session(leader: int, *, files: Collection[str], folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill(leader: int, chosen: Callable[[int], bool]) -> None:
-    """Kill the chosen processes of a session, and those that they start meanwhile, until none are left."""
-    deadline = time.monotonic() + KILL_S
-    while time.monotonic() < deadline:
-        members = [number for number in session_members(leader) if number != os.getpid() and chosen(number)]
-        if not members:
-            return
-        for number in members:
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        time.sleep(0.01)
-
-
-def _wait(leader: int) -> bool:
+def _has_ended(leader: int) -> bool:
     """Wait until no processes of a session are left; return whether that was reached in time."""
     deadline = time.monotonic() + KILL_S
     while session_members(leader):

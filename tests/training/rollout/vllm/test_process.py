@@ -19,10 +19,10 @@ from until import wait_until
 from vllm_models import VLLM_MODULES, llama, pids_of, started
 
 from scalerl.errors import EngineError
+from scalerl.processes import session_members
 from scalerl.training.remote import child
 from scalerl.training.remote.child import start_process
 from scalerl.training.remote.peer import Limits
-from scalerl.training.remote.session import session_members
 from scalerl.training.rollout.torch.engine import TorchEngine
 from scalerl.training.types import LengthPlan
 

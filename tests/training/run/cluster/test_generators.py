@@ -15,11 +15,11 @@ import torch
 from small_runs import small
 
 from scalerl.errors import ClusterError, RecipeError
+from scalerl.processes import session_members
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.recipe import Recipe
 from scalerl.runfolder import store
 from scalerl.training.remote.child import ChildLink
-from scalerl.training.remote.session import session_members
 from scalerl.training.run.cluster import connect as connect_module
 from scalerl.training.run.cluster import generators
 from scalerl.training.run.cluster.connect import check_address, connect

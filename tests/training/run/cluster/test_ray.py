@@ -6,9 +6,11 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -112,6 +114,53 @@ def test_other_users_cannot_ask_a_local_ray(monkeypatch):
         with_token = run_as_another(ASK_RAY, address, home, os.environ["RAY_AUTH_TOKEN"], imports=imports)
         assert with_token.stdout.splitlines()[1] == "1", "the question is one that Ray answers"
     assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+# Prints what Ray answers to each of these tokens; "" is none at all.
+KNOCK = """
+import os, sys
+from ray._raylet import AuthenticationTokenLoader, Config, GcsClient
+for token in sys.argv[2:]:
+    os.environ.update({"RAY_AUTH_TOKEN": token, "RAY_AUTH_MODE": "token"} if token else {"RAY_AUTH_MODE": "disabled"})
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    try:
+        print(len(GcsClient(address=sys.argv[1]).get_all_node_info(timeout=20)))
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+REFUSED = (*["AuthenticationError"] * 4, "RpcError", "AuthenticationError")
+
+
+def test_local_ray_answers_to_the_token_of_its_own_run_only():
+    """No token, a wrong one, part of it, and that of an earlier run; then ten megabytes that are no message."""
+    from scalerl.training.run.cluster.connect import connect
+
+    connect("local").close()
+    earlier = connect("local")
+    replayed = os.environ["RAY_AUTH_TOKEN"]
+    earlier.close()
+    connection = connect("local")
+    try:
+        import ray
+
+        own = os.environ["RAY_AUTH_TOKEN"]
+        address = ray.get_runtime_context().gcs_address
+        tokens = ["", "0" * 64, own[:-1], own + "0", "x" * 100_000, replayed, own]
+        asked = subprocess.run(
+            [sys.executable, "-c", KNOCK, address, *tokens], capture_output=True, text=True, timeout=600
+        )
+        assert asked.stdout.split() == [*REFUSED, "1"], asked.stderr
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as stranger, suppress(OSError):
+            for _ in range(160):
+                stranger.sendall(b"\xff" * 65536)
+        assert len(ray.nodes()) == 1
+        assert ray.get(ray.put(bytes(50_000_000))) == bytes(50_000_000)
+    finally:
+        connection.close()
 
 
 def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scalerl.processes import start_module
+from scalerl.processes import end_process, start_module
 
 
 @contextmanager
@@ -33,10 +33,6 @@ def board_beside(path: Path, announce: Callable[[str], None]) -> Iterator[subpro
     finally:
         with suppress(OSError):
             process.stdin.close()  # it ends when its input does
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, patience_s=5.0)
         reader.join(timeout=5)
         where.close()

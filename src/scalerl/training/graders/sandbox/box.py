@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import SandboxError
-from scalerl.processes import TimeLimit
+from scalerl.processes import TimeLimit, end_process, run, start
 from scalerl.training.graders.sandbox.wire import BadMessage, Closed, receive, send
 
 _NOBODY = 65534
@@ -62,6 +62,7 @@ print(json.dumps([libraries, sorted({{sysconfig.get_path("stdlib"), sysconfig.ge
 """
 
 _MOMENT_S = 1e-3
+_PATIENCE_S = 1.0
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 20.0
 
@@ -180,11 +181,7 @@ def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) 
         return
     if process.stderr is not None:
         process.stderr.close()
-    try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end_process(process, patience_s=_PATIENCE_S)
 
 
 # Start ----------------------------------------------------------------------------------------------------------------
@@ -206,10 +203,9 @@ def launch() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
     line = _bubblewrap()
-    quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     if not _may_map_users():
         user = ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--"]
-        return subprocess.Popen[bytes]([*line, *user, *inside], pass_fds=[control], **quiet)
+        return _started([*line, *user, *inside], [control])
     go_on, blocked = os.pipe()
     status_read, status_write = os.pipe()
     with os.fdopen(blocked, "wb") as gate, os.fdopen(status_read, "rb", buffering=0) as status_pipe:
@@ -217,7 +213,7 @@ def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
             line += ["--userns-block-fd", str(go_on), "--info-fd", str(status_write)]
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
                 line += ["--cap-add", capability]
-            process = subprocess.Popen[bytes]([*line, "--", *inside], pass_fds=[control, go_on, status_write], **quiet)
+            process = _started([*line, "--", *inside], [control, go_on, status_write])
         finally:
             os.close(go_on)
             os.close(status_write)
@@ -230,6 +226,11 @@ def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
                 (folder / name).write_text(f"0 0 1\n{_NOBODY} {_NOBODY} 1\n")
             gate.write(b"x")
     return process
+
+
+def _started(command: list[str], descriptors: list[int]) -> subprocess.Popen[bytes]:
+    # In the group of the grader's process, which is killed as a whole.
+    return start(command, descriptors=descriptors, stderr=subprocess.PIPE, own_session=False)
 
 
 def _bubblewrap() -> list[str]:
@@ -260,8 +261,8 @@ def _interpreter() -> tuple[str, ...]:
     executable = os.path.realpath(sys.executable)
     try:
         probe = [executable, "-I", "-S", "-c", _PROBE]
-        answer = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
-        libraries, folders = json.loads(answer.stdout)
+        _, printed, _ = run(probe, most_s=_START_TIMEOUT_S)
+        libraries, folders = json.loads(printed)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise SandboxError(f"{executable} does not report the files that it needs: {error}") from error
     paths = [*folders, executable, *(path for path in libraries if not path.startswith(tuple(folders)))]
