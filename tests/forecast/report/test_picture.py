@@ -18,7 +18,16 @@ from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report import figures
 from scalerl.forecast.report.analyse import analyse_compare, analyse_fit, analyse_forecast
 from scalerl.forecast.report.document import Curves
-from scalerl.forecast.report.figures import BY_FOLDER, BY_WORD, chart, compute_ticks, even_ticks, limits_of, short_names
+from scalerl.forecast.report.figures import (
+    BY_FOLDER,
+    BY_WORD,
+    chart,
+    compute_ticks,
+    even_ticks,
+    limits_of,
+    short_names,
+    strokes,
+)
 from scalerl.forecast.report.numbers import number_text
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.picture import cut, draw, legend_text, picture_of
@@ -140,6 +149,28 @@ def test_axes_hold_bands_and_ceilings_with_their_intervals():
         assert low < each.line.band[0].min() < each.line.band[1].max() < high
         assert low < each.ceiling.low < each.ceiling.value < each.ceiling.high < high
         assert max(each.line.compute) < each.ceiling_at
+
+
+def test_nothing_is_cut_off_flat_at_the_edge_of_the_axis(one: Result):
+    """What an axis cannot hold ends before its edge: a band where it leaves, a bar in an arrow."""
+    made = chart(one.curves, "curves")
+    (usual,) = made.drawn
+    assert usual.line is not None
+    assert usual.line.band is not None
+    assert usual.ceiling is not None
+    low, high = usual.line.band
+    wide = np.linspace(1.0, 60.0, len(high))  # the data have a range of .4
+    line = replace(usual.line, band=(low, high * wide), new_band=(low * wide, high))
+    far = replace(usual, line=line, ceiling=replace(usual.ceiling, low=-40.0, high=40.0))
+    for each, arrows in ((usual, set()), (far, {"above", "below"})):
+        rewards = limits_of(replace(made, drawn=(each,)))[1]
+        found = {stroke.kind: stroke for stroke in strokes(each, rewards)}
+        for kind in ("band", "new-band", "ceiling"):
+            assert rewards[0] <= found[kind].reward.min() < found[kind].reward.max() <= rewards[1]
+        assert found.keys() & {"above", "below"} == arrows
+        is_whole = found["band"].compute.max() == line.compute[-1]
+        assert is_whole == (each is usual)
+        assert found["band"].reward.max() < rewards[1]
 
 
 # Words

@@ -96,22 +96,30 @@ def report_on(
 
     `end` is the compute at the end of a budget that a run does not name itself, and `most` the number of curves to fit.
     """
-    notes = [*joined_seeds(runs)] if source.kind != "study" else []
-    notes = [*_faults(source, runs), *notes]
+    notes = list(_faults(source, runs))
+    if len(runs) > 1 and source.kind != "study":
+        notes += joined_seeds(runs)
     usable = [run for run in runs if not run.problem]
     if not usable:
         first = notes[0].text if notes else "none is evaluated yet."
         raise InputError(runs[0].problem if len(runs) == 1 else f"nothing of what was given can be used; {first}")
     column, reasons = _main_axis(source, usable, selection)
     series = _series_of(usable, replace(selection, x=column))
-    options = _with_study_options(options.in_unit_of(series), source)
+    options = options.in_unit_of(series)
+    window = Window()
+    if source.plan:
+        options = _with_study_options(options, source)
+        window = _window_of(source)
     if most is not None and len(series) > most:
         reasons.append(say("too_many_curves", most=most, num=len(series)))
         series = series[:most]
-    window = _window_of(source)
     num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in series if not data.problem)
-    with Workers(worth(num_fits) if in_workers else 0) as workers:
-        result = analysed("report", series, options, window, workers.map)
+    num_workers = worth(num_fits) if in_workers else 0
+    if num_workers:
+        with Workers(num_workers) as workers:
+            result = analysed("report", series, options, window, workers.map)
+    else:
+        result = analysed("report", series, options, window)
     curves = tuple(with_end(_with_status(curve, runs), _end(curve, runs, end)) for curve in result.curves)
     others = _on_other_prompts(result)
     kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
@@ -167,6 +175,8 @@ def _main_axis(source: Source, runs: Sequence[Run], selection: Selection) -> tup
         return selection.x, []
     wanted = source.plan.get("compute")
     folders = [run for run in runs if run.is_folder]
+    if not folders:
+        return None, []
     is_shared = source.plan.get("shared_device")
     uneven = uneven_pace(folders)
     is_unfair = is_shared or uneven > UNEVEN

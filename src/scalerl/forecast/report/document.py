@@ -9,7 +9,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
@@ -82,10 +82,6 @@ class Line:
             yield self.compute[part], self.reward[part], begin == self.first
 
 
-POINT = ("compute", "reward", "error", "run", "role")
-"""What is known of each point."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
     """Points over compute; of a run with very many points means of neighbours."""
@@ -101,7 +97,14 @@ class Dots:
 
     def take(self, which: np.ndarray) -> "Dots":
         """Return some of the points, by mask or index."""
-        return replace(self, **{name: getattr(self, name)[which] for name in POINT})
+        return Dots(
+            compute=self.compute[which],
+            reward=self.reward[which],
+            error=self.error[which],
+            run=self.run[which],
+            role=self.role[which],
+            runs=self.runs,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ class Stroke:
     """One thing that is drawn of a curve, in the units of the axes; a page and a picture differ only in its look."""
 
     kind: str
-    """`line`, `forecast`, `band`, `new-band`, `ceiling`, `level`, `mark`, or the role of points."""
+    """`line`, `forecast`, `band`, `new-band`, `ceiling`, `level`, `above`, `below`, `mark`, or the role of points."""
     shape: Literal["line", "area", "points"]
     compute: np.ndarray
     reward: np.ndarray

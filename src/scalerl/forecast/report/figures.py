@@ -8,12 +8,12 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from scalerl.forecast.curves import Comparison, Fit, tails
+from scalerl.forecast.curves import Comparison, Fit, Value, tails
 from scalerl.forecast.curves.data import block_means
 from scalerl.forecast.curves.decide import course
 from scalerl.forecast.logs.names import num_shared
 from scalerl.forecast.logs.series import Series
-from scalerl.forecast.report.document import POINT, Curves, Dots, Drawn, Level, Line, Stroke, say
+from scalerl.forecast.report.document import Curves, Dots, Drawn, Level, Line, Stroke, say
 from scalerl.forecast.report.results import CurveResult
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
@@ -38,26 +38,35 @@ BY_FOLDER, BY_WORD = r"[^/]+|/", r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])
 
 def dots_of(series: Series, fit: Fit) -> Dots:
     """Return the points of a series: those outside the range of the fit are left out, and others may be held out."""
-    num, labels = len(series.compute), np.array([""])
+    num = len(series.compute)
     compute = np.concatenate([series.compute, series.holdout_compute])
-    run = np.zeros(len(compute), dtype=int)
+    reward = np.concatenate([series.reward, series.holdout_reward])
+    labels, run = np.array([""]), np.zeros(len(compute), dtype=int)
     if series.run is not None:
         labels, run[:num] = np.unique(series.run, return_inverse=True)
     # With a tolerance for rounding.
     first, last = fit.compute.min(initial=np.inf) * (1 - 1e-9), fit.scale * (1 + 1e-9)
-    role = np.where((compute >= first) & (compute <= last), *ROLES[:2])
-    role[num:] = ROLES[2]
-    reward = np.concatenate([series.reward, series.holdout_reward])
-    dots = Dots(compute=compute, reward=reward, error=np.full(len(compute), np.nan), run=run, role=role,
-                runs=tuple(map(str, labels)))  # fmt: skip
-    # In order; of a run with very many points, means of neighbours.
-    parts = [_means(dots.take((dots.role == role) & (dots.run == run)))
-             for role, run in product(ROLES, range(len(dots.runs)))]  # fmt: skip
-    made = replace(dots, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in POINT})
+    fitted, left_out, held_out = ROLES
+    role = np.where((compute >= first) & (compute <= last), fitted, left_out)
+    role[num:] = held_out
+    error = np.full(len(compute), np.nan)
+    dots = Dots(compute=compute, reward=reward, error=error, run=run, role=role, runs=tuple(map(str, labels)))
+    parts: list[Dots] = []
+    for each, place in product(ROLES, range(len(dots.runs))):
+        parts.append(_means(dots.take((dots.role == each) & (dots.run == place))))
+    made = Dots(
+        compute=np.concatenate([part.compute for part in parts]),
+        reward=np.concatenate([part.reward for part in parts]),
+        error=np.concatenate([part.error for part in parts]),
+        run=np.concatenate([part.run for part in parts]),
+        role=np.concatenate([part.role for part in parts]),
+        runs=dots.runs,
+    )
     return made.take(np.lexsort((made.run, made.compute)))
 
 
 def _means(dots: Dots) -> Dots:
+    """Return the points of one run in order; of very many, means of neighbours."""
     reward = dots.reward
     is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
     if len(reward) <= (MOST_QUANTISED if is_quantised else MOST_DOTS):
@@ -98,7 +107,8 @@ def end_of(curve: CurveResult) -> float:
 
 def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, num: int = NUM_PLACES) -> Curves:
     """Return the chart of curves; those on one axis are drawn to one end, since they differ by their curves."""
-    units, labels = ({getattr(curve, name) for curve in curves} for name in ("unit", "y"))
+    units = {curve.unit for curve in curves}
+    labels = {curve.y for curve in curves}
     end = max([*map(end_of, curves), at or 0.0]) if len(units) == 1 else 0.0
     has_bands = len(curves) <= MOST_BANDS
     drawn: list[Drawn] = []
@@ -109,30 +119,38 @@ def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, n
         ceiling = curve.ceiling if has_bands and has_line else None
         drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve), ceiling=ceiling))
     drawn = with_bars(drawn)
-    return Curves(
+    made = Curves(
         key=key,
         drawn=tuple(drawn),
         x_label=units.pop() if len(units) == 1 else DIFFERENT_UNITS,
         y_label=labels.pop() if len(labels) == 1 else "reward",
         at=at,
-        note=say(
-            "chart_note",
-            level=curves[0].fit.level,
-            has_bands=has_bands,
-            has_bars=any(each.ceiling is not None for each in drawn),
-            has_marks=any(each.marks for each in drawn),
-        ),
     )
+    _, rewards = limits_of(made)
+    bands = [each.line.band for each in drawn if each.line is not None and each.line.band is not None]
+    note = say(
+        "chart_note",
+        level=curves[0].fit.level,
+        has_bands=has_bands,
+        has_cut_bands=any(num_inside(band, rewards) < len(band[0]) for band in bands),
+        has_bars=any(each.ceiling is not None for each in drawn),
+        has_marks=any(each.marks for each in drawn),
+    )
+    return replace(made, note=note)
 
 
-def strokes(each: Drawn) -> Iterator[Stroke]:
-    """Yield what is drawn of a curve, from back to front."""
+def strokes(each: Drawn, rewards: Range) -> Iterator[Stroke]:
+    """Yield what is drawn of a curve, from back to front, on an axis of rewards with these ends.
+
+    Nothing is cut off flat at an end of the axis: a band stops where it leaves, and a bar goes on as an arrow.
+    """
     line = each.line
     if line is not None:
         for kind, band in (("new-band", line.new_band), ("band", line.band)):
-            if band is not None:
-                low, high = band
-                there_and_back = np.concatenate([line.compute, line.compute[::-1]])
+            num = num_inside(band, rewards)
+            if band is not None and num > 1:
+                low, high, compute = band[0][:num], band[1][:num], line.compute[:num]
+                there_and_back = np.concatenate([compute, compute[::-1]])
                 edge = np.concatenate([low, high[::-1]])
                 yield Stroke(kind=kind, shape="area", compute=there_and_back, reward=edge)
         for compute, reward, is_solid in line.parts():
@@ -151,13 +169,32 @@ def strokes(each: Drawn) -> Iterator[Stroke]:
                 name=dots.runs[run] or each.name,
             )
     if each.ceiling is not None:
-        at, value = np.array([each.ceiling_at]), each.ceiling
-        ends = np.array([value.low, value.high])
-        yield Stroke(kind="ceiling", shape="line", compute=at.repeat(2), reward=ends, name=each.name)
-        yield Stroke(kind="level", shape="points", compute=at, reward=np.array([value.value]), name=each.name)
+        yield from _bar(each, each.ceiling, rewards)
     if each.marks:
         compute, reward = np.array(each.marks).T
         yield Stroke(kind="mark", shape="points", compute=compute, reward=reward, name=each.name)
+
+
+def num_inside(band: tuple[np.ndarray, np.ndarray] | None, rewards: Range) -> int:
+    """Return how many places from the first a band stays within these rewards."""
+    if band is None:
+        return 0
+    low, high = band
+    is_inside = (low >= rewards[0]) & (high <= rewards[1])
+    return len(low) if is_inside.all() else int(is_inside.argmin())
+
+
+def _bar(each: Drawn, ceiling: Value, rewards: Range) -> Iterator[Stroke]:
+    """Yield the bar of a ceiling: its interval, its value, and an arrow where the interval goes beyond the axis."""
+    at = np.array([each.ceiling_at])
+    ends = np.clip([ceiling.low, ceiling.high], *rewards)
+    yield Stroke(kind="ceiling", shape="line", compute=at.repeat(2), reward=ends, name=each.name)
+    if rewards[0] <= ceiling.value <= rewards[1]:
+        yield Stroke(kind="level", shape="points", compute=at, reward=np.array([ceiling.value]), name=each.name)
+    if ceiling.high > rewards[1]:
+        yield Stroke(kind="above", shape="points", compute=at, reward=ends[1:], name=each.name)
+    if ceiling.low < rewards[0]:
+        yield Stroke(kind="below", shape="points", compute=at, reward=ends[:1], name=each.name)
 
 
 def with_bars(drawn: Sequence[Drawn]) -> list[Drawn]:

@@ -222,7 +222,7 @@ def draw_chart(axes: Any, chart: Curves) -> None:
     """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
     x_limits, y_limits = limits_of(chart)
     for each in chart.drawn:
-        for stroke in strokes(each):
+        for stroke in strokes(each, y_limits):
             _draw_stroke(axes, stroke, each.colour, few=len(chart.drawn) <= MOST_BANDS)
     inches = axes.get_position().width * axes.figure.get_figwidth()
     ticks = compute_ticks(*x_limits, most=max(2, int(inches / TICK_INCHES)))
@@ -261,6 +261,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "held-out": {"zorder": 5, "markerfacecolor": "white"},
     "ceiling": {"linewidth": 2.4, "alpha": 0.5},
     "level": {"marker": "_", "markersize": 8, "markeredgewidth": 2},
+    "above": {"marker": "^", "markersize": 6, "clip_on": False},
+    "below": {"marker": "v", "markersize": 6, "clip_on": False},
     "mark": {"zorder": 6, "marker": "D", "markersize": 7, "markeredgecolor": "black"},
 }
 """How each kind of stroke looks, as the classes of report.css say it for the page."""

@@ -45,7 +45,9 @@ LEAST_SHARE = 0.005
 def health(result: Result) -> Blocks:
     """Show the alarms of runs, and what shows whether they are healthy."""
     runs: list[Run] = [*result.runs]
-    yield from run_says(result.own_runs)
+    own = result.own_runs
+    if own:
+        yield from run_says(own)
     for run in runs:
         for alarm in alarms_to_show(run.alarms):
             yield alarm.say(run=run.name if len(runs) > 1 else "", unit="")
@@ -53,9 +55,11 @@ def health(result: Result) -> Blocks:
         columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
         for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
             yield alarm.say(run=curve.name if len(result.curves) > 1 else "", unit=curve.unit)
-    yield lag_table(result.own_runs)
+    if own:
+        yield lag_table(own)
     yield from lines_of(runs, result.curves)
-    yield from pass_lines(runs)
+    if own:
+        yield from pass_lines(own)
 
 
 def run_says(runs: Sequence[Run]) -> Iterator[Say]:

@@ -67,8 +67,11 @@ def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
     """Return the sections on runs; what they need is loaded only for a report."""
     from scalerl.forecast.report import run_sections as runs
 
+    health = ("health", "Health", runs.health(result))
+    if not result.own_runs:
+        return (health,)
     return (
-        ("health", "Health", runs.health(result)),
+        health,
         ("cost", "Runs and cost", runs.cost(result)),
         ("settings", "Settings", runs.settings(result)),
         ("samples", "Samples", runs.samples(result)),

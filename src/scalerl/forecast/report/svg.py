@@ -88,7 +88,7 @@ def _legend(names: Iterable[tuple[str, int]]) -> list[Markup]:
 
 
 def _curve(frame: Frame, each: Drawn) -> Iterator[Markup]:
-    for stroke in strokes(each):
+    for stroke in strokes(each, frame.limits[1]):
         if stroke.shape == "points":
             yield from _points(frame, stroke)
         else:
@@ -106,8 +106,13 @@ def _points(frame: Frame, stroke: Stroke) -> Iterator[Markup]:
             yield tag("circle", tip, cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, class_=stroke.kind)
 
 
-SIGNS = {"mark": "m0 -7l7 7l-7 7l-7 -7z", "level": "m-4 0h8"}
-"""Signs that are no circles, drawn from their middle: a diamond and a dash."""
+SIGNS = {
+    "mark": "m0 -7l7 7l-7 7l-7 -7z",
+    "level": "m-4 0h8",
+    "above": "m0 1l5 8h-10z",
+    "below": "m0 -1l5 -8h-10z",
+}
+"""Signs that are no circles, drawn from their place: a diamond, a dash, and arrows that point beyond the axis."""
 
 
 def lines_svg(block: Lines) -> Markup:

@@ -123,10 +123,7 @@ def text(kind: str, values: Values) -> str:
 
 def level_of(kind: str) -> Level:
     """Return how much a sentence matters: it says why, unless the table of levels says otherwise."""
-    for level, kinds in LEVELS.items():
-        if kind in kinds:
-            return level
-    return Level.WHY
+    return LEVEL_OF.get(kind, Level.WHY)
 
 
 def filled(words: Words, values: Values) -> str:
@@ -248,6 +245,8 @@ def _chart_note(values: Values) -> str:
     sentences = ["Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted."]
     if values["has_bands"]:
         sentences.append(f"Bands hold the curve with probability {level}, paler ones a new evaluation.")
+    if values["has_cut_bands"]:
+        sentences.append("A band that would leave the chart ends there.")
     if values["has_bars"]:
         sentences.append(f"Bars at the right are the ceilings with their {level} intervals.")
     if values["has_marks"]:
@@ -702,3 +701,4 @@ LEVELS: dict[Level, tuple[str, ...]] = {
         "start_at_zero", "start_from_evaluation", "cpu_time",
     ),
 }  # fmt: skip
+LEVEL_OF = {kind: level for level, kinds in LEVELS.items() for kind in kinds}
