@@ -160,7 +160,7 @@ def test_nothing_is_cut_off_flat_at_the_edge_of_the_axis(one: Result):
     assert usual.ceiling is not None
     low, high = usual.line.band
     wide = np.linspace(1.0, 60.0, len(high))  # the data have a range of .4
-    line = replace(usual.line, band=(low, high * wide), new_band=(low * wide, high))
+    line = replace(usual.line, band=(low, high * wide), new_band=(low + 1.0 - wide, high))
     far = replace(usual, line=line, ceiling=replace(usual.ceiling, low=-40.0, high=40.0))
     for each, arrows in ((usual, set()), (far, {"above", "below"})):
         rewards = limits_of(replace(made, drawn=(each,)))[1]
