@@ -107,6 +107,34 @@ def test_every_curve_of_one_table_has_its_own_training_reward(tmp_path: Path):
     assert firsts == {"a": (0, 0.11), "b": (1, 0.51)}
 
 
+@pytest.mark.parametrize(
+    ("head", "column_of", "names"),
+    [
+        ("step,a-run,b-run", "{step},{low},{high}", ["a-run", "b-run"]),
+        ('Step,"first - train/reward","second - train/reward"', "{step},{low},{high}", ["first", "second"]),
+        ("step,set,train/reward", "{step},math,{low}\n{step},code,{high}", ["log, math", "log, code"]),
+    ],
+)
+def test_training_reward_of_every_curve_of_a_log_is_drawn_with_its_name(
+    tmp_path: Path, head: str, column_of: str, names: list[str]
+):
+    rows = [column_of.format(step=step, low=0.1 + step / 1000, high=0.5 + step / 1000) for step in range(10, 200, 10)]
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows]))
+    result = build_report([tmp_path / "log.csv"], Selection(), FitOptions())
+    (chart,) = [each for each in lines_of(result.runs, result.curves) if each.key == "reward/mean"]
+    assert [(name, colour) for name, colour, *_ in chart.lines] == [(name, place) for place, name in enumerate(names)]
+    assert [values[0] for *_, values in chart.lines] == [0.11, 0.51]
+
+
+def test_curves_too_early_to_judge_say_what_they_lack(tmp_path: Path):
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("step,reward\n10,0.1\n20,0.2\n30,0.3\n")
+    made = document(build_report([tmp_path / "a.csv", tmp_path / "b.csv"], Selection(), FitOptions()))
+    answer = next(each for each in made if each.key.startswith("answer"))
+    needed = [each.values["needed"] for each in answer.blocks if isinstance(each, Say) and "needed" in each.values]
+    assert needed == [6, 6]
+
+
 def test_finished_run_is_not_told_to_wait(tmp_path: Path):
     folder = write_run(tmp_path / "run", num=3)
     result = build_report([folder], Selection(), FitOptions())

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from scalerl.forecast.logs import Log
+from scalerl.forecast.logs import Log, Series
+from scalerl.forecast.logs.columns import is_evaluation
 from scalerl.forecast.report.alarms import LIMITS, alarms_to_show, fall_alarms
 from scalerl.forecast.report.arms import differences, environments, hours_name
 from scalerl.forecast.report.document import (
@@ -67,17 +68,30 @@ def run_says(runs: Sequence[Run]) -> Iterator[Say]:
     for run in runs:
         if run.is_cut:
             yield say("not_finished", run=run.name, status=status_text(run))
-        if again := run.repeated:
-            share = again["flops"] / run.cost["flops"] if run.cost.get("flops") else 0.0
+        again = run.repeated
+        if again:
+            flops = run.cost.get("flops")
+            share = again["flops"] / flops if flops else 0.0
             yield say("repeated", run=run.name, hours=run.hours_name, share=share, **again)
-        if stalled_s := run.seconds.get("stalled"):
+        stalled_s = run.seconds.get("stalled")
+        if stalled_s:
             yield say("stood_still", run=run.name, hours=run.hours_name, seconds=stalled_s)
-    if differing := tuple(key for key, values in environments(runs).items() if len(values) > 1):
+    differing = tuple(key for key, values in environments(runs).items() if len(values) > 1)
+    if differing:
         yield say("different_environments", keys=differing)
 
 
 def status_text(run: Run) -> str:
-    return ": ".join(filter(None, (run.status, run.reason)))
+    return f"{run.status}: {run.reason}" if run.reason else run.status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """What one run, or one curve of a log, has logged over its steps."""
+
+    name: str
+    colour: int
+    columns: Mapping[str, Array]
 
 
 def lines_of(runs: Sequence[Run], curves: Sequence[CurveResult] = ()) -> list[Lines]:
@@ -88,15 +102,20 @@ def lines_of(runs: Sequence[Run], curves: Sequence[CurveResult] = ()) -> list[Li
     words = {run.step_word for run in runs}
     counted = "row" if words == {"row"} else "step"
     charts: dict[str, list[Any]] = {}
-    for name, colour, logged in columns_of(runs, curves):
-        columns = with_pace(logged)
+    for logged in logged_by(runs, curves):
+        columns = with_pace(logged.columns)
         steps = thinned("step", columns.get("step", np.empty(0)))
-        others = [key for key in columns if key not in CHARTS and key not in UNSHOWN]
-        for key in (*CHARTS, *others[: MOST_OTHERS if len(runs) == 1 else 0]):
+        shown = list(CHARTS)
+        if len(runs) == 1:
+            others = [key for key in columns if key not in CHARTS and key not in UNSHOWN]
+            shown += others[:MOST_OTHERS]
+        for key in shown:
             if key in columns and np.isfinite(columns[key]).any():
-                charts.setdefault(key, []).append((name, colour, steps, thinned(key, columns[key])))
-    return [
-        Lines(
+                values = thinned(key, columns[key])
+                charts.setdefault(key, []).append((logged.name, logged.colour, steps, values))
+    made: list[Lines] = []
+    for key, lines in charts.items():
+        chart = Lines(
             key=key,
             title=CHARTS.get(key, key),
             lines=tuple(lines),
@@ -105,27 +124,47 @@ def lines_of(runs: Sequence[Run], curves: Sequence[CurveResult] = ()) -> list[Li
             counted=counted,
             level=Level.WHY if key in CHARTS else Level.DETAIL,
         )
-        for key, lines in charts.items()
-    ]
+        made.append(chart)
+    return made
 
 
-def columns_of(runs: Sequence[Run], curves: Sequence[CurveResult]) -> Iterator[tuple[str, int, Mapping[str, Array]]]:
-    """Yield the name, the colour and the columns of each run; of a log with several curves, those of each curve."""
+def logged_by(runs: Sequence[Run], curves: Sequence[CurveResult]) -> Iterator[Logged]:
+    """Yield what each run has logged; of a log with several curves, what each curve has."""
     arms = [*dict.fromkeys(run.arm for run in runs)]
     for run in runs:
-        parts = [] if run.log is None else list(_parts_of_log(run.log, curves))
-        yield from parts if len(parts) > 1 else [(run.name, arms.index(run.arm), run.columns)]
+        parts: list[Logged] = []
+        if run.log is not None and len(curves) > 1:
+            parts = _parts_of_log(run.log, curves, has_others=len(runs) > 1)
+        if len(parts) > 1:
+            yield from parts
+        else:
+            yield Logged(name=run.name, colour=arms.index(run.arm), columns=run.columns)
 
 
-def _parts_of_log(log: Log, curves: Sequence[CurveResult]) -> Iterator[tuple[str, int, Mapping[str, Array]]]:
-    """Yield the name, the colour and the columns of each curve that a log has rows of."""
+def _parts_of_log(log: Log, curves: Sequence[CurveResult], *, has_others: bool) -> list[Logged]:
+    """Return what each curve of a log has logged: its rows, or in a table with a column for each run its rewards.
+
+    Curves that may be of another log are left out if there are others.
+    """
+    parts: list[Logged] = []
     for colour, curve in enumerate(curves):
+        name = f"{curve.name}, {curve.evaluation_set}" if curve.evaluation_set else curve.name
         labels = [(column, value) for column, value in curve.series.key if column in log.frame]
         rows = np.ones(len(log.frame), dtype=bool)
         for column, value in labels:
             rows &= log.frame.words(column) == value
         if labels and rows.any():
-            yield curve.name, colour, log_columns(replace(log, frame=log.frame.take(rows)))
+            own = replace(log, frame=log.frame.take(rows))
+            parts.append(Logged(name=name, colour=colour, columns=log_columns(own)))
+        elif not labels and not has_others and not is_evaluation(curve.y):
+            parts.append(Logged(name=name, colour=colour, columns=_rewards_of(curve.series)))
+    return parts
+
+
+def _rewards_of(series: Series) -> Mapping[str, Array]:
+    """Return the training rewards of a curve over its steps."""
+    steps = series.axes.get("step", series.compute)
+    return {"step": steps, NAMED: series.reward}
 
 
 LAG_COLUMNS = {
@@ -142,19 +181,23 @@ def lag_table(runs: Sequence[Run]) -> Grid | None:
     """Return the mean and largest lag of runs in steps, as seen and as expected at their start."""
     rows: list[Json] = []
     for run in runs:
-        means, largest = (_finite(run.columns.get(f"rollout/lag_{kind}")) for kind in ("mean", "max"))
-        if len(means) and len(largest):
-            expected = run.environment.get("expected_lag")
-            expected = expected if isinstance(expected, dict) else {}
-            rows.append({
-                "name": run.name,
-                "bound": run.lag_bound,
-                "mean": float(means.mean()),
-                "largest": float(largest.max()),
-                "expected_mean": number(expected.get("mean")),
-                "expected_largest": number(expected.get("largest")),
-            })  # fmt: skip
-    return table("lag", LAG_COLUMNS, zip(rows), left=2) if rows else None
+        means = _finite(run.columns.get("rollout/lag_mean"))
+        largest = _finite(run.columns.get("rollout/lag_max"))
+        if not len(means) or not len(largest):
+            continue
+        expected = run.environment.get("expected_lag")
+        if not isinstance(expected, dict):
+            expected = {}
+        row = {
+            "name": run.name,
+            "bound": run.lag_bound,
+            "mean": float(means.mean()),
+            "largest": float(largest.max()),
+            "expected_mean": number(expected.get("mean")),
+            "expected_largest": number(expected.get("largest")),
+        }
+        rows.append(row)
+    return table("lag", LAG_COLUMNS, zip(rows), left=2)
 
 
 def _finite(values: Array | None) -> Array:
@@ -166,10 +209,11 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
     """Yield pass@k over the steps, a chart for each run and evaluation set."""
     for run in runs:
         for name, (steps, by_k) in run.passes().items():
-            lines = tuple((f"pass@{k}", place, steps, rounded(np.array(values), 5))
-                          for place, (k, values) in enumerate(by_k.items()))  # fmt: skip
+            lines: list[Any] = []
+            for place, (k, values) in enumerate(by_k.items()):
+                lines.append((f"pass@{k}", place, steps, rounded(np.array(values), 5)))
             title = ", ".join(filter(None, ("pass@k", run.name if len(runs) > 1 else "", name)))
-            yield Lines(key=f"pass/{run.name}/{name}", title=title, lines=lines, has_legend=True)
+            yield Lines(key=f"pass/{run.name}/{name}", title=title, lines=tuple(lines), has_legend=True)
 
 
 # Cost -----------------------------------------------------------------------------------------------------------------
@@ -180,21 +224,35 @@ def cost(result: Result) -> Blocks:
     runs = result.own_runs
     hours = hours_name(run.hours_name for run in runs)
     price = result.options.price if hours == "GPU-hours" else None  # an hour of a CPU has another price
-    rows: list[Json] = []
-    for run in runs:
-        total = sum(run.seconds.values())
-        shares = {part.replace("_", "-"): seconds / total for part, seconds in run.seconds.items() if total}
-        time = ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= LEAST_SHARE)
-        texts = {"name": run.name, "status": status_text(run), "time": time or "-", "steps": f"{run.num_steps:,}"}
-        money = (price or 0.0) * run.cost.get("gpu_hours", 0.0)
-        rows.append({**texts, **dict.fromkeys(COST), **run.cost, "total": total or None, "money": money})
+    rows = [_cost_of(run, price) for run in runs]
     if len(runs) > 1:
-        sums = {key: sum(row[key] or 0.0 for row in rows) or None for key in (*COST, "total", "money")}
-        rows.append({"name": "together", "status": "", "time": "", "steps": "", **sums})
+        together: Json = {"name": "together", "status": "", "time": "", "steps": ""}
+        for key in (*COST, "total", "money"):
+            together[key] = sum(row[key] or 0.0 for row in rows) or None
+        rows.append(together)
     columns = {hours if head == "GPU-hours" else head: each for head, each in COST_COLUMNS.items()}
     if price is None:
         del columns["cost"]
     yield table("cost", columns, zip(rows), left=3)
+
+
+def _cost_of(run: Run, price: float | None) -> Json:
+    """Return what a run has spent, and on what its time went."""
+    total = sum(run.seconds.values())
+    parts: list[str] = []
+    for part, seconds in run.seconds.items():
+        if total and seconds >= LEAST_SHARE * total:
+            parts.append(f"{part.replace('_', '-')} {seconds / total:.0%}")
+    return {
+        "name": run.name,
+        "status": status_text(run),
+        "time": ", ".join(parts) or "-",
+        "steps": f"{run.num_steps:,}",
+        **dict.fromkeys(COST),
+        **run.cost,
+        "total": total or None,
+        "money": (price or 0.0) * run.cost.get("gpu_hours", 0.0),
+    }
 
 
 COST_COLUMNS = {
@@ -220,16 +278,22 @@ def settings(result: Result) -> Blocks:
     arms = [run.arm for run in known]
     base = result.study and result.source.plan.get("base")
     base = base if base in arms else next(iter(arms), "")
-    text = lambda value: "-" if value is None else json.dumps(value)  # noqa: E731
-    changes = [(arm, key, *map(text, values)) for arm, key, *values in differences(known, base)]
-    machines = []
-    for key, values in environments(folders).items():
-        of = [f"{value} ({', '.join(runs)})" if len(values) > 1 else value for value, runs in values.items()]
-        machines.append((key, "; ".join(of)))
+    changes = [(arm, key, _json(before), _json(value)) for arm, key, before, value in differences(known, base)]
     yield grid("differences", ("arm", "setting", base, "this arm"), changes, left=4, title="What differs")
-    own = [(key, text(value)) for key, value in folders[0].settings.items()] if len(folders) == 1 else []
-    yield grid("settings", ("setting", "value"), own, left=2, title="Settings", level=Level.DETAIL)
+    if len(folders) == 1:
+        own = [(key, _json(value)) for key, value in folders[0].settings.items()]
+        yield grid("settings", ("setting", "value"), own, left=2, title="Settings", level=Level.DETAIL)
+    machines: list[tuple[str, str]] = []
+    for key, values in environments(folders).items():
+        texts = list(values)
+        if len(values) > 1:
+            texts = [f"{value} ({', '.join(runs)})" for value, runs in values.items()]
+        machines.append((key, "; ".join(texts)))
     yield grid("environment", ("", "value"), machines, left=2, title="Environment", level=Level.DETAIL)
+
+
+def _json(value: Any) -> str:
+    return "-" if value is None else json.dumps(value)
 
 
 def samples(result: Result) -> Blocks:

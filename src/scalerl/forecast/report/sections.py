@@ -93,7 +93,10 @@ def answer(result: Result, name: str) -> Blocks:
     elif result.command == "report" and len(members) > 1:
         # Curves that cannot be compared have answers of their own.
         for curve in members:
-            yield from [say("stands", curve)] if curve.decision is not None else paper_curve_says(curve)
+            if curve.decision is None:
+                yield from paper_curve_says(curve)
+            else:
+                yield missing_say(curve) or say("stands", curve)
     elif result.command == "compare":
         yield say("nothing_to_compare")
         if unusable := tuple(curve.name for curve in members if not curve.usable):
