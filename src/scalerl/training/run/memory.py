@@ -38,7 +38,6 @@ from typing import Any, NamedTuple, Self
 
 from scalerl.errors import RecipeError, UsageError
 from scalerl.recipe.parts import (
-    KlReference,
     LearnerSettings,
     OptimizerSettings,
     RolloutSettings,
@@ -163,70 +162,100 @@ class Memory:
 
 def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     """Return the bytes on one device of the learner, by part."""
-    learner, each, rank, shape = recipe.learner, number_bytes(recipe), recipe.model.lora.rank, sizes.shape
+    learner = recipe.learner
     shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
-    layers, merges = shape.layers, rank and shards == 1 and not pushes_adapters(recipe.model, recipe.rollout)
-    trained = sizes.trained(recipe)
-    # A sequence longer than a micro-batch gets its own pass.
-    tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
-    kept, vocabulary = sizes.kept_per_token(learner.context_ranks), sizes.config.vocab_size
-    recomputes = learner.gradient_checkpointing is True
-    per_token = layers * sizes.config.hidden_size + kept if recomputes else layers * kept
-    chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), tokens)
-    has_narrow_head = rank and sizes.file_bytes == 2
-    head = 0 if has_narrow_head else 4 * shape.head_params
-    split = _SPLIT_BYTES * min(SPLIT_AT_ONCE, shape.head_params) if each < 4 and not has_narrow_head else 0
-    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + head + split
-    update = max(
-        layers * shape.layer_params * each if merges else 0.0,
-        _ROUNDING_BYTES * min(PORTION, trained) if recipe.optimizer.bits == 8 else 0.0,
-    )
-    return {
-        "weights": _learner_weights(recipe, sizes, each, shards),
-        "optimiser": _optimiser_bytes(recipe.optimizer, trained) / shards,
-        **({"critic": _critic_bytes(recipe, sizes, each)} if recipe.has_critic else {}),
-        "activations": activations,
-        "logits": logits,
-        **({"update": max(update - activations - logits, 0.0)} if update else {}),
-        "reserve": RESERVE_BYTES,
+    activations = _activation_bytes(recipe, sizes)
+    logits = _logit_bytes(recipe, sizes)
+    update = _update_bytes(recipe, sizes, shards)
+    parts = {
+        "weights": _learner_weights(recipe, sizes, shards) + _reference_bytes(recipe, sizes.shape),
+        "optimiser": _optimiser_bytes(recipe.optimizer, sizes.trained(recipe)) / shards,
     }
+    if recipe.has_critic:
+        parts["critic"] = _critic_bytes(recipe, sizes)
+    parts["activations"] = activations
+    parts["logits"] = logits
+    if update:
+        # Activations and logits are free by then.
+        parts["update"] = max(update - activations - logits, 0.0)
+    parts["reserve"] = RESERVE_BYTES
+    return parts
 
 
-def _reference_bytes(reference: KlReference | None, shape: ModelShape, each: int) -> float:
+def _tokens_per_pass(recipe: Recipe) -> float:
+    # A sequence longer than a micro-batch gets its own pass.
+    return max(recipe.learner.micro_batch_tokens, recipe.rollout.context) / recipe.learner.context_ranks
+
+
+def _activation_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
+    layers, kept = sizes.shape.layers, sizes.kept_per_token(recipe.learner.context_ranks)
+    per_token = layers * kept
+    if recipe.learner.gradient_checkpointing is True:
+        per_token = layers * sizes.config.hidden_size + kept
+    return _tokens_per_pass(recipe) * per_token * number_bytes(recipe)
+
+
+def _logit_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
+    """Return the bytes of two chunks of logits, of the head's gradient and of the portion that is being split."""
+    shape, vocabulary = sizes.shape, sizes.config.vocab_size
+    chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), _tokens_per_pass(recipe))
+    logits = 2.0 * chunk * vocabulary * 4
+    if recipe.model.lora.rank and sizes.file_bytes == 2:
+        # The head is frozen and narrow.
+        return logits
+    split = min(SPLIT_AT_ONCE, shape.head_params) if rounded_bytes(recipe) else 0
+    return logits + 4 * shape.head_params + _SPLIT_BYTES * split
+
+
+def _update_bytes(recipe: Recipe, sizes: ModelSizes, shards: int) -> float:
+    """Return the bytes of merged layers for a push, or of a portion of moments in FP32."""
+    merged = rounding = 0.0
+    if recipe.model.lora.rank and shards == 1 and not pushes_adapters(recipe.model, recipe.rollout):
+        merged = sizes.shape.layers * sizes.shape.layer_params * number_bytes(recipe)
+    if recipe.optimizer.bits == 8:
+        rounding = _ROUNDING_BYTES * min(PORTION, sizes.trained(recipe))
+    return max(merged, rounding)
+
+
+def _reference_bytes(recipe: Recipe, shape: ModelShape) -> float:
     """Return the bytes of a second model in the learner's process."""
+    reference = recipe.reference
     if isinstance(reference, TeacherReferenceSettings):
-        return ModelShape.from_config(load_config(reference.path)).params * each
-    # A copy of the masters, and another one rounded for the body.
-    return shape.params * (4 + (each if each < 4 else 0)) if isinstance(reference, StartReferenceSettings) else 0
+        return ModelShape.from_config(load_config(reference.path)).params * number_bytes(recipe)
+    if isinstance(reference, StartReferenceSettings):
+        # A copy of the masters, and another one rounded for the body.
+        return shape.params * (4 + rounded_bytes(recipe))
+    return 0
 
 
-def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) -> float:
-    """Return the bytes of master weights, body and reference on one device."""
-    shape, lora, on_host = sizes.shape, recipe.model.lora, recipe.optimizer.on_host
-    reference = _reference_bytes(recipe.reference, shape, each)
+def _learner_weights(recipe: Recipe, sizes: ModelSizes, shards: int) -> float:
+    """Return the bytes of master weights and of the body on one device."""
+    shape, each = sizes.shape, number_bytes(recipe)
     if shards > 1:
         # Two layers are gathered at a time, and the embedding and the head in FP32.
-        return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params + reference
-    untied = 0 if sizes.config.tie_word_embeddings else shape.head_params
-    if not lora.rank:
+        return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params
+    copied = shape.params if sizes.config.tie_word_embeddings else shape.params - shape.head_params
+    if not recipe.model.lora.rank:
+        on_host = recipe.optimizer.on_host
         masters = 4.0 * (shape.head_params if on_host else shape.params)
-        return masters + (each * (shape.params - untied) if each < 4 or on_host else 0) + reference
-    adapters = (4 + (each if each < 4 else 0)) * sizes.trained(recipe)
-    rounded = shape.linear_params if lora.bits == 4 else 0
-    plain = shape.params - rounded
-    body = each * (plain - untied) if each != sizes.file_bytes else 0
-    return adapters + sizes.file_bytes * plain + body + _nf4_bytes(rounded, shape, each) + reference
+        has_body = on_host or rounded_bytes(recipe)
+        return masters + (each * copied if has_body else 0)
+    rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
+    adapters = (4 + rounded_bytes(recipe)) * sizes.trained(recipe)
+    frozen = sizes.file_bytes * (shape.params - rounded) + _nf4_bytes(rounded, shape, each)
+    body = each * (copied - rounded) if each != sizes.file_bytes else 0
+    return adapters + frozen + body
 
 
-def _critic_bytes(recipe: Recipe, sizes: ModelSizes, each: int) -> float:
+def _critic_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     """Return the bytes of a critic's weights and optimiser; its passes end before the policy's begin."""
-    trained = sizes.trained(recipe)
-    body = each if each < 4 or recipe.optimizer.on_host else 0
+    trained, on_host = sizes.trained(recipe), recipe.optimizer.on_host
+    optimiser = _optimiser_bytes(recipe.optimizer, trained)
     if recipe.model.lora.rank:
-        weights = (4 + (each if each < 4 else 0)) * trained  # the frozen weights are shared with the policy
-    else:
-        weights = (4 * (not recipe.optimizer.on_host) + body) * sizes.shape.params
-    return weights + _optimiser_bytes(recipe.optimizer, trained)
+        # The frozen weights are shared with the policy.
+        return (4 + rounded_bytes(recipe)) * trained + optimiser
+    each = number_bytes(recipe) if on_host else 4 + rounded_bytes(recipe)
+    return each * sizes.shape.params + optimiser
 
 
 def _nf4_bytes(rounded: int, shape: ModelShape, each: int) -> float:
@@ -270,35 +299,50 @@ def checkpoint_words(num_bytes: float, keep: int, *, keeps_best: bool) -> str:
 
 def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
     """Return the bytes on one device of a generator, by part, or those that the engine adds to the learner's device."""
-    each, parallel, shape = number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape
-    head = 4 * shape.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
-    weights = shape.params * each + head
-    if pushes_adapters(recipe.model, recipe.rollout):
-        rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
-        plain, is_same = shape.params - rounded, sizes.file_bytes == each
-        # Weights with the dtype of the files are shared with the learner, or, in another process, the only copy.
-        weights = each * sizes.trained(recipe) + (0 if is_same else each * plain + head)
-        if num_generators(recipe):
-            weights += _nf4_bytes(rounded, shape, each) + sizes.file_bytes * plain
-        elif rounded:
-            weights += shape.layer_params * each
-    context, prompt, buffered = recipe.rollout.context, recipe.rollout.context, 0
-    if recipe.rollout.engine == "torch":
-        # If the slot of a conversation was reused, the whole conversation is computed again.
-        prompt = context if recipe.task.environment.name else recipe.rollout.max_prompt_tokens
-        buffered = (context + prompt) * sizes.cache_per_token
+    rollout, each = recipe.rollout, number_bytes(recipe)
+    parallel = max(rollout.generator_gpus, 1)
+    prompt, buffered = rollout.context, 0
+    if rollout.engine == "torch":
+        if not recipe.task.environment.name:
+            # If the slot of a conversation was reused, the whole conversation is computed again.
+            prompt = rollout.max_prompt_tokens
+        buffered = (rollout.context + prompt) * sizes.cache_per_token
     return {
-        "weights": weights / parallel,
-        "cache": slots * context * sizes.cache_per_token * each / parallel,
+        "weights": _generator_weights(recipe, sizes) / parallel,
+        "cache": slots * rollout.context * sizes.cache_per_token * each / parallel,
         "prompts": (prompt * sizes.kept_per_token() + buffered) * each / parallel,
         "logits": 2.0 * slots * sizes.config.vocab_size * 4,
         "reserve": RESERVE_BYTES if num_generators(recipe) else 0.0,
     }
 
 
+def _generator_weights(recipe: Recipe, sizes: ModelSizes) -> float:
+    shape, each = sizes.shape, number_bytes(recipe)
+    head = 4 * shape.head_params if rounded_bytes(recipe) and recipe.model.fp32_head in ("both", "generator") else 0
+    if not pushes_adapters(recipe.model, recipe.rollout):
+        return shape.params * each + head
+    rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
+    plain = shape.params - rounded
+    weights = each * sizes.trained(recipe)
+    # Weights with the dtype of the files are shared with the learner, or, in another process, the only copy.
+    if sizes.file_bytes != each:
+        weights += each * plain + head
+    if num_generators(recipe):
+        weights += _nf4_bytes(rounded, shape, each) + sizes.file_bytes * plain
+    elif rounded:
+        weights += shape.layer_params * each
+    return weights
+
+
 def number_bytes(recipe: Recipe) -> int:
     """Return the bytes of a number of the body on a GPU."""
     return 2 if body_dtype(recipe.model, gpu=True) == "bfloat16" else 4
+
+
+def rounded_bytes(recipe: Recipe) -> int:
+    """Return the bytes of a number in a rounded copy of FP32 weights; 0 if the body is FP32 and needs no copy."""
+    each = number_bytes(recipe)
+    return each if each < 4 else 0
 
 
 def num_generators(recipe: Recipe) -> int:
@@ -322,33 +366,43 @@ def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
     Activations are recomputed if they would not all fit. There are as many slots as the remaining memory has room for.
     """
     if recipe.learner.gradient_checkpointing == "auto":
-        keeps, recomputes = (
-            recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"gradient_checkpointing": value})})
-            for value in (False, True)
-        )
-        kept = memory_of(keeps, sizes, gpus)
-        comfortable = kept.total("learner") <= COMFORTABLE * gpus.bytes_each
-        return kept if comfortable else memory_of(recomputes, sizes, gpus)
+        kept = memory_of(replaced(recipe, {"learner.gradient_checkpointing": False}), sizes, gpus)
+        if kept.total("learner") <= COMFORTABLE * gpus.bytes_each:
+            return kept
+        recipe = replaced(recipe, {"learner.gradient_checkpointing": True})
     learner, generators = learner_bytes(recipe, sizes), num_generators(recipe)
-    slots = -(-(recipe.rollout.slots or full_slots(recipe.pipeline)) // max(generators, 1))
+    slots = math.ceil((recipe.rollout.slots or full_slots(recipe.pipeline)) / max(generators, 1))
     if recipe.rollout.slots is None:
-        empty, one = (sum(generator_bytes(recipe, sizes, num).values()) for num in (0, 1))
-        used = empty + (0.0 if generators else sum(learner.values()))
-        if generators and recipe.rollout.engine == "vllm":
-            free = recipe.rollout.vllm.memory_share * gpus.bytes_each - used
-        else:
-            free = CACHE_SHARE["apart" if generators else "shared"] * (gpus.bytes_each - used)
-        slots = min(max(int(free / (one - empty)), 1), slots)
+        used = 0.0 if generators else sum(learner.values())
+        slots = min(_slots_with_room(recipe, sizes, gpus, used), slots)
     generator = generator_bytes(recipe, sizes, slots)
-    both = {f"generator's {part}": value for part, value in generator.items() if value}
+    parts = {"learner": learner}
+    if generators:
+        parts["generator"] = generator
+    else:
+        learner |= {f"generator's {part}": value for part, value in generator.items() if value}
     return Memory(
         recipe=recipe,
-        parts={"learner": learner, "generator": generator} if generators else {"learner": {**learner, **both}},
+        parts=parts,
         slots=slots,
         num={"learner": recipe.learner.ranks, "generator": generators * recipe.rollout.generator_gpus},
         gpus=gpus,
         host=host_bytes(recipe, sizes),
     )
+
+
+def _slots_with_room(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, used: float) -> int:
+    """Return how many slots a generator's device has room for beside the `used` bytes; at least one."""
+    empty = sum(generator_bytes(recipe, sizes, 0).values())
+    each = sum(generator_bytes(recipe, sizes, 1).values()) - empty
+    used += empty
+    if not num_generators(recipe):
+        free = CACHE_SHARE["shared"] * (gpus.bytes_each - used)
+    elif recipe.rollout.engine == "vllm":
+        free = recipe.rollout.vllm.memory_share * gpus.bytes_each - used
+    else:
+        free = CACHE_SHARE["apart"] * (gpus.bytes_each - used)
+    return max(int(free / each), 1)
 
 
 def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
