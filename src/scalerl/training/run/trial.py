@@ -19,7 +19,7 @@ from scalerl.recipe.import_path import one_line, own_place
 from scalerl.recipe.parts import RewardSettings
 from scalerl.recipe.recipe import Recipe
 from scalerl.training.environments.build import is_limited
-from scalerl.training.loop.grading import GraderRunner, Verdict, reward_of
+from scalerl.training.loop.grading import GraderRunner, Judge, Verdict, reward_of
 from scalerl.training.run.evaluate import conversation_row
 from scalerl.training.run.parts import Parts
 from scalerl.training.run.prompts import EvalSet
@@ -49,30 +49,79 @@ def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
     return lines
 
 
+def try_graders(parts: Parts) -> list[str]:
+    """Give a reference answer and nonsense to each grader of each set; GraderError if a grader fails.
+
+    Return a line for each grader from outside the package.
+    """
+    lines = []
+    for eval_set in parts.inputs.eval_sets:
+        for grader in eval_set.judge.graders:
+            judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
+            answer, name = eval_set.problems[0].answer, grader.spec.name
+            reference = _value_of_text(answer, answer, name, judge, eval_set, parts.inputs.graders)
+            nonsense = _value_of_text(_NONSENSE, answer, name, judge, eval_set, parts.inputs.graders)
+            if ":" in name:
+                lines.append(f"{name} gives {_value(reference)} to a reference answer of {eval_set.name}, ")
+                lines[-1] += _compared(reference, nonsense, judge.threshold)
+    return lines
+
+
+def _value_of_text(
+    text: str, answer: str, name: str, judge: Judge, eval_set: EvalSet, runner: GraderRunner
+) -> float | None:
+    """Return the value that a grader gives to a text; GraderError if it fails."""
+    # If the prompt opens a thinking block, close it: an answer comes after thinking.
+    opening = judge.opening + (eval_set.task.answer.thinking_end if judge.opening else "")
+    runner.submit_text(_NONSENSE, opening + text, answer, judge, "evaluation")
+    (judged,) = _verdicts(runner, 1)
+    if _failed(judged):
+        error = runner.first_errors.get(name, f"it ended by {judged.reason}")
+        raise GraderError(f'the grader "{name}" fails on an answer of {eval_set.name}: {error}')
+    return judged.value
+
+
+def _compared(reference: float | None, nonsense: float | None, threshold: float) -> str:
+    if _value(reference) == _value(nonsense):
+        return "and the same to nonsense, so it teaches nothing"
+    if reference is None or reference >= threshold:
+        return f"{_value(nonsense)} to nonsense"
+    counts = f"only values from reward.threshold = {threshold:g} on count as correct"
+    return f"{_value(nonsense)} to nonsense; {counts}"
+
+
 def try_answers(parts: Parts, limit_s: float = ANSWERS_S) -> list[str]:
     """Let the model answer a few problems of each set and grade the answers; GraderError if an environment fails.
 
     With an environment, hold one conversation. Answers that take longer than `limit_s` are left out.
     """
-    sets, engine, deadline = parts.inputs.eval_sets, parts.engine, time.monotonic() + limit_s
-    requests_of = {each.name: _first_requests(each, parts) for each in sets}
-    completions: dict[str, list[Completion]] = {name: [] for name in requests_of}
-    set_of = {request.key: name for name, requests in requests_of.items() for request in requests}
+    engine, deadline = parts.engine, time.monotonic() + limit_s
+    set_of: dict[str, str] = {}
+    completions: dict[str, list[Completion]] = {}
     # Requests that are unfinished at the end of a pause are dropped.
     with engine.paused():
         engine.push_weights(parts.learner.weights(), parts.learner.version)
-        engine.submit([request for requests in requests_of.values() for request in requests])
+        for eval_set in parts.inputs.eval_sets:
+            requests = _first_requests(eval_set, parts)
+            completions[eval_set.name] = []
+            set_of |= {request.key: eval_set.name for request in requests}
+            engine.submit(requests)
         while engine.num_pending and time.monotonic() < deadline:
             for completion in engine.poll():
                 completions[set_of[completion.request.key]].append(completion)
-    return [line for each in sets for line in _shown(each, completions[each.name], parts)]
+    lines: list[str] = []
+    for eval_set in parts.inputs.eval_sets:
+        lines += _shown(eval_set, completions[eval_set.name], parts)
+    return lines
 
 
 def _first_requests(eval_set: EvalSet, parts: Parts) -> list[Request]:
     """Return one request for each of the set's first problems."""
-    first = {request.group: request for request in reversed(eval_set.requests(0).requests)}
+    first: dict[str, Request] = {}
+    for request in eval_set.requests(0).requests:
+        first.setdefault(request.group, request)
     num = 1 if eval_set.name in parts.inputs.environments else NUM_ANSWERS
-    return list(first.values())[::-1][:num]
+    return list(first.values())[:num]
 
 
 def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -> Iterator[str]:
@@ -86,42 +135,36 @@ def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -
     if name in parts.inputs.environments:
         yield from _conversation(eval_set, verdicts[0], parts)
         return
-    values = [verdict.value or 0.0 for verdict in verdicts]
+    verdicts.sort(key=lambda verdict: -(verdict.value or 0.0))
+    mean = sum(verdict.value or 0.0 for verdict in verdicts) / len(verdicts)
+    advice = "" if mean else "; check that it can read answers like these"
     yield (
-        f"{name}: {eval_set.judge.name} gives {sum(values) / len(values):.2g} on average to {len(values)} answers of "
-        f"the untrained model{'' if any(values) else '; check that it can read answers like these'}:"
+        f"{name}: {eval_set.judge.name} gives {mean:.2g} on average to {len(verdicts)} answers of the untrained "
+        f"model{advice}:"
     )
-    for verdict in sorted(verdicts, key=lambda verdict: -(verdict.value or 0.0))[:NUM_SHOWN]:
-        text = parts.inputs.text.decode(verdict.subject.tokens.tolist())
-        reference = verdict.subject.request.problem.answer
-        yield f"  {_value(verdict.value):>10} | {_short(text)} | reference {_short(reference)}"
-    failed = [verdict for verdict in verdicts if verdict.reason not in (None, "no_answer")]
-    for grader, error in runner.first_errors.items() if failed else ():
-        yield f"  {grader} failed on {len(failed)} of {len(verdicts)}, the first time by {error}"
-
-
-def _verdicts(runner: GraderRunner, num: int) -> list[Verdict]:
-    """Wait for this many verdicts; the limits of the grader pool bound the wait."""
-    verdicts: list[Verdict] = []
-    while len(verdicts) < num:
-        verdicts += runner.poll("evaluation", wait=True)
-    return verdicts
+    for verdict in verdicts[:NUM_SHOWN]:
+        text = _short(parts.inputs.text.decode(verdict.subject.tokens.tolist()))
+        reference = _short(verdict.subject.request.problem.answer)
+        yield f"  {_value(verdict.value):>10} | {text} | reference {reference}"
+    num_failed = sum(map(_failed, verdicts))
+    if num_failed:
+        for grader, error in runner.first_errors.items():
+            yield f"  {grader} failed on {num_failed} of {len(verdicts)}, the first time by {error}"
 
 
 def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator[str]:
     """Yield a conversation with an environment, its reward and the time of its slowest step."""
     settings, completion, text = eval_set.task.environment, verdict.subject, parts.inputs.text
-    if verdict.source == "environment" and verdict.reason not in (None, "no_answer"):
+    if verdict.source == "environment" and _failed(verdict):
         errors = parts.inputs.environments[eval_set.name].first_errors
         error = next(iter(errors.values()), f"it ended by {verdict.reason}")
         raise GraderError(f'the environment "{settings.name}" fails in a conversation of {eval_set.name}: {error}')
     end = "it was cut by a limit" if completion.truncated else f"worth {_value(verdict.value)}"
     yield f"A conversation of {eval_set.name} with {settings.name}, by the untrained model; {end}:"
     turns = conversation_row(completion, text)["conversation"]
-    prompt = {"by": "problem", "text": text.decode(completion.request.prompt_tokens)}
-    for part in (prompt, *turns):
-        for line in part["text"].strip().splitlines() or [""]:
-            yield f"  {part['by']:>11} | {line}"
+    for turn in ({"by": "problem", "text": text.decode(completion.request.prompt_tokens)}, *turns):
+        for line in turn["text"].strip().splitlines() or [""]:
+            yield f"  {turn['by']:>11} | {line}"
     unknown = getattr(text.tokenizer, "unk_token", None)
     observed = [turn["text"] for turn in turns if turn["by"] == "environment"]
     if unknown and any(not said.replace(unknown, "").strip() for said in observed):
@@ -134,35 +177,17 @@ def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator
     yield f"Its slowest step took {parts.turns.slowest_s:.2g} s{limit}"
 
 
-def try_graders(parts: Parts) -> list[str]:
-    """Give a reference answer and nonsense to each grader of each set; GraderError if a grader fails.
+def _verdicts(runner: GraderRunner, num: int) -> list[Verdict]:
+    """Wait for this many verdicts; the limits of the grader pool bound the wait."""
+    verdicts: list[Verdict] = []
+    while len(verdicts) < num:
+        verdicts += runner.poll("evaluation", wait=True)
+    return verdicts
 
-    Return a line for each grader from outside the package.
-    """
-    lines, runner = [], parts.inputs.graders
-    for eval_set, grader in ((each, grader) for each in parts.inputs.eval_sets for grader in each.judge.graders):
-        judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
-        name, problem = grader.spec.name, eval_set.problems[0]
-        # If the prompt opens a thinking block, close it: an answer comes after thinking.
-        opening = judge.opening + (eval_set.task.answer.thinking_end if judge.opening else "")
-        values = []
-        for text in (problem.answer, _NONSENSE):
-            runner.submit_text(_NONSENSE, opening + text, problem.answer, judge, "evaluation")
-            (judged,) = _verdicts(runner, 1)
-            if judged.reason not in (None, "no_answer"):
-                error = runner.first_errors.get(name, f"it ended by {judged.reason}")
-                raise GraderError(f'the grader "{name}" fails on an answer of {eval_set.name}: {error}')
-            values.append(judged.value)
-        if ":" not in name:
-            continue
-        reference, nonsense = map(_value, values)
-        line = f"{name} gives {reference} to a reference answer of {eval_set.name}"
-        is_blind = reference == nonsense
-        line += ", and the same to nonsense, so it teaches nothing" if is_blind else f", {nonsense} to nonsense"
-        if not is_blind and values[0] is not None and values[0] < judge.threshold:
-            line += f"; only values from reward.threshold = {judge.threshold:g} on count as correct"
-        lines.append(line)
-    return lines
+
+def _failed(verdict: Verdict) -> bool:
+    """Return whether a grader or an environment failed; an answer that it found none in is no failure."""
+    return verdict.reason not in (None, "no_answer")
 
 
 def try_step(parts: Parts, recipe: Recipe) -> None:
@@ -193,38 +218,40 @@ def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
     Groups of one completion, which a critic allows, are right and wrong in turn. No completion is truncated, so that no
     filter drops it.
     """
-    inputs, version = parts.inputs, parts.learner.version
     tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
     shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
-    vocabulary, rng = inputs.model.model.config.vocab_size, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     groups = []
     for number, problem in enumerate(shortest):
-        completions = [
-            Completion(
-                request=request,
-                tokens=rng.integers(vocabulary, size=NUM_TOKENS).astype(np.int32),
-                log_probs=np.full(NUM_TOKENS, -math.log(vocabulary), np.float32),
-                versions=np.full(NUM_TOKENS, version, np.int32),
-                forced=np.zeros(NUM_TOKENS, np.bool_),
-                finish="stop",
-            )
-            for request in parts.make_requests.requests(Issued(problem_id=problem.id, epoch=0))[:2]
-        ]
-        values = (1.0, 0.0) if len(completions) > 1 else (float(number % 2 == 0),)
-        rewards = [
-            reward_of(value, reward) + inputs.length.adjust(len(completion), value == 1.0)
-            for completion, value in zip(completions, values, strict=True)
-        ]
+        requests = parts.make_requests.requests(Issued(problem_id=problem.id, epoch=0))[:2]
+        completions = tuple(_made_up(request, parts, rng) for request in requests)
+        correct = (True, False) if len(completions) > 1 else (number % 2 == 0,)
+        rewards = []
+        for completion, is_correct in zip(completions, correct, strict=True):
+            adjusted = parts.inputs.length.adjust(len(completion), is_correct)
+            rewards.append(reward_of(float(is_correct), reward) + adjusted)
         groups.append(
             Group(
-                key=completions[0].request.group,
+                key=requests[0].group,
                 problem=problem,
-                completions=tuple(completions),
-                correct=tuple(value == 1.0 for value in values),
+                completions=completions,
+                correct=correct,
                 rewards=tuple(rewards),
             )
         )
     return tuple(groups)
+
+
+def _made_up(request: Request, parts: Parts, rng: np.random.Generator) -> Completion:
+    vocabulary = parts.inputs.model.model.config.vocab_size
+    return Completion(
+        request=request,
+        tokens=rng.integers(vocabulary, size=NUM_TOKENS).astype(np.int32),
+        log_probs=np.full(NUM_TOKENS, -math.log(vocabulary), np.float32),
+        versions=np.full(NUM_TOKENS, parts.learner.version, np.int32),
+        forced=np.zeros(NUM_TOKENS, np.bool_),
+        finish="stop",
+    )
 
 
 def _short(text: str) -> str:
