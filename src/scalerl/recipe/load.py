@@ -200,22 +200,24 @@ def locate(
     asked_by: str = "",
 ) -> tuple[str, Path | Traversable, str]:
     """Return the label of a recipe or study for messages, its file, and an identifier of the file."""
-    text = str(reference)
+    text, named = str(reference), shipped(kind)
     if "\0" in text:
         field = "extends is " if asked_by else ""
         raise error(f"{asked_by}{field}{json.dumps(text)}, but no {kind} or file can have a null byte in its name")
-    there, path = shipped(kind), Path(folder, reference)
     is_path = isinstance(reference, Path) or text.endswith((_SUFFIX, ".json")) or "/" in text or "\\" in text
-    if is_path or (text not in there and path.exists()):
-        # The folder of a run contains its recipe.
-        path = path / "recipe.json" if kind == "recipe" and path.is_dir() else path
+    if text in named and not is_path:
+        return f"{kind} {text}", named[text], text
+    path = Path(folder, reference)
+    if is_path or path.exists():
+        if kind == "recipe" and path.is_dir():
+            # The folder of a run contains its recipe.
+            path = path / "recipe.json"
         return str(path), path, str(path.resolve())
-    if text not in there:
-        file = f"{text}{_SUFFIX}"
-        meant = f'; did you mean "{file}"?' if Path(folder, file).is_file() else did_you_mean(text, there)
-        where = f"scalerl {kind} list shows all; your own file is given by its path"
-        raise error(f'{asked_by}there is no {kind} "{text}"{meant} ({where})')
-    return f"{kind} {text}", there[text], text
+    meant = did_you_mean(text, named)
+    if Path(folder, f"{text}{_SUFFIX}").is_file():
+        meant = f'; did you mean "{text}{_SUFFIX}"?'
+    where = f"scalerl {kind} list shows all; your own file is given by its path"
+    raise error(f'{asked_by}there is no {kind} "{text}"{meant} ({where})')
 
 
 def read_table(

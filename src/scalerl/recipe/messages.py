@@ -102,31 +102,43 @@ def problems_of(error: ErrorDetails, tree: Tree, origins: Origins) -> Iterator[R
 
 def described(error: ErrorDetails, tree: Tree, root: type[Settings] = Recipe) -> tuple[str, str, str]:
     """Return the key of an error, a statement about its value in `tree`, and a suggestion or ""."""
-    kind, key, value = error["type"], _dotted_key(error["loc"]), error["input"]
+    kind, key = error["type"], _dotted_key(error["loc"])
     if kind == "extra_forbidden":
         return key, *_unknown_key(key, tree, root)
     if kind == "missing":
         return key, f"{key} is not set, but {_owner(key.rpartition('.')[0], tree, root)} needs it", ""
     if kind == "union_tag_invalid":
-        name, choices = _at(tree, f"{key}.name"), AXES[key]
-        made_of = _MADE_OF.get(str(name).lower())
-        statement = f"{key}.name is {show(name)} but must be one of {quoted(choices)}, or {_IMPORT_PATH}"
-        return f"{key}.name", statement, f"; {made_of}" if made_of else did_you_mean(str(name), choices)
-    expected, suggestion = error["msg"].removeprefix("Input should be "), ""
+        return f"{key}.name", *_unknown_choice(key, _at(tree, f"{key}.name"))
+    expected, suggestion = _expected(error, key, tree, root)
+    return key, f"{key} is {show(error['input'])} but must be {expected}", suggestion
+
+
+def _unknown_choice(axis: str, name: Any) -> tuple[str, str]:
+    """Return a statement about a name that an axis does not have, and a suggestion."""
+    statement = f"{axis}.name is {show(name)} but must be one of {quoted(AXES[axis])}, or {_IMPORT_PATH}"
+    if made_of := _MADE_OF.get(str(name).lower()):
+        return statement, f"; {made_of}"
+    return statement, did_you_mean(str(name), AXES[axis])
+
+
+def _expected(error: ErrorDetails, key: str, tree: Tree, root: type[Settings]) -> tuple[str, str]:
+    """Return what a value must be, and a suggestion or ""."""
+    kind, value = error["type"], error["input"]
+    if kind == "string_pattern_mismatch":
+        return _IMPORT_PATH, ""
+    if kind.startswith("model_") and key in AXES:
+        return f"a name or a table with one; the names are {quoted(AXES[key])}", ""
+    if kind.startswith("model_"):
+        names = _names(key, tree, root)
+        below = [axis for axis, choices in AXES.items() if axis.startswith(f"{key}.") and value in [*choices]]
+        suggestion = f"; did you mean {below[0]} = {show(value)}?" if below else ""
+        return f"a table with {', '.join(names)}" if names else "a table", suggestion
+    expected = error["msg"].removeprefix("Input should be ")
     for word, ours in _WORDS.items():
         expected = expected.replace(word, ours)
     if kind == "literal_error":
-        suggestion = did_you_mean(str(value), re.findall('"(.*?)"', expected))
-    elif kind == "string_pattern_mismatch":
-        expected = _IMPORT_PATH
-    elif kind.startswith("model_") and key in AXES:
-        expected = f"a name or a table with one; the names are {quoted(AXES[key])}"
-    elif kind.startswith("model_"):
-        names = _names(key, tree, root)
-        expected = f"a table with {', '.join(names)}" if names else "a table"
-        axes = [axis for axis, choices in AXES.items() if axis.startswith(f"{key}.") and value in [*choices]]
-        suggestion = f"; did you mean {axes[0]} = {show(value)}?" if axes else ""
-    return key, f"{key} is {show(value)} but must be {expected}", suggestion
+        return expected, did_you_mean(str(value), re.findall('"(.*?)"', expected))
+    return expected, ""
 
 
 def _dotted_key(loc: Sequence[int | str]) -> str:

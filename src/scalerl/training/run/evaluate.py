@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,6 @@ from scalerl.recipe.recipe import Recipe
 from scalerl.runfolder.store import Row
 from scalerl.training.graders.sandbox.job import KINDS, STOPPED
 from scalerl.training.loop.evaluate import EvalResult, Evaluation
-from scalerl.training.loop.grading import GraderRunner
 from scalerl.training.loop.pipeline import StepDone
 from scalerl.training.loop.requests import Text
 from scalerl.training.loop.seams import Engine
@@ -66,7 +65,8 @@ class Evaluations(Hook):
             paused_s = time.monotonic() - started
             engine.push_weights(parts.learner.weights(), step)
             spent = self.clock.row()
-            evaluation = begin_evaluation(engine, parts.inputs.graders, sets, step=step, on_progress=self._on_progress)
+            requests = {each.name: each.requests(step) for each in sets}
+            evaluation = Evaluation(engine, requests, graders=parts.inputs.graders, on_progress=self._on_progress)
             with self.watchdog.watching("the grader"):
                 if not evaluation.finish(lambda: bool(self.observer.stopping())):
                     # A resumed run evaluates this step again.
@@ -91,22 +91,10 @@ class Evaluations(Hook):
 
 def evaluate_all(engine: Engine, inputs: Inputs, *, step: int) -> dict[str, EvalResult]:
     """Sample and grade every prompt of all sets on an otherwise idle engine."""
-    evaluation = begin_evaluation(engine, inputs.graders, inputs.eval_sets, step=step)
+    requests = {each.name: each.requests(step) for each in inputs.eval_sets}
+    evaluation = Evaluation(engine, requests, graders=inputs.graders)
     evaluation.finish()
     return evaluation.results()
-
-
-def begin_evaluation(
-    engine: Engine,
-    graders: GraderRunner,
-    sets: Iterable[EvalSet],
-    *,
-    step: int,
-    on_progress: Callable[[int, int], None] = lambda finished, total: None,
-) -> Evaluation:
-    """Submit the requests of these sets."""
-    requests = {each.name: each.requests(step) for each in sets}
-    return Evaluation(engine, requests, graders=graders, on_progress=on_progress)
 
 
 def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float], seconds: Mapping[str, float]) -> list[Row]:
@@ -117,35 +105,42 @@ def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float], sec
 
 def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
     """Return the first completion of each group, for people to read."""
-    return [
-        {
+    rows = []
+    for group in groups:
+        completion = group.completions[0]
+        row = {
             "problem": group.problem.id,
             "prompt": group.problem.prompt,
-            "completion": text.decode(group.completions[0].tokens.tolist()),
+            "completion": text.decode(completion.tokens.tolist()),
             "answer": group.problem.answer,
             "correct": group.correct[0],
             "reward": group.rewards[0],
-            **conversation_row(group.completions[0], text),
         }
-        for group in groups
-    ]
+        rows.append(row | conversation_row(completion, text))
+    return rows
 
 
 def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
     """Return the turns of a conversation as a column of a sample; empty for a single completion."""
     if completion.episode is None:
         return {}
-    parts: list[tuple[str, Any]] = []
-    for branch in completion.sequences:
-        # The first branch begins with the problem, later ones with text of the environment.
-        parts += [("environment", list(branch.request.prompt_tokens))] if parts else []
+    turns: list[dict[str, str]] = []
+
+    def add(speaker: str, tokens: Sequence[int]) -> None:
+        if tokens or speaker == "model":
+            turns.append({"by": speaker, "text": text.decode(tokens)})
+
+    for number, branch in enumerate(completion.sequences):
+        if number:
+            # The first branch begins with the problem, later ones with text of the environment.
+            add("environment", branch.request.prompt_tokens)
         tokens, place = branch.tokens.tolist(), 0
         for start, end in branch.turns:
-            parts += [("environment", tokens[place:start])] if start > place else []
-            parts.append(("model", tokens[start:end]))
+            add("environment", tokens[place:start])
+            add("model", tokens[start:end])
             place = end
-        parts += [("environment", tokens[place:])] if place < len(tokens) else []
-    return {"conversation": [{"by": speaker, "text": text.decode(part)} for speaker, part in parts]}
+        add("environment", tokens[place:])
+    return {"conversation": turns}
 
 
 def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -155,19 +150,23 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
     with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
         results = evaluate_all(engine, inputs, step=0)
         check_verdicts(results, inputs, sets=inputs.eval_sets)
-    return [
-        {
-            "set": name,
-            **result_row(result),
-            "interval": list(wilson(sum(result.num_correct), result.num_samples)),
-            "num_prompts": len(result.num_correct),
-            "samples_per_prompt": result.samples_per_prompt,
-            "pass_at": _keyed(result.pass_at),
-            **({"pass_at_turns": _keyed(by_turns)} if (by_turns := result.pass_at_turns) else {}),
-            "without_verdict": dict(result.num_without_verdict),
-        }
-        for name, result in results.items()
-    ]
+    return [_measured(name, result) for name, result in results.items()]
+
+
+def _measured(name: str, result: EvalResult) -> dict[str, Any]:
+    """Return the row of an untrained model on a set."""
+    row = {
+        "set": name,
+        **result_row(result),
+        "interval": list(wilson(sum(result.num_correct), result.num_samples)),
+        "num_prompts": len(result.num_correct),
+        "samples_per_prompt": result.samples_per_prompt,
+        "pass_at": _keyed(result.pass_at),
+    }
+    if result.pass_at_turns:
+        row["pass_at_turns"] = _keyed(result.pass_at_turns)
+    row["without_verdict"] = dict(result.num_without_verdict)
+    return row
 
 
 def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
@@ -180,35 +179,37 @@ def check_verdicts(
 ) -> None:
     """Raise GraderError if one of these sets has no verdict at all, unless all reasons are `allowed`."""
     for eval_set in sets:
-        result, playing = results[eval_set.name], inputs.environments.get(eval_set.name)
+        result = results[eval_set.name]
         if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
             continue
-        name = eval_set.judge.name if playing is None else eval_set.task.environment.name
+        name, errors = eval_set.judge.name, inputs.graders.first_errors
+        if playing := inputs.environments.get(eval_set.name):
+            name, errors = eval_set.task.environment.name, {**playing.first_errors, **errors}
         reasons = ", ".join(f"{num} x {name.partition('/')[2]}" for name, num in result.num_without_verdict.items())
-        errors = {**({} if playing is None else playing.first_errors), **inputs.graders.first_errors}
-        error = next(iter(errors.values()), None)
+        for error in list(errors.values())[:1]:
+            reasons += f": {error}"
         raise GraderError(
-            f'"{name}" has no verdict on any of {result.num_samples} answers of {eval_set.name} '
-            f"({reasons}{f': {error}' if error else ''})"
+            f'"{name}" has no verdict on any of {result.num_samples} answers of {eval_set.name} ({reasons})'
         )
 
 
 def result_row(result: EvalResult) -> dict[str, Any]:
     """Return the columns of every row of an evaluation."""
-    return {
+    row: dict[str, Any] = {
         "reward": result.reward,
         "num_correct": list(result.num_correct),
         "num_samples": result.num_samples,
         "prompts_hash": result.prompts_hash,
         "truncated_frac": result.num_truncated / max(result.num_samples, 1),
         "length_mean": result.mean_length,
-        **({} if result.score is None else {"score": result.score}),
-        **{f"score/{name}": value for name, value in result.scores.items()},
-        **result.num_without_verdict,
-        **outcome_columns(result.num_outcomes),
-        **result.conversations,
-        **({"correct_turns": [list(turns) for turns in result.correct_turns]} if result.correct_turns else {}),
     }
+    if result.score is not None:
+        row["score"] = result.score
+    row |= {f"score/{name}": value for name, value in result.scores.items()}
+    row |= {**result.num_without_verdict, **outcome_columns(result.num_outcomes), **result.conversations}
+    if result.correct_turns:
+        row["correct_turns"] = [list(turns) for turns in result.correct_turns]
+    return row
 
 
 def outcome_columns(num_outcomes: Mapping[str, int]) -> dict[str, float]:
