@@ -9,6 +9,7 @@ from transformers import LlamaConfig, Qwen3Config, Qwen3MoeConfig
 from typer.testing import CliRunner
 
 from scalerl.cli import app
+from scalerl.cli.layout import why_not
 from scalerl.errors import ClusterError, RecipeError, UsageError
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import RolloutSettings
@@ -26,7 +27,6 @@ from scalerl.training.run.memory import (
     memory_of,
     num_generators,
     settings_that_fit,
-    why_not,
 )
 from scalerl.training.run.run import TrainingRun
 

@@ -469,28 +469,6 @@ def _can_divide(config: Any, ranks: int, context_ranks: int) -> bool:
     )
 
 
-def why_not(memory: Memory, changes: Mapping[str, Any] | None) -> str:
-    """Return a sentence that says why a recipe does not fit, and what to change."""
-    gpus, num, rollout = memory.gpus, sum(memory.num.values()), memory.recipe.rollout
-    if num > gpus.num:
-        fault = (
-            f"{num_generators(memory.recipe)} generators of {rollout.generator_gpus} and {memory.num['learner']} for "
-            f"the learner are {num} GPUs, but there are {gpus.num}"
-        )
-    else:
-        role = memory.overfull[0]
-        parts = sorted(memory.parts[role].items(), key=lambda item: -item[1])[:3]
-        largest = ", ".join(f"{part} {value / 1e9:.1f}" for part, value in parts)
-        fault = f"a GPU of the {role} needs {memory.total(role) / 1e9:.0f} GB ({largest}), but it has "
-        fault += f"{gpus.bytes_each / 1e9:g}"
-    if changes is None:
-        return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
-    # --set cannot remove learner.shard_size, which only hybrid sharding accepts.
-    without = ", without learner.shard_size" if memory.recipe.learner.sharding == "hybrid" else ""
-    texts = [f"--set {key}={str(value).lower()}" for key, value in sorted(changes.items())]
-    return f"{fault}: it fits with {' '.join(texts)}{without}"
-
-
 def check_context_ranks(learner: LearnerSettings, config: Any) -> None:
     """Raise RecipeError if passes of a model cannot be divided among learner.context_ranks ranks."""
     size, ranks, heads = learner.context_ranks, learner.ranks, config.num_attention_heads

@@ -71,17 +71,6 @@ class Pace:
             return None
         return (START_S + self.steps * (self.step_s + self.evaluation_s)) / 3600
 
-    def words(self, price: float | None) -> str:
-        """Return the estimate as text; `price` is that of a GPU-hour."""
-        per_hour = 3600 / (self.step_s + self.evaluation_s)
-        text = f"about {rounded(per_hour)} steps per hour with the rates of {self.rates.name}s, evaluations included"
-        if self.hours is None or self.steps is None:
-            return text
-        gpu_hours = self.num_gpus * self.hours
-        text += f"; the budget of {rounded(self.steps)} steps takes about {rounded(self.hours)} hours"
-        text += f" ({rounded(gpu_hours)} GPU-hours)"
-        return text if price is None else f"{text} and costs about {price * gpu_hours:,.2f}"
-
 
 def rates_of(bytes_each: float) -> Rates:
     """Return the rates of the kind of GPU with about this much memory."""
@@ -181,14 +170,6 @@ def _steps(recipe: Recipe, step_s: float, num_gpus: int) -> float | None:
     if recipe.budget.gpu_hours is not None:
         limits.append(3600 * recipe.budget.gpu_hours / num_gpus / step_s)
     return min(limits, default=None)
-
-
-def rounded(number: float) -> str:
-    """Return a number with two digits, as estimates deserve."""
-    if number >= 100:
-        digits = 10 ** (math.floor(math.log10(number)) - 1)
-        return f"{round(number / digits) * digits:,.0f}"
-    return f"{number:.2g}"
 
 
 def size_words(num: float) -> str:
