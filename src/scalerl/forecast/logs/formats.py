@@ -26,6 +26,7 @@ from scalerl.forecast.logs.places import (
     whole_kinds,
 )
 from scalerl.forecast.logs.plan import Plan
+from scalerl.forecast.logs.readers import budget
 from scalerl.forecast.logs.readers.containers import tables_in
 from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.logs.readers.projects import project_at, project_rows
@@ -34,7 +35,7 @@ from scalerl.forecast.logs.readers.tensorboard import event_rows
 from scalerl.forecast.logs.readers.wandb import wandb_rows
 from scalerl.forecast.logs.rules import decided
 from scalerl.forecast.logs.selection import Selection
-from scalerl.forecast.logs.tables import best_table, has_rewards
+from scalerl.forecast.logs.tables import best_table, has_rewards, names_of
 from scalerl.forecast.logs.tidy import tidied, written_units
 from scalerl.runfolder import store
 from scalerl.runfolder.json_text import parse_or_none
@@ -100,7 +101,14 @@ def read_log(path: str | Path) -> Log:
 
 def read_logs(paths: Sequence[str | Path]) -> list[Log]:
     """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs."""
-    return [log for path in paths for log in _read_all(Path(path), find(path))]
+    logs: list[Log] = []
+    for path in paths:
+        groups = find(path)
+        if len(groups) == 1 == len(groups[0]):
+            logs.append(read_place(groups[0][0].path))
+        else:
+            logs += _read_all(Path(path), groups)
+    return logs
 
 
 def _read_all(path: Path, groups: list[Group]) -> list[Log]:
@@ -228,9 +236,9 @@ def _log(source: Source, table: Table) -> Log:
     """Return a table of a source as a log; InputError for no rows, or for too many columns."""
     if not table.rows:
         raise InputError(f"{source.path} holds no rows yet: wait until the run has logged something.")
-    num_columns = len({name for _, row in table.rows for name in row})
-    source.budget.columns(num_columns)
-    source.budget.cells(num_columns * len(table.rows))
+    num_columns = len(names_of(table))
+    source.budget.limit(num_columns, budget.MAX_COLUMNS, "columns")
+    source.budget.limit(num_columns * len(table.rows), budget.MAX_CELLS, "cells")
     return Log(path=source.path, kind=table.kind, frame=frame_of(table.rows), facts=table.facts)
 
 
@@ -276,7 +284,7 @@ def _event_log(source: Source, files: Files) -> Log:
     rows = event_rows(source, files)
     folders = {row["run"] for _, row in rows}
     if len(folders) > 1 and are_splits(folder.rpartition("/")[2] for folder in folders):
-        rows = [(place, {"split": row["run"], **row, "run": ""}) for place, row in rows]
+        rows = [(place, {"split": row.pop("run"), **row}) for place, row in rows]
     return _log(source, Table("tensorboard", rows))
 
 

@@ -60,10 +60,13 @@ def find(given: str | Path) -> list[Group]:
     """Return what a path or a pattern such as runs/*.jsonl stands for."""
     path = Path(given)
     is_pattern = not path.exists() and glob.has_magic(str(given))
-    matches = sorted(glob.glob(str(given), recursive=True)) if is_pattern else [path]
+    matches = sorted(glob.glob(str(given), recursive=True)) if is_pattern else [str(path)]
     if not matches:
         raise InputError(f"no file matches {given}: check the path.")
-    return [group for match in matches for group in groups(Path(match))]
+    found: list[Group] = []
+    for match in map(Path, matches):
+        found += groups(match) if match.is_dir() else [[Place(match, "log", True)]]
+    return found
 
 
 def groups(

@@ -35,7 +35,7 @@ def best_table(found: Iterable[list[Table]]) -> Table | None:
     best, best_worth = None, Worth(False, False)
     for together in found:
         for table in _united(together):
-            worth = _worth(table)
+            worth = Worth(has_rewards(table), bool(with_role(names_of(table), "step", "coarse", *AXES)))
             if best is None or worth > best_worth:
                 best, best_worth = table, worth
             if best_worth == Worth(True, True):
@@ -45,19 +45,20 @@ def best_table(found: Iterable[list[Table]]) -> Table | None:
 
 def has_rewards(table: Table) -> bool:
     """Return whether a column of a table is named as a reward, and has several values."""
-    return any(len(_values(table, name)) >= _MIN_VALUES for name in names_of(table) if reward_rank(name))
+    for name in filter(reward_rank, names_of(table)):
+        values = set[str]()
+        for _, row in table.rows:
+            values.add(str(row.get(name, "")))
+            if len(values - {""}) >= _MIN_VALUES:
+                return True
+    return False
 
 
 def names_of(table: Table) -> set[str]:
-    return {name for _, row in table.rows for name in row}
-
-
-def _values(table: Table, name: str) -> set[str]:
-    return {str(row[name]) for _, row in table.rows if name in row}
-
-
-def _worth(table: Table) -> Worth:
-    return Worth(has_rewards(table), bool(with_role(names_of(table), "step", "coarse", *AXES)))
+    names = set[str]()
+    for _, row in table.rows:
+        names.update(row)
+    return names
 
 
 # Tables of a document
@@ -65,7 +66,7 @@ def _worth(table: Table) -> Worth:
 
 def _united(tables: list[Table]) -> list[Table]:
     """Return the tables of a document as one for each set of labels that they have, the largest first."""
-    if any(table.kind != "json" for table in tables):
+    if tables[0].kind != "json":
         return tables
     labels = _labels(tables)
     num_beside = Counter(table.keys for table in tables)

@@ -28,18 +28,7 @@ class Budget:
         if time.process_time() > self._until:
             raise InputError(f"{self._path} takes longer than {MAX_SECONDS:g} s to read: give a shorter file.")
 
-    def columns(self, num: int) -> None:
-        self.limit(num, MAX_COLUMNS, "columns")
-
-    def cells(self, num: int) -> None:
-        self.limit(num, MAX_CELLS, "cells")
-
-    def text(self, text: str) -> None:
-        """Raise InputError for a text with too many lines, or with too much JSON: a parser makes all values at once."""
-        self.limit(text.count("\n"), MAX_LINES, "lines")
-        if text.lstrip()[:1] in ("{", "["):
-            self.limit(text.count(",") + text.count("[") + text.count("{"), MAX_VALUES, "values")
-
     def limit(self, num: float, most: float, what: str) -> None:
+        """Raise InputError for more of something than a limit."""
         if num > most:
             raise InputError(f"{self._path} has more than {most:,} {what}, which is the limit: keep what you need.")

@@ -43,19 +43,20 @@ def delimited_tables(source: Source) -> Iterator[list[Table]]:
     """Yield the table that a text is, if it is one; InputError says what is wrong with one."""
     is_named = source.path.suffix.lower() in _SUFFIXES and not source.is_inside
     sample = list(itertools.islice(io.StringIO(source.text), _MAX_SAMPLE))
-    _check_width(source, sample, is_named)
     marks = f"{_MARKS}| " if is_named else f"{_MARKS} "
-    head = _head_of(sample, marks, is_named)
+    head = _head_of(source, sample, marks, is_named)
     if head is None and is_named:
         head = _widest_line(source, sample, marks)
     lines = _lines_below(source, head, is_named) if head else None
     if head is None or lines is None:
         return
-    if all(is_number(name) for name in head.names):
+    if all(map(is_number, head.names)):
         raise InputError(
             f"{source.path}, line {head.above}: numbers ({listed(head.names)}) where column names belong: put a line "
             "with names above them, such as step,reward."
         )
+    if head.mark == " ":  # other lines may stand below
+        lines = [line for line in lines if len(line[1]) == len(head.names)]
     rows = _whole_rows(source, head.names, lines)
     if head.mark != "," and _has_decimal_commas(rows):
         rows = [(at, [_with_point(cell) for cell in cells]) for at, cells in rows]
@@ -68,7 +69,10 @@ def named_rows(header: Names, rows: Sequence[Line]) -> Placed:
     for at, cell in enumerate(header, start=1):
         name = cell.strip() or f"column {at}"
         names.append(f"{name}.{at}" if name in names else name)
-    return [(f"line {at}", dict(zip(names, cells, strict=False))) for at, cells in rows]
+    placed: Placed = []
+    for at, cells in rows:
+        placed.append((f"line {at}", dict(zip(names, cells, strict=False))))
+    return placed
 
 
 def is_number(cell: str) -> bool:
@@ -76,14 +80,13 @@ def is_number(cell: str) -> bool:
 
 
 def is_header(names: list[str], rows: list[list[str]], *, all_numbers: bool = False) -> bool:
-    """Return whether cells are names above rows with as many cells and numbers in each; the last row may be cut."""
-    rows = [row for row in rows if row != names]
-    if not rows or len(rows[0]) != len(names) or any(is_number(name) for name in names):
+    """Return whether cells are names above other rows with as many cells and numbers in each; the last may be cut."""
+    if not rows or len(rows[0]) != len(names) or any(map(is_number, names)):
         return False
     for row in rows[:-1] or rows:
         if len(row) != len(names):
             return False
-        are_numbers = [is_number(cell) for cell in row if cell]
+        are_numbers = list(map(is_number, filter(None, row)))
         if not (all(are_numbers) if all_numbers else any(are_numbers)):
             return False
     return True
@@ -92,28 +95,33 @@ def is_header(names: list[str], rows: list[list[str]], *, all_numbers: bool = Fa
 # The head
 
 
-def _check_width(source: Source, sample: list[str], is_named: bool) -> None:
-    """Raise InputError for a table with too many columns, before its cells are looked at."""
-    lines = [line for line in sample[:_MAX_PROSE] if not _PREAMBLE.match(line)]
-    header, below = (*lines[:2], "", "")[:2]
-    for mark in f"{_MARKS}|":
-        num = header.count(mark)
-        if num >= MAX_COLUMNS and (is_named or below.count(mark) == num):
-            source.budget.columns(num + 1)
-
-
-def _head_of(sample: list[str], marks: str, is_named: bool) -> Head | None:
+def _head_of(source: Source, sample: list[str], marks: str, is_named: bool) -> Head | None:
     """Return where a table begins in the first lines of a text; None if they are none."""
-    num_rows = 3 if is_named else _MAX_SAMPLE
     for at, line in enumerate(sample[:_MAX_PROSE]):
-        for mark in [mark for mark in marks if mark in line.strip()] or marks[0]:
-            names = _cells(line, mark)
-            if not names or any(is_number(name) for name in names):
+        for mark in marks:
+            num = line.count(mark)
+            is_wide = num >= MAX_COLUMNS and mark != " "
+            if is_wide and (is_named or (at + 1 < len(sample) and sample[at + 1].count(mark) == num)):
+                source.budget.limit(num + 1, MAX_COLUMNS, "columns")
+            names = _cells(line, mark) if num or mark == marks[0] else []
+            if not names or any(map(is_number, names)):
                 continue
-            rows = [cells for each in sample[at + 1 :] if (cells := _cells(each, mark))][:num_rows]
+            rows = _rows_of(sample[at + 1 :], mark, names, 3 if is_named else _MAX_SAMPLE)
             if is_header(names, rows, all_numbers=mark == " " or len(names) == 1):
                 return _with_heads_above(at, names, [_cells(each, mark) for each in sample[:at]], mark)
     return None
+
+
+def _rows_of(lines: list[str], mark: str, names: list[str], most: int) -> list[list[str]]:
+    """Return the cells of the first lines that hold something else than the header."""
+    rows: list[list[str]] = []
+    for line in lines:
+        cells = _cells(line, mark)
+        if cells and cells != names:
+            rows.append(cells)
+        if len(rows) == most:
+            break
+    return rows
 
 
 def _widest_line(source: Source, sample: list[str], marks: str) -> Head:
@@ -136,7 +144,7 @@ def _cells(line: str, mark: str) -> list[str]:
     if mark == " ":
         return line.split()
     try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=mark, skipinitialspace=True), [])]
+        return list(map(str.strip, next(csv.reader([line], delimiter=mark, skipinitialspace=True), [])))
     except csv.Error:
         return []
 
@@ -186,7 +194,7 @@ def _lines_below(source: Source, head: Head, is_named: bool) -> list[Line] | Non
     lines: list[Line] = []
     try:
         for cells in reader:
-            if any(cell.strip(" -=") for cell in cells):
+            if "".join(cells).strip(" -="):
                 source.budget.spend(len(cells) + 1)
                 lines.append((head.above + reader.line_num, cells))
     except csv.Error as fault:
@@ -201,12 +209,16 @@ def _lines_below(source: Source, head: Head, is_named: bool) -> list[Line] | Non
 def _whole_rows(source: Source, names: Names, lines: list[Line]) -> list[Line]:
     """Return the rows, without headers that come again, and without a last row that is still being written."""
     for at, cells in lines:
-        if any(cell.strip() for cell in cells[len(names) :]):
+        if len(cells) > len(names) and "".join(cells[len(names) :]).strip():
             raise InputError(f"{source.path}, line {at}: {len(cells)} values under {len(names)} columns.")
     is_open = len(lines) > 1 and not source.text.endswith(("\n", "\r"))
     if is_open and _is_cut([cells for _, cells in lines], len(names)):
         lines = lines[:-1]
-    return [(at, cells) for at, cells in lines if [cell.strip() for cell in cells] != names]
+    rows: list[Line] = []
+    for at, cells in lines:
+        if list(map(str.strip, cells)) != names:
+            rows.append((at, cells))
+    return rows
 
 
 def _is_cut(rows: list[list[str]], num_columns: int) -> bool:

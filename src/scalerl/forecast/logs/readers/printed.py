@@ -30,10 +30,10 @@ _MAX_PROSE = 2_000
 VERL = re.compile(r"(?<![\w/])step:\d{1,12} - ")
 # np.float64(0.5) and Array(0.5, dtype=float32), as values.
 _WRAPPED = re.compile(rf"((?<=[:=,(\[])\s?){CALL}")
-_IN_JSON = {"'": '"', "None": "null", "True": "true", "False": "false", "nan": "NaN"}
+_IN_JSON = {"None": "null", "True": "true", "False": "false", "nan": "NaN"}
 _DIGIT = re.compile(r"\d")
 _DICT_BEGINS = re.compile(r"\{\s*+['\"]")
-_PYTHON = re.compile(r"'|\b(?:None|True|False|nan)\b")
+_PYTHON = re.compile(r"\b(?:None|True|False|nan)\b")
 _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
 # A remark between a name and its value: average return (64 episodes): 0.7, mean reward over the last 64 episodes: 0.7.
 _REMARK = re.compile(
@@ -244,8 +244,8 @@ def _with_dict(text: str) -> Line | None:
     values = _dict_values(text[begin:end])
     if not values:
         return None
-    line = _entries(text[max(begin - 200, 0) : begin])
-    counters = line.counters
+    before = text[max(begin - 200, 0) : begin]
+    counters = _entries(before).counters if _DIGIT.search(before) else Counters()
     if text[begin - 1 : begin] == "=":  # one of several values, as in step=3 metrics={...} hours=2
         beside = _entries(" | ".join(_ASSIGNED.findall(f"{text[:begin]},{text[end:]}")))
         counters |= beside.counters
@@ -407,8 +407,8 @@ def _dict_values(text: str) -> Values:
 
 def _python_items(text: str) -> dict[str, Any]:
     """Return the items of a dict as Python prints it, or as many of them as can be told."""
-    plain = _WRAPPED.sub(r"\1\2", text)
-    parsed = parse_or_none(_PYTHON.sub(lambda word: _IN_JSON[word[0]], plain))
+    plain = _WRAPPED.sub(r"\1\2", text) if "(" in text else text
+    parsed = parse_or_none(_PYTHON.sub(lambda word: _IN_JSON[word[0]], plain.replace("'", '"')))
     return metrics_of(parsed) if isinstance(parsed, dict) else dict(_ITEM.findall(plain))
 
 

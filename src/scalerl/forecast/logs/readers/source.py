@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from scalerl.errors import InputError
 from scalerl.forecast.logs.facts import Fact, fact
 from scalerl.forecast.logs.frame import Placed
+from scalerl.forecast.logs.readers import budget
 from scalerl.forecast.logs.readers.budget import Budget
 
 MAX_WORD = 1_000
@@ -50,9 +51,9 @@ class Table(NamedTuple):
 class Source:
     """A file that is being read: its content, loaded when first asked for."""
 
-    def __init__(self, path: Path, budget: Budget | None = None, inside: str = "") -> None:
+    def __init__(self, path: Path, spent: Budget | None = None, inside: str = "") -> None:
         self.path = path
-        self.budget = budget or Budget(path)
+        self.budget = spent or Budget(path)
         self.is_inside = bool(inside)
         """Whether the content was printed inside the file, whose name does not say what it is then."""
         self._inside = inside
@@ -79,7 +80,10 @@ class Source:
     def text(self) -> str:
         """The content as text; InputError for what is no text, or more of it than can be read."""
         text = self._inside or _decoded(self.path, self.data)
-        self.budget.text(text)
+        self.budget.limit(text.count("\n"), budget.MAX_LINES, "lines")
+        if text.lstrip()[:1] in ("{", "["):
+            # A parser makes an object of each value at once: they are counted before.
+            self.budget.limit(text.count(",") + text.count("[") + text.count("{"), budget.MAX_VALUES, "values")
         return text
 
 
