@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 KINDS = "CSV, JSONL, console output, folders of any trainer or tracker; patterns such as 'logs/*.jsonl'."
 FRACTIONS = (0.25, 0.5, 0.75)
-FORMS = ("sigmoid", "power", "exponential", "log-linear")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +39,8 @@ class Common:
     start: Parsed = option(
         "R|first|fit",
         "Reward before training. first: each run's first row. Unset: a row at 0, else fitted.",
-        check=opt.start_value,
     )
-    gpus: float | None = option("N", "Build GPU-hours from the log's times.", check=opt.positive)
+    gpus: float | None = option("N", "Build GPU-hours from the log's times.")
     plot: Parsed = option("FILE", "Draw the curves: .png or .svg.", check=lambda text, _: _plot(text))
     as_json: bool = opt.JSON
     explain: bool = flag("--explain", "Say why, and what was read from the log.")
@@ -57,34 +55,28 @@ class Common:
         "auto|1|100|pm1|none",
         "Range of the reward: 1 for 0 to 1, 100 for percent, pm1 for -1 to 1, none for no limits.",
         default="auto",
-        check=opt.one_of("auto", "1", "100", "pm1", "none"),
     )
-    skip_before: Parsed = rare(
-        "C|SHARE", "Do not fit points before this compute: a value or a share ('10%').", check=opt.skip_before_value
-    )
-    fit_until: Parsed = rare("C", "Do not fit points beyond this compute.", check=opt.typed)
-    worth: Parsed = option(
+    skip_before: str | None = rare("C|SHARE", "Do not fit points before this compute: a value or a share ('10%').")
+    fit_until: str | None = rare("C", "Do not fit points beyond this compute.")
+    worth: str | None = option(
         "R",
         "Smallest difference of reward that counts, such as 0.01 or 1%. Unset: 1% of its scale, or 3% of the range.",
-        check=opt.typed,
     )
-    price: float | None = option("MONEY", "Price of a GPU-hour, to add costs.", check=opt.positive)
-    level: float = rare("P", "Probability of the intervals that are shown.", default=0.9, check=opt.share)
-    run_sd: Parsed = rare(
-        "R",
-        "Spread between runs of a recipe that was run once. Unset: a share of the gain.",
-        "--run-spread",
-        check=opt.typed,
+    price: float | None = option("MONEY", "Price of a GPU-hour, to add costs.")
+    level: str = rare("P", "Probability of the intervals that are shown.", default="0.9")
+    run_sd: str | None = rare(
+        "R", "Spread between runs of a recipe that was run once. Unset: a share of the gain.", "--run-spread"
     )
     ceiling: ParsedList = rare(
-        "A|LOW,HIGH", "Hold the ceiling fixed; two values: the range of the grid of --method paper.", check=opt.rewards
+        "A|LOW,HIGH",
+        "Hold the ceiling fixed; two values: the range of the grid of --method paper.",
+        check=opt.several_typed,
     )
-    form: str = rare("NAME", "sigmoid, power, exponential or log-linear.", default="sigmoid", check=opt.one_of(*FORMS))
-    method: Parsed = rare(
+    form: str = rare("NAME", "sigmoid, power, exponential or log-linear.", default="sigmoid")
+    method: str = rare(
         "NAME",
         "posterior; or paper: the grid search of arXiv 2510.13786, A.5, without intervals.",
         default="posterior",
-        check=opt.one_of("posterior", "paper"),
     )
     alone: bool = flag("--alone", "Fit each curve alone, also where others have the same start and task.", hidden=True)
     help_all: bool = opt.HELP_ALL
@@ -161,7 +153,7 @@ def forecast(
         check=opt.several_typed,
     ),
     reach: ParsedList = option(
-        "R[,R]", "Forecast the compute that reaches these rewards: 0.6 or 60%.", check=opt.rewards
+        "R[,R]", "Forecast the compute that reaches these rewards: 0.6 or 60%.", check=opt.several_typed
     ),
     seal: Path | None = rare(
         "FILE", "Write the forecast and a hash of its data, for 'scalerl more score' to check later."
@@ -211,7 +203,7 @@ def backtest(
     fraction: ParsedList = option(
         "F[,F]",
         "Fit the points before each share of the compute, score the rest. Unset: 0.25, 0.5 and 0.75.",
-        check=opt.shares,
+        check=opt.columns,
     ),
 ) -> None:
     """Check how early runs could have been forecast: fit the first part, score the rest.
@@ -221,9 +213,11 @@ def backtest(
     See also: forecast for what lies ahead.
     """
     from scalerl.forecast.report.analyse import analyse_backtest
+    from scalerl.forecast.report.options import share_given
 
+    shares = [share_given(each, "fraction") for each in fraction or FRACTIONS]
     series, options = read(common, holdout=holdout)
-    _print(common, analyse_backtest(series, options, fraction or FRACTIONS))
+    _print(common, analyse_backtest(series, options, shares))
 
 
 @shares_options()
@@ -283,29 +277,11 @@ def report(
 # What the commands share -----------------------------------------------------------------------------------------
 
 
-def _check(common: Common) -> None:
-    """Refuse options that do not go together."""
-    is_paper = common.method == "paper"
-    if is_paper and common.form != "sigmoid":
-        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
-    if common.ceiling is None:
-        return
-    from scalerl.forecast.logs.written import number_and_unit
-
-    ends = [number_and_unit(typed, "ceiling")[0] for typed in common.ceiling]
-    most = 2 if is_paper else 1
-    if not 0 < len(ends) <= most or ends != sorted(set(ends)):
-        raise UsageError(
-            "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first"
-        )
-
-
 def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
     from scalerl.forecast.logs import Selection
-    from scalerl.forecast.report.options import FitOptions
+    from scalerl.forecast.report.options import FitOptions, changed_options
 
-    _check(common)
     conditions: Any = common.where or ()
     selection = Selection(
         x=common.x,
@@ -320,21 +296,20 @@ def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[
         gpus=common.gpus,
         labels=tuple(common.labels or ()),
     )
-    typed = {
+    given = {
+        "form": common.form,
+        "level": common.level,
+        "method": common.method,
+        "alone": common.alone,
+        "price": common.price,
         "fit_until": common.fit_until,
         "skip_before": common.skip_before,
         "worth": common.worth,
         "run_sd": common.run_sd,
         "ceiling": common.ceiling,
     }
-    options = FitOptions(
-        form=common.form,
-        level=common.level,
-        method=common.method,
-        alone=common.alone,
-        price=common.price,
-        typed={name: value for name, value in typed.items() if value is not None},
-    )
+    given = {name: value for name, value in given.items() if value is not None}
+    options = changed_options(FitOptions(), given, "fit", ())
     return selection, options
 
 

@@ -73,7 +73,7 @@ def transfer(
     common: Common,
     size: str = option("COLUMN", "Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", default=...),
     to: str = option("SIZE", "Size to forecast, such as 72B.", default=...),
-    start: Parsed = option("REWARD", "Reward of that model before training.", default=..., check=opt.start_value),
+    start: Parsed = option("REWARD", "Reward of that model before training.", default=...),
     at: ParsedList = option(
         "C[,C]", "Forecast the reward at these computes; may be repeated.", check=opt.several_typed
     ),
@@ -94,7 +94,7 @@ def transfer(
     curves = fitted_curves(series, options)
     # A larger model takes far more compute than the logs hold.
     computes = [compute_typed(each, "at", series, most=math.inf) for each in at or []]
-    done, notes = transfers.make_transfer(curves, size, target, share, computes, common.level)
+    done, notes = transfers.make_transfer(curves, size, target, share, computes, options.level)
     content, sections = transfers.transfer_json(done, notes), transfers.transfer_document(done, notes)
     show_document("transfer", common.as_json, content, sections)
 

@@ -119,25 +119,9 @@ NOTIFY: str | None = option(
 # What values must be --------------------------------------------------------------------------------------------------
 
 
-def number(text: str, expected: str) -> float:
-    """Parse a finite number; `expected` says in the error what the option takes."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(f"{expected}, not {text.strip()!r}")
-    return value
-
-
 def columns(texts: Sequence[str], option: str) -> tuple[str, ...]:
     """Return the words of all texts, separated by commas."""
     return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
-
-
-def numbers(texts: Sequence[str], option: str) -> list[float]:
-    """Parse the numbers of all texts, separated by commas: '1,2.5'."""
-    return [number(word, f"{option} takes numbers with commas between them") for word in columns(texts, option)]
 
 
 def positive(value: float, option: str) -> float:
@@ -154,28 +138,13 @@ def typed(text: str, option: str) -> str:
 
 
 def several_typed(texts: Sequence[str], option: str) -> list[str]:
-    """Return the positive numbers of all texts, separated by commas, as they were typed: '1,2.5B'."""
-    return [typed(word, option) for word in columns(texts, option)]
-
-
-def rewards(texts: Sequence[str], option: str) -> list[str]:
-    """Return the rewards of all texts, separated by commas, as they were typed: '0.5,65%'."""
+    """Return the numbers of all texts, separated by commas, as they were typed: '1,2.5B' or '0.5,65%'."""
     from scalerl.forecast.logs.written import number_and_unit
 
     words = list(columns(texts, option))
     for word in words:
         number_and_unit(word, option.removeprefix("--"))
     return words
-
-
-def share(value: float, option: str) -> float:
-    if not 0 < value < 1:
-        raise UsageError(f"{option} must lie between 0 and 1, not {value:g}")
-    return value
-
-
-def shares(texts: Sequence[str], option: str) -> list[float]:
-    return [share(value, option) for value in numbers(texts, option)]
 
 
 def one_of(*choices: str) -> Check:
@@ -201,16 +170,3 @@ def conditions(texts: Sequence[str], option: str) -> list[tuple[str, str, bool]]
     if any(not name for name, _, _ in parsed):
         raise UsageError(f"{option} takes COLUMN=VALUE or COLUMN!=VALUE, not {', '.join(texts)!r}")
     return parsed
-
-
-def start_value(text: str, option: str) -> Any:
-    if text not in ("first", "fit"):
-        number(text.removesuffix("%"), f"{option} takes a number, 'first' or 'fit'")
-    return text
-
-
-def skip_before_value(text: str, option: str) -> str:
-    """Return a compute or a share as it was typed."""
-    if number(text.rstrip("kMBTh%"), f"{option} takes a compute or a share such as '10%'") < 0:
-        raise UsageError(f"{option} must not be negative, but is {text}")
-    return text

@@ -74,6 +74,21 @@ def test_numbers_under_other_names_are_candidates(tmp_path: Path) -> None:
     ]
 
 
+def test_an_unclear_log_is_read_as_the_clear_one_beside_it(tmp_path: Path) -> None:
+    """With what the user asked for: one curve for each arm of both."""
+    clear = [(step, arm, reward) for arm in ("one", "two") for step, reward in STEPS]
+    unclear = [(step, arm, reward, reward / 2, step / 1e6) for arm in ("three", "four") for step, reward in STEPS]
+    logs = (
+        write(tmp_path / "a.csv", ("step,arm,reward_a", clear)),
+        write(tmp_path / "b.csv", ("step,arm,reward_a,reward_b,kl", unclear)),
+    )
+    curves = read(*logs, by=("arm",))
+    assert {series.name: series.y_label for series in curves} == dict.fromkeys(
+        ("one", "two", "three", "four"), "reward_a"
+    )
+    assert "reward_of_all" in kinds(curves[-1])
+
+
 def test_logs_of_a_folder_share_a_reward(tmp_path: Path) -> None:
     both = [(step, reward, reward / 2) for step, reward in STEPS]
     write(tmp_path / "runs" / "a.csv", ("step,eval/acc,reward", both))

@@ -11,6 +11,7 @@ import numpy as np
 from scalerl.errors import InputError, option
 from scalerl.forecast.logs.frame import Frame, Mask, Names, label, listed, number
 from scalerl.forecast.logs.names import ATTEMPT
+from scalerl.forecast.logs.written import argument, number_and_unit
 
 YScale = Literal["auto", "1", "100", "pm1", "none"]
 Bounds = tuple[float, float] | None
@@ -43,6 +44,15 @@ class Selection:
     def __post_init__(self) -> None:
         if self.gpus is not None and not 0 < self.gpus < float("inf"):
             raise InputError(f"{option:gpus {self.gpus:g}} is not a number of GPUs: give how many the run used.")
+        if self.start not in (None, "first", "fit"):
+            try:
+                number_and_unit(self.start, "start")
+            except InputError:
+                expected = "a reward such as 0.4 or 40%, 'first' or 'fit'"
+                raise InputError(f"{argument('start')} takes {expected}, not {self.start!r}.") from None
+        if self.y_scale != "auto" and self.y_scale not in SCALES:
+            scales = ", ".join(["auto", *SCALES])
+            raise InputError(f"{argument('y-scale')} must be one of {scales}, not {self.y_scale!r}.")
 
     @property
     def columns(self) -> dict[str, str]:

@@ -22,7 +22,6 @@ from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, on_own_axis, unit_of
 from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
-from scalerl.forecast.several.pool import LEAST_MEMBERS, pool, siblings
 
 HALF = 0.5
 """Share of the compute from which a run's own back-test forecasts the rest."""
@@ -275,7 +274,9 @@ def pooled(
     # By place: curves of several evaluation sets may share a name.
     of = {str(place): curve for place, curve in enumerate(curves)}
     fits = {place: curve.fit for place, curve in of.items()}
-    if options.method == "posterior" and not options.alone and len(of) >= LEAST_MEMBERS:
+    if options.method == "posterior" and not options.alone and len(of) > 1:
+        from scalerl.forecast.several.pool import pool, siblings
+
         for places in grouped(of, lambda place: _task(of[place])):
             own = {place: fits[place] for place in places}
             for alike in siblings(own):

@@ -21,7 +21,7 @@ from scalerl.forecast.curves.fit import compute_of
 from scalerl.forecast.logs.columns import has_role
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.logs.typed import compute_typed, difference_typed, reward_typed, rewards_seen
-from scalerl.forecast.logs.written import Typed, number_and_unit, positive_typed
+from scalerl.forecast.logs.written import Typed, argument, number_and_unit, positive_typed
 
 GRID_STEP = 0.005
 """Step of the paper's grid of ceilings, as a share of the scale."""
@@ -74,7 +74,7 @@ def each_typed(given: Any, name: str) -> list[Typed]:
         is_number = isinstance(each, int | float | np.number) and not isinstance(each, bool)
         typed = float(each) if is_number else each
         if not isinstance(typed, float | str):
-            raise InputError(f"{name} takes numbers such as 500, or texts such as '60B', not {each!r}.")
+            raise InputError(f"{argument(name)} takes numbers such as 500, or texts such as '60B', not {each!r}.")
         number_and_unit(typed, name)
         made.append(typed)
     return made
@@ -84,7 +84,7 @@ def one_typed(given: Any, name: str) -> Typed:
     """Return one number as it was given."""
     several = each_typed(given, name)
     if len(several) != 1:
-        raise InputError(f"{name} takes one number, not {given!r}.")
+        raise InputError(f"{argument(name)} takes one number, not {given!r}.")
     return several[0]
 
 
@@ -93,10 +93,10 @@ def share_given(given: Any, name: str) -> float:
     try:
         value, unit = number_and_unit(one_typed(given, name), name)
     except InputError:
-        raise InputError(f"{name} takes a share such as 0.5 or 50%, not {given!r}.") from None
+        raise InputError(f"{argument(name)} takes a share such as 0.5 or 50%, not {given!r}.") from None
     share = value / 100 if unit == "%" else value
     if unit not in ("", "%") or not 0 < share < 1:
-        raise InputError(f"{name} must lie between 0 and 1, not {given}.")
+        raise InputError(f"{argument(name)} must lie between 0 and 1, not {given}.")
     return share
 
 
@@ -113,10 +113,31 @@ def _flag(given: Any, name: str) -> bool:
 def one_of(*choices: str) -> Callable[[Any, str], str]:
     def check(given: Any, name: str) -> str:
         if given not in choices:
-            raise InputError(f"{name} must be one of {', '.join(choices)}, not {given!r}.")
+            raise InputError(f"{argument(name)} must be {', '.join(choices[:-1])} or {choices[-1]}, not {given!r}.")
         return given
 
     return check
+
+
+def _compute_or_share(given: Any) -> Typed:
+    """Return a compute, or a share of the run such as 10%, as it was given."""
+    try:
+        return one_typed(given, "skip-before")
+    except InputError:
+        expected = "a compute, or a share such as 10%"
+        raise InputError(f"{argument('skip-before')} takes {expected}, not {given!r}.") from None
+
+
+def _ends(given: Any) -> list[Typed]:
+    """Return one ceiling as it was given, or the two ends of the paper's grid."""
+    ceilings = each_typed(given, "ceiling")
+    sizes = [number_and_unit(each, "ceiling")[0] for each in ceilings]
+    if not 0 < len(sizes) <= 2 or sizes != sorted(set(sizes)):
+        raise InputError(
+            f"{argument('ceiling')} takes one number, or the two ends of the grid of {option:method paper}, the lower "
+            "one first."
+        )
+    return ceilings
 
 
 OPTIONS: dict[str, Callable[[Any, str], Any]] = {
@@ -140,8 +161,13 @@ def changed_options(options: "FitOptions", given: Mapping[str, Any], caller: str
             changes[name] = None
         elif name in OPTIONS:
             changes[name] = OPTIONS[name](value, name)
+        elif name == "ceiling":
+            typed[name] = _ends(value)
+        elif name == "skip_before":
+            typed[name] = _compute_or_share(value)
         elif name in IN_UNIT and name != "at":
-            typed[name] = each_typed(value, name) if name == "ceiling" else one_typed(value, name)
+            spelt = "run-spread" if name == "run_sd" else name.replace("_", "-")
+            typed[name] = positive_typed(one_typed(value, spelt), spelt)
         else:
             known = [*own, *OPTIONS, *(name for name in IN_UNIT if name != "at")]
             raise InputError(unknown_argument(name, caller, known))
@@ -209,6 +235,15 @@ class FitOptions:
     typed: Mapping[str, Any] = field(default_factory=dict)
     """Options as the user typed them, by name: `in_unit_of` makes numbers of them once the log is read."""
 
+    def __post_init__(self) -> None:
+        ceilings = self.typed.get("ceiling", self.ceiling)
+        if self.method == "paper" and self.form != "sigmoid":
+            raise InputError(f"{option:method paper} fits the sigmoid, not {option:form {self.form}}.")
+        if self.method != "paper" and len(ceilings) > 1:
+            raise InputError(
+                f"{argument('ceiling')} takes one number; two are the ends of the grid of {option:method paper}."
+            )
+
     def in_unit_of(self, series: Sequence[Series]) -> "FitOptions":
         """Return the options with what was typed as numbers in the unit of the log."""
         made = {name: IN_UNIT[name](value, name, series) for name, value in self.typed.items()}
@@ -244,8 +279,6 @@ class FitOptions:
                     f"{option:start VALUE}."
                 )
             return given | {"method": "paper", "grid": self.grid(series)}
-        if len(self.ceiling) > 1:
-            raise InputError(f"two ceilings are the ends of the paper's grid, and need {option:method paper}")
         return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
 
     def grid(self, series: Series) -> Grid | None:

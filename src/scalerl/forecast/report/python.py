@@ -11,7 +11,6 @@ from typing import Any
 from scalerl.errors import InputError, options_as_arguments, python_call
 from scalerl.forecast.curves import Value
 from scalerl.forecast.logs import Selection, Series, read
-from scalerl.forecast.logs.selection import SCALES
 from scalerl.forecast.logs.typed import compute_typed
 from scalerl.forecast.logs.written import number_and_unit
 from scalerl.forecast.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
@@ -20,7 +19,6 @@ from scalerl.forecast.report.options import (
     changed_options,
     computes_typed,
     each_typed,
-    one_of,
     one_typed,
     rewards_typed,
     share_given,
@@ -201,7 +199,6 @@ def read_runs(path: Any, columns: Mapping[str, Any], **given: Any) -> Runs:
         given["start"] = one_typed(given["start"], "start")
     if given["gpus"] is not None:
         given["gpus"] = number_and_unit(one_typed(given["gpus"], "gpus"), "gpus")[0]
-    one_of(*SCALES, "auto")(given["y_scale"], "y_scale")
     return Runs(tuple(read([str(each) for each in paths], Selection(**selected, **given))), FitOptions())
 
 

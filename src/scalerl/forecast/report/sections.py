@@ -28,7 +28,6 @@ from scalerl.forecast.report.document import (
     sections,
     table,
 )
-from scalerl.forecast.report.figures import chart, straight_chart
 from scalerl.forecast.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
 from scalerl.forecast.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.results import Command, CurveResult, Result, param_value
@@ -217,6 +216,8 @@ def curves(result: Result, name: str) -> Blocks:
     """Show the chart, a line for each curve, and the forecasts that were asked for."""
     members, comparison = result.members(name), result.comparisons.get(name)
     if result.command == "report" and any(len(curve.series.compute) for curve in members):
+        from scalerl.forecast.report.figures import chart
+
         at = comparison.at if isinstance(comparison, Comparison) else None
         yield chart(members, f"curves/{name}", at=at)
     is_paper = result.options.method == "paper"
@@ -284,6 +285,8 @@ def pairs(result: Result, name: str) -> Blocks:
         exponents = tuple(f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items())
         yield say("shared_exponents", ceiling=ceiling, exponents=exponents, **finest)
         if result.command == "report":
+            from scalerl.forecast.report.figures import straight_chart
+
             yield straight_chart(members, comparison)
 
 
