@@ -63,7 +63,7 @@ class Common:
         "Smallest difference of reward that counts, such as 0.01 or 1%. Unset: 1% of its scale, or 3% of the range.",
     )
     price: float | None = option("MONEY", "Price of a GPU-hour, to add costs.")
-    level: str = rare("P", "Probability of the intervals that are shown.", default="0.9")
+    level: str | None = rare("P", "Probability of the intervals that are shown. Unset: 0.9.")
     run_sd: str | None = rare(
         "R", "Spread between runs of a recipe that was run once. Unset: a share of the gain.", "--run-spread"
     )
@@ -72,11 +72,9 @@ class Common:
         "Hold the ceiling fixed; two values: the range of the grid of --method paper.",
         check=opt.several_typed,
     )
-    form: str = rare("NAME", "sigmoid, power, exponential or log-linear.", default="sigmoid")
-    method: str = rare(
-        "NAME",
-        "posterior; or paper: the grid search of arXiv 2510.13786, A.5, without intervals.",
-        default="posterior",
+    form: str | None = rare("NAME", "sigmoid, power, exponential or log-linear. Unset: sigmoid.")
+    method: str | None = rare(
+        "NAME", "posterior; or paper: the grid search of arXiv 2510.13786, A.5, without intervals. Unset: posterior."
     )
     alone: bool = flag("--alone", "Fit each curve alone, also where others have the same start and task.", hidden=True)
     help_all: bool = opt.HELP_ALL
@@ -300,7 +298,7 @@ def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[
         "form": common.form,
         "level": common.level,
         "method": common.method,
-        "alone": common.alone,
+        "alone": common.alone or None,
         "price": common.price,
         "fit_until": common.fit_until,
         "skip_before": common.skip_before,
