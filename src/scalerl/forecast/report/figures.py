@@ -13,7 +13,7 @@ from scalerl.forecast.curves.data import block_means
 from scalerl.forecast.curves.decide import course
 from scalerl.forecast.logs.names import num_shared
 from scalerl.forecast.logs.series import Series
-from scalerl.forecast.report.document import Curves, Dots, Drawn, Level, Line, Stroke, say
+from scalerl.forecast.report.document import Curves, Dots, Drawn, Level, Line, Say, Stroke, say
 from scalerl.forecast.report.results import CurveResult
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
@@ -80,63 +80,82 @@ def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Lin
 
     Of a run past its peak, return where it was at its points, its wander included and without a forecast.
     """
-    fit, series = curve.fit, curve.series
+    fit = curve.fit
     first, last = float(fit.compute.min()), fit.scale
     if curve.fall is not None:
         grid, places = np.unique(np.sort(fit.drawn.blocks.compute), return_index=True)
         draws = course(fit)[:, places]
     else:
-        begin = min(series.compute.min(initial=np.inf), series.holdout_compute.min(initial=np.inf))
-        grid = np.unique(np.concatenate([np.geomspace(begin, end, num), [first, last]]))
+        begin = _computes_of_points(curve).min()
+        spread = np.geomspace(begin, end, num)
+        grid = np.unique(np.concatenate([spread, [first, last]]))
         draws = fit.curve_draws(grid) if fit.has_intervals else fit.predict(grid)[None]
     below, above = tails(fit.level)
     low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
-    has_bands = has_bands and fit.has_intervals
-    new_band = fit.new_interval(grid) if has_bands and curve.fall is None else None
-    return Line(compute=grid, reward=middle, first=first, last=last, band=(low, high) if has_bands else None,
-                new_band=new_band)  # fmt: skip
+    band, new_band = None, None
+    if has_bands and fit.has_intervals:
+        band = (low, high)
+        if curve.fall is None:
+            new_band = fit.new_interval(grid)
+    return Line(compute=grid, reward=middle, first=first, last=last, band=band, new_band=new_band)
+
+
+def _computes_of_points(curve: CurveResult) -> np.ndarray:
+    """Return the compute of the points of a curve, those held out included."""
+    return np.concatenate([curve.series.compute, curve.series.holdout_compute])
 
 
 def end_of(curve: CurveResult) -> float:
     """Return the compute up to which a curve is drawn: beyond the data, and to any point held out or asked for."""
-    ends = [*curve.series.compute, *curve.series.holdout_compute]
-    if curve.fall is None:
-        ends += [REACH * curve.fit.scale, *(at for at, _ in marks_of(curve))]
-    return float(max(ends, default=0.0))
+    end = float(_computes_of_points(curve).max(initial=0.0))
+    if curve.fall is not None:
+        return end
+    asked_for = [compute for compute, _ in marks_of(curve)]
+    return max(end, REACH * curve.fit.scale, *asked_for)
 
 
 def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, num: int = NUM_PLACES) -> Curves:
     """Return the chart of curves; those on one axis are drawn to one end, since they differ by their curves."""
-    units = {curve.unit for curve in curves}
-    labels = {curve.y for curve in curves}
-    end = max([*map(end_of, curves), at or 0.0]) if len(units) == 1 else 0.0
+    units = sorted({curve.unit for curve in curves})
+    labels = sorted({curve.y for curve in curves})
+    shared_end = 0.0
+    if len(units) == 1:
+        shared_end = max(at or 0.0, *map(end_of, curves))
     has_bands = len(curves) <= MOST_BANDS
     drawn: list[Drawn] = []
     for place, curve in enumerate(curves):
-        has_line = curve.usable
-        line = line_of(curve, max(end, end_of(curve)), has_bands=has_bands, num=num) if has_line else None
+        line, ceiling = None, None
+        if curve.usable:
+            line = line_of(curve, max(shared_end, end_of(curve)), has_bands=has_bands, num=num)
+            ceiling = curve.ceiling if has_bands else None
         dots = dots_of(curve.series, curve.fit)
-        ceiling = curve.ceiling if has_bands and has_line else None
         drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve), ceiling=ceiling))
-    drawn = with_bars(drawn)
     made = Curves(
         key=key,
-        drawn=tuple(drawn),
-        x_label=units.pop() if len(units) == 1 else DIFFERENT_UNITS,
-        y_label=labels.pop() if len(labels) == 1 else "reward",
+        drawn=tuple(with_bars(drawn)),
+        x_label=units[0] if len(units) == 1 else DIFFERENT_UNITS,
+        y_label=labels[0] if len(labels) == 1 else "reward",
         at=at,
     )
-    _, rewards = limits_of(made)
-    bands = [each.line.band for each in drawn if each.line is not None and each.line.band is not None]
-    note = say(
+    return replace(made, note=_note_of(made, curves[0].fit.level, has_bands=has_bands))
+
+
+def _note_of(chart: Curves, level: float, *, has_bands: bool) -> Say:
+    """Return what the signs of a chart mean, those that it has."""
+    _, rewards = limits_of(chart)
+    has_cut_bands = False
+    for each in chart.drawn:
+        band = None if each.line is None else each.line.band
+        if band is not None and num_inside(band, rewards) < len(band[0]):
+            has_cut_bands = True
+    return say(
         "chart_note",
-        level=curves[0].fit.level,
+        level=level,
         has_bands=has_bands,
-        has_cut_bands=any(num_inside(band, rewards) < len(band[0]) for band in bands),
-        has_bars=any(each.ceiling is not None for each in drawn),
-        has_marks=any(each.marks for each in drawn),
+        has_cut_bands=has_cut_bands,
+        has_bars=any(each.ceiling is not None for each in chart.drawn),
+        has_marks=any(each.marks for each in chart.drawn),
     )
-    return replace(made, note=note)
 
 
 def strokes(each: Drawn, rewards: Range) -> Iterator[Stroke]:
@@ -199,71 +218,112 @@ def _bar(each: Drawn, ceiling: Value, rewards: Range) -> Iterator[Stroke]:
 
 def with_bars(drawn: Sequence[Drawn]) -> list[Drawn]:
     """Place the bars of ceilings side by side, beyond the end of every curve."""
-    first, last = _computes_of(drawn)
+    first, last = _ends_of_computes(drawn)
     apart = (last / first) ** BAR_APART
-    places = [place for place, each in enumerate(drawn) if each.ceiling is not None]
-    return [
-        each if each.ceiling is None else replace(each, ceiling_at=last * apart ** (1 + places.index(place)))
-        for place, each in enumerate(drawn)
-    ]
+    at = last
+    placed: list[Drawn] = []
+    for each in drawn:
+        if each.ceiling is None:
+            placed.append(each)
+        else:
+            at *= apart
+            placed.append(replace(each, ceiling_at=at))
+    return placed
 
 
-def _computes_of(drawn: Sequence[Drawn]) -> Range:
+def _ends_of_computes(drawn: Sequence[Drawn]) -> Range:
     """Return the smallest and the largest compute of points, lines and bars."""
-    compute = [each.dots.compute for each in drawn] + [each.line.compute for each in drawn if each.line is not None]
-    every = np.concatenate([[each.ceiling_at for each in drawn], *compute])
-    every = every[every > 0]
-    return (float(every.min()), float(every.max())) if len(every) else (1.0, 10.0)
+    parts = [np.array([each.ceiling_at for each in drawn])]
+    for each in drawn:
+        parts.append(each.dots.compute)
+        if each.line is not None:
+            parts.append(each.line.compute)
+    computes = np.concatenate(parts)
+    computes = computes[computes > 0]
+    return (float(computes.min()), float(computes.max())) if len(computes) else (1.0, 10.0)
 
 
 def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
     """Return (compute, reward) of the forecasts that were asked for, and of the last evaluation before a fall."""
     marks = [(each.compute, each.reward.value) for each in curve.at]
     marks += [(each.compute.value, each.reward) for each in curve.reach if each.compute is not None]
-    marks += [] if curve.fall is None else [(curve.fall.last_good, curve.fall.peak)]
-    return tuple((compute, reward) for compute, reward in marks if 0 < compute <= MOST_REACH * curve.fit.scale)
+    if curve.fall is not None:
+        marks.append((curve.fall.last_good, curve.fall.peak))
+    furthest = MOST_REACH * curve.fit.scale
+    return tuple((compute, reward) for compute, reward in marks if 0 < compute <= furthest)
 
 
 def limits_of(chart: Curves) -> tuple[Range, Range]:
     """Return the ends of both axes: all compute and all points, and lines, bands and ceilings unless far outside."""
-    lines = [each.line for each in chart.drawn if each.line is not None]
-    rewards = [each.dots.reward for each in chart.drawn if len(each.dots.reward)] or [line.reward for line in lines]
-    points = np.concatenate(rewards or [np.array([0.0, 1.0])])
-    first, last = _computes_of(chart.drawn)
-    low, top = float(points.min()), float(points.max())
+    return _limits_of_computes(chart.drawn), _limits_of_rewards(chart.drawn)
+
+
+def _limits_of_computes(drawn: Sequence[Drawn]) -> Range:
+    first, last = _ends_of_computes(drawn)
     room = max(last / first, 1.1) ** MARGIN
-    span = max(top - low, 0.02 * abs(top), 1e-9)
-    high = max(tip for tip in (top, *(float(line.reward[-1]) for line in lines)) if tip <= top + FAR_ABOVE * span)
-    ends = _ends_of_bands(chart.drawn)
-    # Without room for a band the chart would show a flat edge that is none.
-    high = max(high, min(float(ends.max(initial=high)), top + FAR_BAND * span))
-    low = min(low, max(float(ends.min(initial=low)), low - FAR_BAND * span))
+    return first / room, last * room
+
+
+def _limits_of_rewards(drawn: Sequence[Drawn]) -> Range:
+    lines = [each.line for each in drawn if each.line is not None]
+    points = [each.dots.reward for each in drawn if len(each.dots.reward)]
+    points = points or [line.reward for line in lines] or [np.array([0.0, 1.0])]
+    rewards = np.concatenate(points)
+    low, high = float(rewards.min()), float(rewards.max())
+    span = max(high - low, 0.02 * abs(high), 1e-9)
+    far_above, lowest, highest = high + FAR_ABOVE * span, low - FAR_BAND * span, high + FAR_BAND * span
+    for line in lines:
+        tip = float(line.reward[-1])
+        if tip <= far_above:
+            high = max(high, tip)
+    for end in _ends_of_bands(drawn):
+        low = min(low, max(end, lowest))
+        high = max(high, min(end, highest))
     pad = 2 * MARGIN * (high - low) if high > low else span
-    return (first / room, last * room), (low - pad, high + pad)
+    return low - pad, high + pad
 
 
-def _ends_of_bands(drawn: Sequence[Drawn]) -> np.ndarray:
-    """Return how low and how high bands and the intervals of ceilings reach."""
+def _ends_of_bands(drawn: Sequence[Drawn]) -> list[float]:
+    """Return how low and how high bands and the intervals of ceilings reach, where that is known."""
     ends: list[float] = []
     for each in drawn:
-        for band in (each.line.band, each.line.new_band) if each.line is not None else ():
-            ends += [] if band is None else [float(band[0].min()), float(band[1].max())]
-        ends += [] if each.ceiling is None else [each.ceiling.low, each.ceiling.high]
-    return np.array([end for end in ends if math.isfinite(end)])
+        bands = (each.line.band, each.line.new_band) if each.line is not None else ()
+        for band in bands:
+            if band is not None:
+                ends += [float(band[0].min()), float(band[1].max())]
+        if each.ceiling is not None:
+            ends += [each.ceiling.low, each.ceiling.high]
+    return [end for end in ends if math.isfinite(end)]
+
+
+TENTHS = [tenth / 10 for tenth in range(10, 100)]
+DIGITS = (TENTHS, (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,))
+"""The first digits of ticks on an axis of compute, from many ticks to few."""
 
 
 def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:
     """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
-    apart = math.log(high / low) / most
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    least_ratio = (high / low) ** (1 / most)
     ticks: list[float] = []
-    tenths = [tenth / 10 for tenth in range(10, 100)]
-    for digits in (tenths, (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if all(math.log(after / tick) >= apart for tick, after in pairwise(ticks)):
+    for digits in DIGITS:
+        ticks = _ticks_with(digits, low, high)
+        if all(after >= least_ratio * tick for tick, after in pairwise(ticks)):
             break
-    return ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]
+    if len(ticks) < 2:
+        return [low, high]
+    every = math.ceil(len(ticks) / most)
+    return ticks[::every]
+
+
+def _ticks_with(digits: Sequence[float], low: float, high: float) -> list[float]:
+    """Return the numbers between two ends that begin with these digits."""
+    ticks: list[float] = []
+    for decade in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+        for digit in digits:
+            tick = float(f"{digit}e{decade}")
+            if low <= tick <= high:
+                ticks.append(tick)
+    return ticks
 
 
 def even_ticks(low: float, high: float, most: int) -> list[float]:
@@ -271,27 +331,40 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least)
-    return [float(f"{step * place:.12g}") for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [float(f"{step * place:.12g}") for place in range(first, last + 1)]
 
 
 def straight_chart(curves: Sequence[CurveResult], comparison: Comparison) -> Curves:
     """Return log10 of won over left gain at one ceiling: a straight line of slope B where the sigmoid holds."""
-    drawn = []
+    drawn: list[Drawn] = []
     for place, curve in enumerate(curves):
-        if (fit := comparison.shared_fits.get(curve.name)) is None:
-            continue
-        start, exponent, midpoint, ceiling = (fit.params[each] for each in ("start", "exponent", "midpoint", "ceiling"))
-        dots = dots_of(curve.series, fit)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            odds = (dots.reward - start) / (ceiling - dots.reward)
-        inside = (odds > ODDS[0]) & (odds < ODDS[1]) & (dots.role == "fitted")
-        dots = replace(dots.take(inside), reward=np.log10(odds[inside]), error=np.full(inside.sum(), np.nan))
-        ends = np.clip(midpoint * np.array(ODDS) ** (1.0 / exponent), fit.compute.min(), fit.scale)
-        line = Line(compute=ends, reward=exponent * np.log10(ends / midpoint), first=ends[0], last=ends[1])
-        drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place))
-    note, label = say("straight_note", ceiling=comparison.shared_ceiling), "log10 (gain won / gain left)"
-    unit = curves[0].unit
-    return Curves(key="straight", drawn=tuple(drawn), x_label=unit, y_label=label, note=note, level=Level.DETAIL)
+        fit = comparison.shared_fits.get(curve.name)
+        if fit is not None:
+            drawn.append(_straightened(curve, fit, place))
+    return Curves(
+        key="straight",
+        drawn=tuple(drawn),
+        x_label=curves[0].unit,
+        y_label="log10 (gain won / gain left)",
+        note=say("straight_note", ceiling=comparison.shared_ceiling),
+        level=Level.DETAIL,
+    )
+
+
+def _straightened(curve: CurveResult, fit: Fit, colour: int) -> Drawn:
+    """Return the fitted points and the line of a curve, as gain won over gain left at the ceiling of its fit."""
+    start, ceiling = fit.params["start"], fit.params["ceiling"]
+    exponent, midpoint = fit.params["exponent"], fit.params["midpoint"]
+    dots = dots_of(curve.series, fit)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = (dots.reward - start) / (ceiling - dots.reward)
+    is_inside = (odds > ODDS[0]) & (odds < ODDS[1]) & (dots.role == "fitted")
+    dots = dots.take(is_inside)
+    dots = replace(dots, reward=np.log10(odds[is_inside]), error=np.full(len(dots.reward), np.nan))
+    ends = np.clip(midpoint * np.array(ODDS) ** (1.0 / exponent), fit.compute.min(), fit.scale)
+    line = Line(compute=ends, reward=exponent * np.log10(ends / midpoint), first=ends[0], last=ends[1])
+    return Drawn(name=curve.name, dots=dots, line=line, colour=colour)
 
 
 def short_names(names: Sequence[str], parts: str = BY_FOLDER) -> tuple[str, list[str]]:
@@ -307,7 +380,12 @@ def short_names(names: Sequence[str], parts: str = BY_FOLDER) -> tuple[str, list
     words = [re.findall(parts, name) for name in names]
     most = min(map(len, words)) - 1
     begin = min(num_shared(words), most)
-    end = min(num_shared([each[::-1] for each in words]), most - begin)
-    pieces = [words[0][:begin], *(each[begin : len(each) - end] for each in words)]
-    shared, *short = ("".join(piece).strip("_-/. ") for piece in pieces)
+    backwards = [each[::-1] for each in words]
+    end = min(num_shared(backwards), most - begin)
+    shared = _stripped(words[0][:begin])
+    short = [_stripped(each[begin : len(each) - end]) for each in words]
     return re.sub(r"/?[^/]*=$", "", shared), short  # a column whose values differ says nothing
+
+
+def _stripped(words: Sequence[str]) -> str:
+    return "".join(words).strip("_-/. ")
