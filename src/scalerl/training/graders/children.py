@@ -41,7 +41,8 @@ class Children:
 
         Wait until it has made the work, so that no message waits for imports; UserError if that fails.
         """
-        self._name, self._num_given = name, 0
+        self._name = name
+        self._num_given = 0
         self._pending: dict[int, tuple[Hashable, int | None]] = {}
         """Key and seat of each message that has no reply yet, by number."""
         self._seats: dict[Hashable, int] = {}
@@ -95,7 +96,8 @@ class Children:
         self._close()
 
     def _give(self, key: Hashable, seat: int | None, message: Any) -> None:
-        number, self._num_given = self._num_given, self._num_given + 1
+        number = self._num_given
+        self._num_given += 1
         self._pending[number] = key, seat
         self._send("give", number, seat, message)
 
@@ -169,18 +171,24 @@ def _read(end: Connection, news: News) -> None:
 
 def _show_stderr(stream: IO[bytes]) -> None:
     """Copy stderr of the processes to sys.stderr line by line, so that a progress bar is not broken."""
-    num, begins = 0, True
+    num_lines = 0
+    is_beginning = True
     # When a process ends, its stderr may be closed before a child's.
     with stream, suppress(ValueError):
         # A line may be very long: only its beginning is read. A secret that the cut divides would not be recognised,
         # so only half of what was read is shown.
         while line := stream.readline(2 * _LONGEST_LINE):
-            if begins and num <= _MOST_LINES:
-                shown = redact(line.decode(errors="replace"))
-                shown = shown if line.endswith(b"\n") else f"{shown[:_LONGEST_LINE]} ...\n"
-                more = f"a child process wrote {num} lines to stderr; further lines are not shown\n"
-                sys.stderr.write(shown if num < _MOST_LINES else more)
-            num, begins = num + begins, line.endswith(b"\n")
+            is_whole = line.endswith(b"\n")
+            if is_beginning:
+                if num_lines < _MOST_LINES:
+                    shown = redact(line.decode(errors="replace"))
+                    sys.stderr.write(shown if is_whole else f"{shown[:_LONGEST_LINE]} ...\n")
+                elif num_lines == _MOST_LINES:
+                    sys.stderr.write(
+                        f"a child process wrote {num_lines} lines to stderr; further lines are not shown\n"
+                    )
+                num_lines += 1
+            is_beginning = is_whole
 
 
 def _stop(process: subprocess.Popen[bytes], end: Connection, owner: int) -> None:

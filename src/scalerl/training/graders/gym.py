@@ -53,7 +53,8 @@ def gym(given: str | None, answer: str) -> bool | None:
     """Return whether the data set's score of the answer, without <answer> tags, reaches the threshold."""
     try:
         reference = decode(parse_json(answer), {}.__getitem__)
-        threshold, entry = reference["threshold"], reference["entry"]
+        threshold = reference["threshold"]
+        entry = reference["entry"]
         source = _scorer(reference["dataset"], json.dumps(reference["difficulty"]))
     except (ValueError, KeyError, TypeError):
         return None
@@ -82,7 +83,8 @@ def _read_plain_expressions_only() -> None:
     """Replace the functions with which scorers evaluate text, in all modules of reasoning-gym and in sympy."""
     import sympy
 
-    sympy.parse_expr = plain = plainly(sympy.parse_expr)
+    plain = plainly(sympy.parse_expr)
+    sympy.parse_expr = plain
     for name, module in list(sys.modules.items()):
         if name.startswith("reasoning_gym"):
             names = vars(module)

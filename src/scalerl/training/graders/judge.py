@@ -86,7 +86,8 @@ def judge(
     question = re.sub(r"\{(answer|text)\}", lambda place: {"answer": answer, "text": given}[place[1]], template)
     messages = [{"role": "user", "content": question}]
     body = {"model": model, "temperature": 0, "max_tokens": max_tokens, "messages": messages}
-    replies, key = _replies(cache), hashlib.sha256(json.dumps([url, body]).encode()).hexdigest()
+    replies = _replies(cache)
+    key = hashlib.sha256(json.dumps([url, body]).encode()).hexdigest()
     # If several processes have the same question, one asks it, and the others wait for the reply.
     with replies.alone(key):
         reply = replies.find(key)
@@ -126,8 +127,10 @@ class _Replies:
         # Without a path, use an unnamed file, which the forks of this process share.
         self._file = open(path, "a+b", buffering=0) if path else tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115
         self._texts: dict[str, str] = {}
-        self._num_bytes = self._num_in = self._num_out = 0
-        """Number of bytes read, and of tokens in the questions and replies in them."""
+        self._num_bytes = 0
+        """Number of bytes that were read; the tokens of their questions and replies are the other two numbers."""
+        self._num_in = 0
+        self._num_out = 0
 
     @contextmanager
     def alone(self, key: str) -> Iterator[None]:
@@ -150,8 +153,11 @@ class _Replies:
             # Ignore lines that are incomplete or not ours.
             with suppress(ValueError, TypeError, KeyError):
                 row = parse_json(line)
-                num_in, num_out = int(row["num_in"]), int(row["num_out"])
-                self._num_in, self._num_out = self._num_in + num_in, self._num_out + num_out
+                # Both are read before either counts.
+                num_in = int(row["num_in"])
+                num_out = int(row["num_out"])
+                self._num_in += num_in
+                self._num_out += num_out
                 if row["text"] is not None:
                     self._texts[row["key"]] = row["text"]
         return self._texts.get(key)
@@ -190,10 +196,17 @@ def _read(content: bytes, question: str) -> tuple[str, int, int]:
     """Return the text of a server's reply, and the numbers of tokens in question and reply."""
     reply = read_reply(content, server=_SERVER, error=GraderError)
     try:
-        used, text = reply.get("usage") or {}, str(reply["choices"][0]["message"]["content"])
-        counted = [(used.get("prompt_tokens"), question), (used.get("completion_tokens"), text)]
+        text = str(reply["choices"][0]["message"]["content"])
+        used = reply.get("usage") or {}
+        num_in = _counted(used.get("prompt_tokens"), question)
+        num_out = _counted(used.get("completion_tokens"), text)
     except (AttributeError, LookupError, TypeError) as error:
         raise GraderError(f"{_SERVER} did not send a completion") from error
-    # Invalid counts would bypass the limit on the cost.
-    num_in, num_out = (num if type(num) is int and 0 <= num <= _MOST_TOKENS else _num_tokens(of) for num, of in counted)
     return text, num_in, num_out
+
+
+def _counted(num: object, text: str) -> int:
+    """Return a server's count of the tokens in a text; an invalid one would bypass the limit on the cost."""
+    if type(num) is int and 0 <= num <= _MOST_TOKENS:
+        return num
+    return _num_tokens(text)

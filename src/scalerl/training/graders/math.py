@@ -98,9 +98,10 @@ def _holds(expression: Any) -> bool:
     links = expression._unsorted_args if is_chain else (expression,)
     if not all(isinstance(link, sympy.Eq) for link in links):
         return True
-    sides = [side for link in links for side in link.args]
-    numbers = [side for side in sides if isinstance(side, sympy.Expr) and not side.free_symbols]
-    return all(_are_equal(*pair) for pair in pairwise(numbers))
+    numbers = []
+    for link in links:
+        numbers += [side for side in link.args if isinstance(side, sympy.Expr) and not side.free_symbols]
+    return all(_are_equal(left, right) for left, right in pairwise(numbers))
 
 
 def _are_equal(left: Any, right: Any) -> bool:

@@ -82,17 +82,19 @@ class GraderPool:
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
         """Return the results since the last call; wait up to `timeout` seconds for at least one."""
-        graded, deadline = [], time.monotonic() + timeout
-        # Poll all graders, to notice one that has died.
-        while not graded:
-            busy = sum(bool(children.num_pending) for _, children in self._graders)
+        graded: list[Graded] = []
+        deadline = time.monotonic() + timeout
+        while True:
+            num_busy = sum(children.num_pending > 0 for _, children in self._graders)
+            # Ask all graders, to notice one that has died; wait for several in turn.
+            turn_s = math.inf if num_busy == 1 else _TURN_S
             for spec, children in self._graders:
-                wait_s = deadline - time.monotonic() if children.num_pending and not graded else 0.0
-                replies = children.poll(min(wait_s, math.inf if busy == 1 else _TURN_S))
-                graded += [self._read(spec.name, key, reply) for key, reply in replies]
-            if not busy or time.monotonic() >= deadline:
-                break
-        return graded
+                is_waited_for = children.num_pending > 0 and not graded
+                wait_s = min(deadline - time.monotonic(), turn_s) if is_waited_for else 0.0
+                for key, reply in children.poll(wait_s):
+                    graded.append(self._read(spec.name, key, reply))
+            if graded or num_busy == 0 or time.monotonic() >= deadline:
+                return graded
 
     def close(self) -> None:
         """End all child processes; pending items are dropped."""
@@ -107,11 +109,14 @@ class GraderPool:
 
     def _read(self, name: str, key: Hashable, reply: Reply) -> Graded:
         """Return a process's reply; an invalid one, which a grader may forge, counts as a crash."""
-        reason, score = reply.get("reason"), Score(value=None)
+        reason = reply.get("reason")
+        score = Score(value=None)
         with suppress(TypeError):
             score = read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", "")))
-        if (reason is None) == (score.value is None):
-            score, reason = Score(value=None), "crash"
+        has_both_or_neither = (reason is None) == (score.value is None)
+        if has_both_or_neither:
+            reason = "crash"
+            score = Score(value=None)
         if reason == "error":
             self.first_errors.setdefault(name, str(reply.get("error")))
         return Graded(key=key, value=score.value, reason=reason, outcome=score.outcome)

@@ -95,7 +95,9 @@ class _Fork:
 
 class _Supervisor:
     def __init__(self, trainer: Connection, limits: ForkLimits, work: ForkWork) -> None:
-        self._trainer, self._limits, self._work = trainer, limits, work
+        self._trainer = trainer
+        self._limits = limits
+        self._work = work
         most = _MOST_WAITING if work.waits else min(2 * num_cores(), _MOST_COMPUTING)
         self._most_workers = limits.num_workers or most
         self._queue: deque[tuple[int, Any]] = deque()
@@ -132,7 +134,10 @@ class _Supervisor:
         for key, _ in self._ready.select(min(max(wait_s, 0.0), _CHECK_S)):
             if key.data is None:
                 order, *arguments = self._trainer.recv()
-                {"give": self._take, "end": self._leave}[order](*arguments)
+                if order == "give":
+                    self._take(*arguments)
+                else:
+                    self._leave(*arguments)
             elif not key.data.end.closed:
                 self._receive(key.data)
         for fork in list(self._forks.values()):
@@ -143,10 +148,12 @@ class _Supervisor:
         """Assign a message to the workers or to the fork in a seat; its first message creates the fork."""
         if seat is None:
             self._queue.append((number, message))
-        elif fork := self._fork(seat) if number == seat else self._forks.get(seat):
-            self._give(fork, number, message)
-        else:
+            return
+        fork = self._fork(seat) if number == seat else self._forks.get(seat)
+        if fork is None:
             self._trainer.send(("ended", number, _DIED))
+        else:
+            self._give(fork, number, message)
 
     def _leave(self, seat: int) -> None:
         """Let the fork in a seat end by itself, which may take a while if its work has to be closed."""
@@ -161,16 +168,18 @@ class _Supervisor:
 
     def _hand_out(self) -> None:
         while self._queue:
-            worker = next((fork for fork in self._forks.values() if fork.seat < 0 and fork.number is None), None)
-            if worker is None:
-                if len(self._forks) >= self._most_workers:
-                    return
+            idle = [fork for fork in self._forks.values() if fork.seat < 0 and fork.number is None]
+            if not idle and len(self._forks) >= self._most_workers:
+                return
+            if not idle:
                 self._num_workers += 1
-                worker = self._fork(-self._num_workers)
-            self._give(worker, *self._queue.popleft())
+                idle = [self._fork(-self._num_workers)]
+            number, message = self._queue.popleft()
+            self._give(idle[0], number, message)
 
     def _give(self, fork: _Fork, number: int, message: Any) -> None:
-        fork.number, fork.limit = number, TimeLimit(self._limits.timeout_s, fork.pid)
+        fork.number = number
+        fork.limit = TimeLimit(self._limits.timeout_s, fork.pid)
         try:
             fork.end.send((number, message))
         except OSError:  # The fork has died or does not read.
@@ -197,7 +206,8 @@ class _Supervisor:
         # Both processes do this, so that the group exists before anything has to be killed.
         with suppress(OSError):
             os.setpgid(pid, pid)
-        fork = self._forks[seat] = _Fork(pid=pid, end=Connection(parent_end.detach()), seat=seat)
+        fork = _Fork(pid=pid, end=Connection(parent_end.detach()), seat=seat)
+        self._forks[seat] = fork
         self._ready.register(fork.end, selectors.EVENT_READ, fork)
         return fork
 
@@ -234,7 +244,9 @@ class _Supervisor:
             raise ValueError("an unknown reason")
         # Forward it first: a reply that cannot be forwarded counts as missing.
         self._trainer.send(("ended", number, {**reply}))
-        fork.number, fork.limit, fork.received = None, None, b""
+        fork.number = None
+        fork.limit = None
+        fork.received = b""
         return reply
 
     def _end(self, fork: _Fork, reply: Reply | None = None) -> None:
@@ -290,7 +302,8 @@ def serve(file: int, parent: int, limits: ForkLimits, make: Callable[..., ForkWo
 
 def _answer(supervisor: socket.socket, work: ForkWork, cpu_limit_s: float) -> None:
     """Answer messages until the supervisor closes the connection."""
-    messages, own_pid = Connection(os.dup(supervisor.fileno())), os.getpid()
+    messages = Connection(os.dup(supervisor.fileno()))
+    own_pid = os.getpid()
     # Without a handler, the system ends the process even inside a computation that never returns to Python.
     limit = functools.partial(signal.setitimer, signal.ITIMER_PROF)
     with suppress(EOFError):

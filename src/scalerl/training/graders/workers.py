@@ -26,7 +26,8 @@ class Grade:
     @property
     def is_async(self) -> bool:
         """Whether the function is a coroutine function, or an object with a __call__ that is one."""
-        return any(map(inspect.iscoroutinefunction, (self.function, type(self.function).__call__)))
+        is_function = inspect.iscoroutinefunction(self.function)
+        return is_function or inspect.iscoroutinefunction(type(self.function).__call__)
 
     def __call__(self, text: str, answer: str, /) -> object:
         given = answer_part(text, **self.tags) if self.tags else text
@@ -46,8 +47,10 @@ def load(name: str, given: Mapping[str, Any]) -> Grade:
     try:
         signature = inspect.signature(function)
         takes_any = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
-        if taken := {key: value for key, value in tags.items() if takes_any or key in signature.parameters}:
-            settings, tags = settings | taken, {}
+        taken = {key: value for key, value in tags.items() if takes_any or key in signature.parameters}
+        if taken:
+            settings |= taken
+            tags.clear()
         signature.bind("", "", **settings)
     except TypeError as error:
         raise GraderError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None

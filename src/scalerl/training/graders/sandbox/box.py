@@ -268,13 +268,18 @@ def _interpreter() -> tuple[str, ...]:
     paths = [*folders, executable, *(path for path in libraries if not path.startswith(tuple(folders)))]
     mounts = []
     # Other users may not be able to enter folders that bubblewrap creates implicitly.
-    for folder in sorted({str(parent) for path in paths for parent in Path(path).parents}):
+    parents: set[str] = set()
+    for path in paths:
+        parents |= {str(parent) for parent in Path(path).parents}
+    for folder in sorted(parents):
         mounts += ["--dir", folder]
     for path in paths:
         mounts += ["--ro-bind", path, path]
-    for path in (os.path.join(folder, name) for folder in folders for name in ("site-packages", "dist-packages")):
-        if os.path.isdir(path):
-            mounts += ["--tmpfs", path, "--remount-ro", path]
+    for folder in folders:
+        for name in ("site-packages", "dist-packages"):
+            packages = os.path.join(folder, name)
+            if os.path.isdir(packages):
+                mounts += ["--tmpfs", packages, "--remount-ro", packages]
     return tuple(mounts)
 
 
@@ -285,5 +290,10 @@ def _may_map_users() -> bool:
     status = Path("/proc/self/status").read_text()
     capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
     needed = 1 << 6 | 1 << 7 | 1 << 31  # CAP_SETGID, CAP_SETUID, CAP_SETFCAP
-    ranges = [[int(word) for word in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    return capabilities & needed == needed and any(first <= _NOBODY < first + num for first, _, num in ranges)
+    if capabilities & needed != needed:
+        return False
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, num = (int(word) for word in line.split())
+        if first <= _NOBODY < first + num:
+            return True
+    return False

@@ -46,7 +46,9 @@ class Confined:
     def __init__(self, folder: str, user: int, devices: Sequence[str]) -> None:
         """Programs run as `user` in `folder`. They can write to devices, but not change the mode of these."""
         assert os.getpid() == 1
-        self._folder, self._user, instructions = folder, user, deny_filter()
+        self._folder = folder
+        self._user = user
+        instructions = deny_filter()
         self._filter = _Filter(len(instructions) // 8, instructions)
         # Other processes of the same user must not read this process's memory or take its descriptors.
         _call("prctl", _SET_DUMPABLE, 0, 0, 0, 0)
@@ -61,7 +63,8 @@ class Confined:
             os.setgroups([])
             os.setresgid(self._user, self._user, self._user)
             os.setresuid(self._user, self._user, self._user)
-        head, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+        head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+        none = (ctypes.c_uint32 * 6)()
         _call("capset", head, none)
         os.chdir(self._folder)
         _limit_resources(limits)

@@ -95,10 +95,11 @@ class Reference:
         """Return the reference from a text of `to_text`; BadTests if the text is anything else."""
         try:
             values = json.loads(text)
-            asserts, names = (tuple(map(str, values.pop(name, ()))) for name in ("asserts", "names"))
-            pairs = tuple((str(given), str(wanted)) for given, wanted in values.pop("streams"))
+            asserts = tuple(str(test) for test in values.pop("asserts", ()))
+            names = tuple(str(name) for name in values.pop("names", ()))
+            streams = tuple((str(given), str(wanted)) for given, wanted in values.pop("streams"))
             others = {name: str(value) for name, value in values.items()}
-            made = Reference(asserts=asserts, names=names, streams=pairs, **others)
+            made = Reference(asserts=asserts, names=names, streams=streams, **others)
             if made.num_tests:
                 return made
             raise ValueError("there are no tests")

@@ -12,33 +12,43 @@ def free_names(*sources: str) -> set[str]:
 
     If the code has a star import, the names are unknown, and none are returned.
     """
-    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
-    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
-        return set()
-    symbols = [symbol for source in sources for table in _tables(source) for symbol in table.get_symbols()]
-    used = {symbol.get_name() for symbol in symbols if symbol.is_global() and symbol.is_referenced()}
-    return used.difference(*map(defined_names, sources), dir(builtins), ["__name__"])
+    used: set[str] = set()
+    defined = {"__name__", *dir(builtins)}
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+                return set()
+        for symbol in _symbols(source):
+            if symbol.is_global() and symbol.is_referenced():
+                used.add(symbol.get_name())
+        defined |= defined_names(source)
+    return used - defined
 
 
 def module_names(*sources: str) -> set[str]:
     """Return the names of Python's own modules of which pieces of code use attributes: `math` in `math.isclose`."""
-    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
-    owners = [node.value for node in nodes if isinstance(node, ast.Attribute)]
-    names = {owner.id for owner in owners if isinstance(owner, ast.Name)}
+    names: set[str] = set()
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                names.add(node.value.id)
     return names & sys.stdlib_module_names
 
 
 def defined_names(source: str) -> set[str]:
     """Return the names that a piece of code defines as a module."""
-    symbols = [symbol for table in _tables(source) for symbol in table.get_symbols()]
-    bound = (symbol for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
-    return {symbol.get_name() for symbol in bound if symbol.is_global()}
+    names: set[str] = set()
+    for symbol in _symbols(source):
+        is_bound = symbol.is_assigned() or symbol.is_imported()
+        if is_bound and symbol.is_global():
+            names.add(symbol.get_name())
+    return names
 
 
-def _tables(source: str) -> Iterator[symtable.SymbolTable]:
-    """Yield the symbol tables of a module and of everything in it."""
+def _symbols(source: str) -> Iterator[symtable.Symbol]:
+    """Yield the symbols of a module and of everything in it."""
     tables = [symtable.symtable(source, "<code>", "exec")]
     while tables:
         table = tables.pop()
         tables += table.get_children()
-        yield table
+        yield from table.get_symbols()

@@ -55,8 +55,14 @@ def _defines(code: str, name: str) -> bool:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return name in {getattr(node, "name", getattr(node, "id", "")) for node in (*tree.body, *targets)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name:
+            return True
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id == name:
+                    return True
+    return False
 
 
 def _run(job: Any, name: str) -> dict[str, Any]:
@@ -121,7 +127,8 @@ class _Objects:
             return self._sent[reference]
         if isinstance(reference, list):
             kind, owner, name = reference
-            return getattr(importlib.import_module(owner) if kind == "global" else decode(owner, self.resolve), name)
+            found = importlib.import_module(owner) if kind == "global" else decode(owner, self.resolve)
+            return getattr(found, name)
         if reference in self._names:
             return self._names[reference]
         if reference and hasattr(self._names.get("Solution"), reference):

@@ -37,7 +37,8 @@ class Runner:
         """Prepare everything for the first program; SandboxError if that fails."""
         if os.getpid() != self._owner:
             # A fork has a copy of the runner, but its sandboxes belong to the parent.
-            self._boxes, self._owner = (), os.getpid()
+            self._boxes = ()
+            self._owner = os.getpid()
         self._boxes = self._boxes or (Box(), Box())
 
     def run(self, code: str, reference: Reference, limits: RunLimits) -> Outcome:
@@ -72,7 +73,12 @@ class Runner:
         program_box, test_box = self._boxes
         programs_end, tests_end = socket.socketpair()
         # Tests get everything but the program: they must not depend on its source.
-        tests = {name: getattr(reference, name) for name in ("setup", "asserts", "entry_point", "names")}
+        tests = {
+            "setup": reference.setup,
+            "asserts": reference.asserts,
+            "entry_point": reference.entry_point,
+            "names": reference.names,
+        }
         with programs_end, tests_end:
             program_box.start(program_job("calls", code, reference, limits), [programs_end.fileno()])
             test_box.start({"kind": "tests", "limits": asdict(limits), **tests}, [tests_end.fileno()])
@@ -86,17 +92,18 @@ class Runner:
         if report is None:
             stopped: Kind = "timeout" if is_late else over[0] or over[1] or "crash"
             return Outcome(kind=stopped, num_checks=reference.num_tests)
-        tests = _summaries(report, len(reference.asserts))
-        if tests is None:
+        summaries = _summaries(report, len(reference.asserts))
+        if summaries is None:
             return Outcome(kind="bad_tests", detail=_fault_of(report))
-        num_passed, num_checks, errors = zip(*tests, strict=True)
-        faults = [error for error in errors if error is not None]
+        num_passed = sum(num_met for num_met, _, _ in summaries)
+        num_checks = sum(num for _, num, _ in summaries)
+        faults = [error for _, _, error in summaries if error is not None]
         kind: Kind = "failed" if faults else "passed"
         if "ProgramGone" in faults:
             kind = over[0] or "crash"
         elif "MemoryError" in faults:
             kind = "memory"
-        return Outcome(kind=kind, num_passed=sum(num_passed), num_checks=sum(num_checks), detail=(faults or [""])[0])
+        return Outcome(kind=kind, num_passed=num_passed, num_checks=num_checks, detail=faults[0] if faults else "")
 
     def _run_streams(self, code: str, reference: Reference, limits: RunLimits) -> Outcome:
         left_s = limits.timeout_s
@@ -124,7 +131,9 @@ def _summaries(report: Any, num: int) -> list[tuple[int, int, str | None]] | Non
     The code of the tests can send any report.
     """
     tests = report.get("tests") if isinstance(report, dict) else None
-    if not isinstance(tests, list) or len(tests) != num or not all(map(_is_summary, tests)):
+    if not isinstance(tests, list) or len(tests) != num:
+        return None
+    if not all(_is_summary(test) for test in tests):
         return None
     return [tuple(test) for test in tests]
 
@@ -211,15 +220,21 @@ def _read(descriptor: int, limit: TimeLimit) -> tuple[bytes, Kind | None]:
 def same_output(output: bytes, wanted: str) -> bool:
     """Compare output with the expected text by line, ignoring spaces at the ends, and numbers by value."""
     try:
-        lines, expected = output.decode().strip().split("\n"), wanted.strip().split("\n")
+        lines = output.decode().strip().split("\n")
     except UnicodeDecodeError:
         return False
-    return len(lines) == len(expected) and all(map(_same_line, lines, expected))
+    expected = wanted.strip().split("\n")
+    if len(lines) != len(expected):
+        return False
+    return all(_same_line(line, other) for line, other in zip(lines, expected, strict=True))
 
 
 def _same_line(line: str, wanted: str) -> bool:
-    parts, expected = line.split(), wanted.split()
-    return len(parts) == len(expected) and all(map(_same_word, parts, expected))
+    words = line.split()
+    expected = wanted.split()
+    if len(words) != len(expected):
+        return False
+    return all(_same_word(word, other) for word, other in zip(words, expected, strict=True))
 
 
 def _same_word(text: str, wanted: str) -> bool:

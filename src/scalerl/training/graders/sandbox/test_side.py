@@ -108,7 +108,8 @@ class Proxy:
     """
 
     def __init__(self, program: Program, target: int | str) -> None:
-        self.__dict__["_program"], self.__dict__["_target"] = program, target
+        self.__dict__["_program"] = program
+        self.__dict__["_target"] = target
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self._program.call(self._target, arguments, keywords)
@@ -132,18 +133,20 @@ def _reference(value: Any) -> Pointer:
     """
     if isinstance(value, Proxy):
         return value._target
-    name, owner = getattr(value, "__name__", None), getattr(value, "__self__", None)
+    name = getattr(value, "__name__", None)
     module = str(getattr(value, "__module__", None))
     if isinstance(name, str) and getattr(sys.modules.get(module), name, None) is value:
         return ["global", module, name]
     if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType | types.MethodType):
-        return ["method", encode(owner, _reference), value.__name__]
+        return ["method", encode(value.__self__, _reference), value.__name__]
     raise NotData(f"a value of type {type(value).__name__} cannot be sent to the program")
 
 
 def _exception(described: Any) -> BaseException:
     """Return the program's exception as one of the same built-in class."""
-    name, message = map(str, described) if isinstance(described, list) and len(described) == 2 else ("", "")
+    name, message = "", ""
+    if isinstance(described, list) and len(described) == 2:
+        name, message = str(described[0]), str(described[1])
     kind = getattr(builtins, name, None)
     # As in generators: raised from a call, it would silently end a loop of the tests.
     if kind in (StopIteration, StopAsyncIteration):
@@ -202,7 +205,8 @@ class _Recording(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         if isinstance(node.test, ast.Constant):
             return node
-        number, self.num = self.num, self.num + 1
+        number = self.num
+        self.num += 1
         raised = f"except Exception as __raised__: __record__({number}, False, __raised__)"
         (made,) = ast.parse(f"try: __record__({number}, None)\n{raised}").body
         cast(Any, made).body[0].value.args[1] = node.test
@@ -274,9 +278,12 @@ def _namespace(job: Any, program: Program) -> tuple[dict[str, Any], _Names]:
     names = _Names(builtins.__dict__)
     namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": names}
     exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), namespace)
-    names.program, names.required = program, frozenset({job["entry_point"], *job["names"]} - {""})
-    if job["entry_point"]:
-        namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, job["entry_point"])
+    names.program = program
+    entry_point = job["entry_point"]
+    names.required = frozenset({entry_point, *job["names"]} - {""})
+    if entry_point:
+        namespace[entry_point] = Proxy(program, entry_point)
+        namespace["candidate"] = namespace[entry_point]
     return namespace, names
 
 

@@ -44,7 +44,8 @@ class Zygote:
     """Runs one program at a time, confined by `bounds`."""
 
     def __init__(self, control: socket.socket, bounds: Confined) -> None:
-        self._control, self._bounds = control, bounds
+        self._control = control
+        self._bounds = bounds
         self._child: int | None = None
         self._woken, self._wakes = socket.socketpair()
 
