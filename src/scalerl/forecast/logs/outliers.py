@@ -30,6 +30,14 @@ def far_outside(values: Floats, usual: Mask | None = None) -> Mask:
     return is_far & np.isfinite(values) & (room > 0)
 
 
+def _may_be_far(values: Floats) -> bool:
+    """Return whether a value lies far from most others, so that it is worth a closer look."""
+    if not len(values):
+        return False
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
+    return bool(np.abs(values - middle).max() > FAR * (high - low))
+
+
 def between(some: Mask, groups: Rows, progress: Floats) -> Mask:
     """Return the rows before and after which some others of their group are."""
     earliest = np.full(groups.max(initial=0) + 1, np.inf)
@@ -47,7 +55,7 @@ def without_far_cells(plan: Plan) -> Plan:
     """
     frame, column = plan.frame, plan["y"]
     values, known = frame.numbers(column), frame.known(column)
-    if plan.is_ours:
+    if plan.is_ours or not _may_be_far(values[known]):
         return plan
     groups, progress = plan.runs(frame), plan.progress(frame)
     if np.isnan(progress).all():

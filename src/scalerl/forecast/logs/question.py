@@ -26,9 +26,11 @@ def check_clear(plan: Plan) -> None:
     """Raise UnclearLogError where the reward of a plan is not clearly the best reading."""
     if plan.options.y or plan.is_ours or not plan["y"]:
         return
-    rivals = [name for name in plan.roles["y"].rivals if not _say_the_same(plan, plan["y"], name)]
-    if rivals:
-        names = [plan["y"], *rivals][:_MOST]
+    names = [plan["y"]]
+    for name in plan.roles["y"].rivals:
+        if len(names) < _MOST and not _say_the_same(plan, plan["y"], name):
+            names.append(name)
+    if len(names) > 1:
         raise _question(plan, names, "several columns that may be the reward ({listing}): name one with {option:y}.")
 
 

@@ -97,9 +97,11 @@ def rollout_and_training(plan: Plan) -> Choice | None:
 
 def elapsed(plan: Plan) -> Choice | None:
     """Choose the time since the beginning, which does not often fall within a run, as the time of each row does."""
-    frame = plan.frame.take(np.argsort(plan.runs(plan.frame), kind="stable"))
-    clocks = with_role(frame.columns, "elapsed")
-    names = [name for name in clocks if not Evidence(frame, name).often_falls]
+    clocks = with_role(plan.frame.columns, "elapsed")
+    if not clocks:
+        return None
+    by_run = plan.frame.take(np.argsort(plan.runs(plan.frame), kind="stable"))
+    names = [name for name in clocks if not Evidence(by_run, name).often_falls]
     return Choice(names[:1], "elapsed", names[1:])
 
 
