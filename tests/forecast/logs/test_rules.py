@@ -255,3 +255,17 @@ def test_seeds_at_one_step_are_results(tmp_path: Path) -> None:
 def test_whole_numbers_that_rise_are_said_to_be_the_step(tmp_path: Path, column: str, is_said: bool) -> None:
     [series] = read(write(tmp_path / "a.csv", (f"{column},reward", STEPS)))
     assert (series.x_label, "step_by_values" in kinds(series)) == (column, is_said)
+
+
+def test_a_number_beside_losses_is_no_reward(tmp_path: Path) -> None:
+    rows = [{"step": s, "lr": 1e-6, "recon_loss": 1 - r, "loss": 1 - r, "codes": [150 + s, 180]} for s, r in STEPS]
+    assert "lower is better" in fault(write(tmp_path / "a.jsonl", rows))
+
+
+def test_prose_in_rows_is_no_log(tmp_path: Path) -> None:
+    words = ["Tom", "Ann", "Bob", "Eve"]
+    rows = [
+        {"question": f"{words[at % 4]} scored {at} and had a score of {at % 7} twice.", "answer": f"It is {at * 3}."}
+        for at in range(60)
+    ]
+    assert "row per answer" in fault(write(tmp_path / "a.jsonl", rows))

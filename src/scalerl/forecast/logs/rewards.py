@@ -32,6 +32,8 @@ from scalerl.forecast.logs.plan import Choice, Plan
 _FEWER = 4
 # A column with this many times more rows per step than another holds single answers.
 _PER_SAMPLE = 1.5
+# So many columns of a table with a reward that no name tells, besides compute.
+_MOST_BESIDE = 2
 _EVALUATION = 0
 """The place of evaluations among the kinds of rewards."""
 
@@ -169,16 +171,16 @@ def mean_of_interval(plan: Plan) -> Choice | None:
 
 
 def only_numbers(plan: Plan) -> Choice | None:
-    """Choose the only column of numbers besides those named as step, compute or number of answers.
+    """Choose the only column of numbers besides compute, time and the number of answers.
 
-    A console prints many numbers by accident.
+    A console prints many numbers by accident, and a trainer logs many that are no reward.
     """
     if plan.kind == "console" or not plan.named(*AXES):
         return None
     known = [name for name in plan.frame.columns if plan.frame.known(name).any()]
-    named = {*with_role(known, *AXES, "elapsed", "wall_clock", "num_samples")}
-    others = [name for name in known if name not in named and not is_measured(name)]
-    return Choice(others) if len(others) == 1 else None
+    others = [name for name in known if not has_role(name, *AXES, *CLOCKS, "coarse", "wall_clock", "num_samples")]
+    nameless = [name for name in others if not is_measured(name)]
+    return Choice(nameless) if len(nameless) == 1 and len(others) <= _MOST_BESIDE else None
 
 
 def only_candidate(plan: Plan) -> Choice | None:

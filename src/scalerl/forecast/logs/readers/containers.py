@@ -39,6 +39,8 @@ TEXT: dict[str, Tables] = {
 _LINE_NAMES = ("log", "message", "msg", "textpayload", "line", "text", "@message")
 # A value with its name, anywhere in a cell.
 _SAID = re.compile(r"(?<![\w./@-])[A-Za-z_][\w./@-]{0,80}+['\"]?\s{0,3}[:=]?\s{0,3}['\"]?[-+]?\.?\d")
+# With a sign between them, as prose hardly ever has it.
+_SAID_PLAINLY = re.compile(_SAID.pattern.replace("[:=]?", "[:=]"))
 _MAX_LINE = 2_000
 
 
@@ -75,11 +77,13 @@ def printed_in(rows: Placed) -> str:
         for name, cell in row.items():
             if isinstance(cell, str) and (" " in cell or "=" in cell or "{" in cell):
                 columns.setdefault(name, []).append(cell)
-    num_said = {
-        name: sum(_SAID.search(cell[:_MAX_LINE]) is not None for cell in cells) for name, cells in columns.items()
-    }
+    num_said: dict[str, int] = {}
+    for name, cells in columns.items():
+        is_named = name.lower().rpartition("/")[2] in _LINE_NAMES
+        pattern = _SAID if is_named else _SAID_PLAINLY
+        num = sum(pattern.search(cell[:_MAX_LINE]) is not None for cell in cells)
+        num_said[name] = num if num > (1 if is_named else len(rows) / 2) else 0
     name = max(num_said, key=num_said.__getitem__, default="")
-    is_named = name.lower().rpartition("/")[2] in _LINE_NAMES
-    if not name or num_said[name] <= (1 if is_named else len(rows) / 2):
+    if not name or not num_said[name]:
         return ""
     return "".join(f"{cell.rstrip()}\n" for cell in columns[name])
