@@ -78,6 +78,8 @@ def console_tables(source: Source) -> Iterator[list[Table]]:
             records.pop()
         if _are_log(records):
             rows, origin = _rows(records, lines)
+            if origin == COUNTED_RECORDS and all(map(_is_loose, records)):
+                continue
             placed = [(f"line {record.first.at}", row) for record, row in zip(records, rows, strict=True) if row]
             found = Table("console", placed)
             yield [found.with_fact("lines_taken", num=len(records), num_lines=printed[-1].at, origin=origin)]
@@ -124,6 +126,12 @@ def _are_log(records: list["Record"]) -> bool:
     """Return whether records are those of a loop, and no numbers by accident: several have one name."""
     names = Counter(name for record in records for name in record.values)
     return max(names.values(), default=0) > 1
+
+
+def _is_loose(record: "Record") -> bool:
+    """Return whether a record is a name with its value and nothing else, which makes no curve without a step."""
+    name = " ".join(record.values)
+    return len(record.values) == 1 and record.first.shape == name
 
 
 # Which lines are records
