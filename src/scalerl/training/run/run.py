@@ -299,4 +299,7 @@ class _StepColumns:
         row |= outcome_columns(grading.num_outcomes)
         grading.num_without_verdict.clear()
         grading.num_outcomes.clear()
-        return row | parts.pipeline.curriculum_metrics | done.refill | machine_load(parts.place.computes_on)
+        row |= parts.pipeline.curriculum_metrics
+        row |= done.refill
+        row |= machine_load(parts.place.computes_on)
+        return row
