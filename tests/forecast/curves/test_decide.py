@@ -125,7 +125,7 @@ def test_a_cold_start_is_not_levelling_off():
     assert set(states) == {State.RISING}
 
 
-@pytest.mark.xfail(strict=True, reason="without a skew a sigmoid takes off too early: the ceiling's interval misses")
+@pytest.mark.xfail(strict=True, reason="a sigmoid takes off too early, and only a large skew would not (priors.py)")
 def test_the_ceiling_after_a_cold_start_is_inside():
     inside = 0
     for seed in range(6):

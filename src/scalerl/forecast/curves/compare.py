@@ -6,7 +6,7 @@ both posteriors. None of them decides: `decide.pick` chooses by the rewards that
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 
@@ -26,7 +26,7 @@ from scalerl.forecast.curves.decide import (
 )
 from scalerl.forecast.curves.draws import Value, met, p_above, summary
 from scalerl.forecast.curves.fit import Fit, fit, refit
-from scalerl.forecast.curves.forecast import EVERY, reach_draws, wide_curve
+from scalerl.forecast.curves.forecast import reach_draws, wide_curve
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.paper import Grid
 
@@ -231,8 +231,6 @@ class Recipe:
     """Reward before training, or at its first evaluation."""
     spread: float
     """Standard deviation of the mean of its runs around the recipe; assumed if there is one run."""
-    added: float
-    """The part of `spread` that the draws of the curve lack: all of it for one run, since several runs show theirs."""
     top: Array
     """Draws of the ceiling, or of the peak for a run past its peak, with the spread between runs."""
     value: Array
@@ -243,9 +241,7 @@ class Recipe:
     """Distance of each evaluation from the curve."""
     places: Array
     draws: Array
-    """Draws of the curve at `places`, as `wide_curve` returns them."""
-    luck: Array
-    """A standard normal number for each of `draws`, by which the added spread moves it."""
+    """Draws of the curve at `places`, as `wide_curve` returns them, with the spread between runs."""
     middle: Array
     """Median of `draws` at each place."""
     budget: float
@@ -261,27 +257,24 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         spread = curve.run_sd / np.sqrt(curve.num_runs)
     else:
         spread = RUN_SPREAD * max(curve.gain, 0.0) if run_sd is None else run_sd
-    added = float(spread) if curve.run_sd is None else 0.0
-    value, is_past_peak = value_draws(curve, budget, worth, added)
-    # With one run the numbers that would move the recipe from the mean of its runs are free.
-    luck = curve.drawn.draws.recipe_normal
-    top = value if is_past_peak else curve.drawn.clip(curve.drawn.ceiling + added * luck)
+    # Several runs show their spread.
+    assumed = float(spread) if curve.run_sd is None else 0.0
+    value, is_past_peak = value_draws(curve, budget, worth, assumed)
+    recipe = replace(curve, posterior=replace(curve.drawn, assumed_spread=assumed))
     on_curve = curve.predict(curve.compute)
-    places, draws = wide_curve(curve)
+    places, draws = wide_curve(recipe)
     return Recipe(
         name=name,
         fit=curve,
         is_past_peak=is_past_peak,
         first=float(on_curve[np.argmin(curve.compute)]) if curve.start is None else curve.start,
         spread=float(spread),
-        added=added,
-        top=top,
+        top=value if is_past_peak else recipe.drawn.ceiling,
         value=value,
         evaluations=frozenset(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)),
         residual=curve.reward - on_curve,
         places=places,
         draws=draws,
-        luck=luck[::EVERY],
         middle=np.median(draws, axis=0),
         budget=budget,
     )
@@ -375,19 +368,13 @@ def _pair(
 
 
 def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
-    """Return the compute ratio at targets on the way from the higher start to the lower ceiling.
-
-    Another run of the recipe would be higher or lower by a share of the spread, and so reach it sooner or later.
-    """
+    """Return the compute ratio at targets on the way from the higher start to the lower ceiling."""
     low = max(each.first for each in (one, other))
     high = min(float(np.median(each.top)) for each in (one, other))
     if high <= low:
         return ()
     rewards = [low + share * (high - low) for share in SHARES]
-    mine, theirs = (
-        reach_draws(each.places, each.draws, np.array(rewards) - np.outer(each.luck * each.added, SHARES))
-        for each in (one, other)
-    )
+    mine, theirs = (reach_draws(each.places, each.draws, rewards) for each in (one, other))
     rows = []
     for index, reward in enumerate(rewards):
         with np.errstate(invalid="ignore", divide="ignore"):

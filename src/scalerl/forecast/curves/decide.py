@@ -9,7 +9,7 @@ interval level changes none of them. docs/math.md has the rules on one page.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -263,18 +263,18 @@ def course(curve: Fit) -> Array:
     return drawn.path()[:, order]
 
 
-def value_draws(curve: Fit, at: float, worth: float, added: float = 0.0) -> tuple[Array, bool]:
+def value_draws(curve: Fit, at: float, worth: float, spread: float = 0.0) -> tuple[Array, bool]:
     """Return sorted draws of the reward that a run offers at a compute, and whether they are of its best checkpoint.
 
-    A run past its peak offers its best checkpoint; any other run offers its curve. `added` is the standard deviation
-    between runs that the draws of the curve lack.
+    A run past its peak offers its best checkpoint; any other run offers its curve. `spread` is the standard deviation
+    between runs that is assumed for a recipe that was run once.
     """
     path = course(curve)
     is_past_peak = find_fall(curve, path, worth) is not None
     if is_past_peak:
-        values = curve.drawn.clip(path.max(axis=1, keepdims=True) + added * EVEN_NORMALS)
+        values = curve.drawn.clip(path.max(axis=1, keepdims=True) + spread * EVEN_NORMALS)
     else:
-        values = curve.drawn.even_values(at, added)
+        values = replace(curve.drawn, assumed_spread=spread).even_values(at)
     return thinned(values, len(path)), is_past_peak
 
 
@@ -373,30 +373,9 @@ class Pick:
     """Probability that all recipes lie within the worth of the best."""
 
 
-class Race:
-    """Independent recipes: which is the highest, by the distribution of each. Nothing depends on an order of draws."""
-
-    def __init__(self, values: Array, worth: float, same: Sequence[int]):
-        distinct, self.group = np.unique(same, return_inverse=True)
-        every = np.sort(values[distinct], axis=1)
-        # With each draw (last axis) of each recipe (first), the probability that the others (second) are lower ...
-        self.lower = np.array([[share_below(theirs, mine) for theirs in every] for mine in every])
-        # ... and that they are lower by the worth.
-        self.far_lower = np.array([[share_below(theirs, mine - worth) for theirs in every] for mine in every])
-        for number in range(len(every)):
-            self.lower[number, number], self.far_lower[number, number] = 1.0, 0.0
-        is_highest = self.lower.prod(axis=1)
-        self.total = float(is_highest.mean(axis=1).sum())
-        num_alike = np.bincount(self.group)
-        self.p_best = (is_highest.mean(axis=1) / self.total / num_alike)[self.group]
-        self.losses = float((is_highest * every).mean(axis=1).sum() / self.total) - values.mean(axis=1)
-
-    def p_close(self, recipes: Sequence[int]) -> float:
-        """Return the probability that all these recipes lie within the worth of the best."""
-        near = self.lower.copy()
-        close = np.unique(self.group[list(recipes)])
-        near[:, close] -= self.far_lower[:, close]
-        return float(near.prod(axis=1).mean(axis=1).sum()) / self.total
+def shares_below(values: Array, by: float) -> Array:
+    """Return, for each draw (last axis) of each recipe (first), the share of draws of each (second) below it by `by`."""
+    return np.array([[share_below(theirs, mine - by) for theirs in values] for mine in values])
 
 
 def pick(values: Array, worth: float, same: Sequence[int] | None = None) -> Pick:
@@ -407,14 +386,30 @@ def pick(values: Array, worth: float, same: Sequence[int] | None = None) -> Pick
     Any of several will do if all of them lie within the worth of the best with probability `SURE`. Otherwise take the
     one with the smallest expected loss, if it is the best with that probability and loses less than the worth.
     """
-    race = Race(values, worth, range(len(values)) if same is None else same)
-    p_best, loss = race.p_best, np.maximum(race.losses, 0.0)
+    distinct, group = np.unique(range(len(values)) if same is None else same, return_inverse=True)
+    every = values[distinct]
+    # With each draw of each recipe, the probabilities that the others are lower, and that they are lower by the worth.
+    itself = np.eye(len(every))[:, :, None]
+    lower = np.maximum(shares_below(every, 0.0), itself)
+    far_lower = shares_below(every, worth) * (1.0 - itself)
+    is_best = lower.prod(axis=1)
+    total = is_best.mean(axis=1).sum()
+    p_best = (is_best.mean(axis=1) / total / np.bincount(group))[group]
+    loss = np.maximum((is_best * every).mean(axis=1).sum() / total - values.mean(axis=1), 0.0)
+
+    def p_all_close(recipes: Sequence[int]) -> float:
+        """Return the probability that all these recipes lie within the worth of the best."""
+        close = np.unique(group[list(recipes)])
+        near = lower.copy()
+        near[:, close] -= far_lower[:, close]
+        return float(near.prod(axis=1).mean(axis=1).sum() / total)
+
     order = np.argsort(loss, kind="stable")
     # The largest number of leading recipes that all lie within the worth of the best.
     close, p_close = [int(order[0])], 0.0
     for candidate in order[1:]:
         together = [*close, int(candidate)]
-        probability = race.p_close(together)
+        probability = p_all_close(together)
         if probability < SURE:
             break
         close, p_close = together, probability
@@ -432,7 +427,7 @@ def pick(values: Array, worth: float, same: Sequence[int] | None = None) -> Pick
         order=tuple(order.tolist()),
         chosen=chosen,
         probability=float(probability),
-        p_close=race.p_close(range(len(values))),
+        p_close=p_all_close(range(len(values))),
     )
 
 

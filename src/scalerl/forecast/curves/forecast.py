@@ -69,15 +69,15 @@ def wide_curve(curve: Fit) -> tuple[Array, Array]:
     return places, replace(drawn, draws=drawn.draws.take(slice(None, None, EVERY))).curve(places)
 
 
-def reach_draws(places: Array, draws: Array, rewards: Sequence[float] | Array) -> Array:
+def reach_draws(places: Array, draws: Array, rewards: Sequence[float]) -> Array:
     """Return draws (rows) of the compute at which a `wide_curve` first reaches each reward; infinite if it never does.
 
-    It is 0 for a reward that the curve has from the start. `rewards` are the same for all draws, or one row for each.
+    It is 0 for a reward that the curve has from the start.
     """
     heights = np.maximum.accumulate(draws, axis=1)
     columns = []
-    for reward in np.atleast_2d(np.asarray(rewards, dtype=float)).T if np.size(rewards) else ():
-        after = (heights < reward[:, None]).sum(axis=1)
+    for reward in rewards:
+        after = (heights < reward).sum(axis=1)
         inside = np.clip(after, 1, len(places) - 1)
         rows = np.arange(len(heights))
         below, above = heights[rows, inside - 1], heights[rows, inside]

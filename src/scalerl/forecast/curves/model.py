@@ -40,7 +40,7 @@ MODEL = "scalerl-curve-9"
 """Name of the model in JSON, sealed forecasts and prior files. Change it if the same points get different answers."""
 NUM_DRAWS = 2000
 """Number of draws in a posterior."""
-EVEN_NORMALS = normal_quantile((np.arange(16) + 0.5) / 16)
+EVEN_NORMALS = normal_quantile((np.arange(16) + 0.5) / 16)[None]
 """Even quantiles of a normal number: what no evaluation informs is averaged over them."""
 PATHS = 2
 """Stream of the numbers by which paths wander. It is the same for all runs, so a path is a function of the data."""
@@ -57,38 +57,38 @@ class Posterior:
     draws: Draws
     wanders: list[Wander]
     fixed_ceiling: float | None
-    room: float
-    """The largest gain that is possible."""
     seed: int
     """Of the noise of new evaluations; nothing that is decided depends on it."""
+
+    assumed_spread: float = 0.0
+    """Spread of the ceiling between runs to assume for a recipe that was run once; with several it is known."""
 
     def curve(self, compute) -> Array:
         """Return draws of the recipe's curve: one row per draw, one column per compute.
 
-        It differs from the mean of several runs in proportion to its rise.
-        """
-        mean = self.mean_curve(compute)
-        if self.blocks.num_runs == 1:
-            return mean
-        offset = self.recipe_sd * self.draws.recipe_normal
-        return self.clip(mean + offset[:, None] * self.rise(self._relative_log(compute)))
-
-    def even_values(self, compute: float, added: float = 0.0) -> Array:
-        """Return the curve at one compute: a row per draw, over what no evaluation informs (columns).
-
-        That is the allowance and the recipe's offset, here at even quantiles of their sum and of one more normal
-        number with the standard deviation `added`. Probabilities over all are steadier than over `curve`.
+        It differs from that of its runs by the allowance, and in proportion to its rise by the spread between runs.
         """
         x = self._relative_log(compute)
-        of_recipe = self.recipe_sd * self.rise(x)[:, 0]
-        sd = np.sqrt(self.allowance_sd(x)[:, 0] ** 2 + of_recipe**2 + added**2)
-        return self.clip(self.shape_curve(x) + np.outer(sd, EVEN_NORMALS))
+        return self.clip(self.shape_curve(x) + self._unseen_sd(x) * self.draws.unseen_normal[:, None])
+
+    def even_values(self, compute: float) -> Array:
+        """Return the curve at one compute: a row per draw, at even quantiles (columns) of what no evaluation informs.
+
+        Probabilities over all are steadier than over `curve`.
+        """
+        x = self._relative_log(compute)
+        return self.clip(self.shape_curve(x) + self._unseen_sd(x) * EVEN_NORMALS)
+
+    def _unseen_sd(self, x: Array) -> Array:
+        """Return draws of the standard deviation of what no evaluation informs: the allowance and the recipe."""
+        doublings = np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None])
+        return np.hypot(self.allowance[:, None] * np.sqrt(doublings), self.recipe_sd[:, None] * self.rise(x))
 
     @property
     def recipe_sd(self) -> Array:
-        """Draws of the standard deviation of the recipe's ceiling about the mean of its runs; 0 with one run."""
+        """Draws of the standard deviation of the recipe's ceiling about the mean of its runs."""
         if self.blocks.num_runs == 1:
-            return np.zeros(len(self.draws.kind))
+            return np.full(len(self.draws.kind), self.assumed_spread)
         return self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
 
     def _relative_log(self, compute) -> Array:
@@ -99,14 +99,6 @@ class Posterior:
         """Return draws of the share of the gain that is reached at these relative log computes."""
         return self.form.shape(x, self.draws.log_exponent[:, None], self.draws.log_midpoint[:, None])
 
-    def mean_curve(self, compute) -> Array:
-        """Return draws of the runs' common curve, with the allowance beyond the last evaluation."""
-        x = self._relative_log(compute)
-        curve = self.shape_curve(x)
-        if x.max(initial=0.0) > 0.0:
-            curve += self.draws.beyond_normal[:, None] * self.allowance_sd(x)
-        return self.clip(curve)
-
     def shape_curve(self, x: Array) -> Array:
         """Return draws of level, rise and fall at these relative log computes."""
         d = self.draws
@@ -114,11 +106,6 @@ class Posterior:
         falls = np.flatnonzero(d.kind == Kind.fall)
         curve[falls] -= d.drop[falls, None] * fallen_share(np.exp(x), d.place[falls, None], d.length[falls, None])
         return curve
-
-    def allowance_sd(self, x: Array) -> Array:
-        """Return draws of the allowance's standard deviation at these relative log computes."""
-        doublings = np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None])
-        return self.allowance[:, None] * np.sqrt(doublings)
 
     @property
     def doublings_left(self) -> Array:
@@ -147,25 +134,21 @@ class Posterior:
     @property
     def ceiling(self) -> Array:
         """Draws of the reward that the curve approaches if it does not fall."""
-        d = self.draws
-        if self.fixed_ceiling is not None:
-            return np.full(len(d.kind), self.fixed_ceiling)
-        return self.clip(d.level + d.gain + self._beyond_sd * d.beyond_normal + self.recipe_sd * d.recipe_normal)
+        return self._ceilings(self.draws.unseen_normal[:, None])[:, 0]
 
     @property
     def even_ceilings(self) -> Array:
         """The ceiling: a row per draw, at the same quantiles (columns) as in `even_values`."""
-        if self.fixed_ceiling is not None:
-            return np.full((len(self.draws.kind), len(EVEN_NORMALS)), self.fixed_ceiling)
-        sd = np.hypot(self._beyond_sd, self.recipe_sd)
-        return self.clip((self.draws.level + self.draws.gain)[:, None] + np.outer(sd, EVEN_NORMALS))
+        return self._ceilings(EVEN_NORMALS)
 
-    @property
-    def _beyond_sd(self) -> Array:
-        """Draws of the standard deviation of what may be added to the ceiling beyond the data."""
+    def _ceilings(self, normal: Array) -> Array:
+        d = self.draws
+        if self.fixed_ceiling is not None:
+            return np.full((len(d.kind), normal.shape[1]), self.fixed_ceiling)
         # The allowance after a fall is for more of it or its end, which the ceiling leaves out.
-        allowance = np.where(self.draws.kind == Kind.fall, 0.0, self.allowance * np.sqrt(self.doublings_left))
-        return allowance + self._misfit_at_end * self.draws.noise
+        allowance = np.where(d.kind == Kind.fall, 0.0, self.allowance * np.sqrt(self.doublings_left))
+        sd = np.hypot(allowance + self._misfit_at_end * d.noise, self.recipe_sd)
+        return self.clip((d.level + d.gain)[:, None] + sd[:, None] * normal)
 
     @property
     def _misfit_at_end(self) -> Array:
@@ -180,7 +163,7 @@ class Posterior:
         Of each rotated coordinate of the residuals, the share `1 - shrink` is wander and the rest is noise.
         """
         blocks, d = self.blocks, self.draws
-        path = self.mean_curve(blocks.compute)
+        path = self.shape_curve(blocks.x)
         residual = blocks.y - path
         normal = even_normals(len(path), self.wanders[0].shrink.shape[1], PATHS)
         for wander, number, mine in self._by_covariance():
@@ -207,7 +190,7 @@ class Posterior:
         shared = kernels(blocks, places_of(blocks), here)
         risen = self.rise(x)
         values = self.curve(compute)
-        residual = blocks.y - self.mean_curve(blocks.compute)
+        residual = blocks.y - self.shape_curve(blocks.x)
         normal = even_normals(*values.shape, self.seed)
         for wander, number, mine in self._by_covariance():
             size, rotate = wander.size[number], wander.rotate[:, : blocks.num]
@@ -289,7 +272,6 @@ def posterior(
         draws=Draws.join(drawn),
         wanders=prepared.wanders,
         fixed_ceiling=fixed_ceiling,
-        room=problem.gains.room,
         seed=seed,
     )
 

@@ -43,10 +43,8 @@ class Draws:
     noise: Array
     covariance: np.ndarray
     """Index of the covariance among those of all wanders, one wander after the other."""
-    beyond_normal: Array
-    """Standard normal numbers that scale the allowance beyond the last evaluation."""
-    recipe_normal: Array
-    """Standard normal numbers that scale the distance of the recipe from the mean of its runs."""
+    unseen_normal: Array
+    """Standard normal numbers that scale what no evaluation informs: allowance, and distance from the recipe."""
     seen: np.ndarray
     """Whether the rise or the fall exceeds `NOTICED` times its standard error."""
 
@@ -64,7 +62,7 @@ def draw(prepared: Prepared, weighed: Weighed, num: int) -> Draws:
     The noise is drawn first, then the drop given the noise, the gain given the drop, and the level given both.
     """
     problem = prepared.problem
-    of_cell, of_noise, of_drop, of_gain, of_level, of_beyond, of_recipe = even_points(num, 7)
+    of_cell, of_noise, of_drop, of_gain, of_level, of_unseen = even_points(num, 6)
     # A cell is one of the normals of the gain's prior, with a covariance, a shape and a course.
     order = np.argsort(likely_ceiling(prepared, weighed).ravel(), kind="stable")
     drawn = np.unravel_index(order[pick_by_mass(weighed.log_mass.ravel()[order], of_cell)], weighed.log_mass.shape)
@@ -101,8 +99,7 @@ def draw(prepared: Prepared, weighed: Weighed, num: int) -> Draws:
         length=problem.courses.length[course],
         noise=noise,
         covariance=covariance,
-        beyond_normal=normal_quantile(of_beyond),
-        recipe_normal=normal_quantile(of_recipe),
+        unseen_normal=normal_quantile(of_unseen),
         seen=(gain >= priors.NOTICED * gain_sd) | (drop >= priors.NOTICED * drop_sd),
     )
 
@@ -118,7 +115,7 @@ def likely_ceiling(prepared: Prepared, weighed: Weighed) -> Array:
 def draw_flat(prepared: Prepared, log_mass: Array, num: int) -> Draws:
     """Draw curves without a rise, given the log mass of each covariance."""
     problem = prepared.problem
-    of_covariance, of_noise, of_level, of_beyond, of_recipe = even_points(num, 5)
+    of_covariance, of_noise, of_level, of_unseen = even_points(num, 4)
     covariance = pick_by_mass(log_mass, of_covariance)
     squares = prepared.squares[covariance] + problem.prior_squares
     noise = np.sqrt(squares / chi_squared_quantile(problem.df, of_noise))
@@ -133,13 +130,12 @@ def draw_flat(prepared: Prepared, log_mass: Array, num: int) -> Draws:
         length=ones,
         noise=noise,
         covariance=covariance,
-        beyond_normal=normal_quantile(of_beyond),
-        recipe_normal=normal_quantile(of_recipe),
+        unseen_normal=normal_quantile(of_unseen),
         seen=np.zeros(num, dtype=bool),
     )
 
 
-BASES = (2, 3, 5, 7, 11, 13)
+BASES = (2, 3, 5, 7, 11)
 ROTATION = 0.0
 """All points are moved around the cube by this share of it; benchmarks/luck.py sees by that what rests on them."""
 
