@@ -374,7 +374,7 @@ class Pick:
 
 
 def shares_below(values: Array, by: float) -> Array:
-    """Return, for each draw (last axis) of each recipe (first), the share of draws of each (second) below it by `by`."""
+    """Return, for the draws (last axis) of each recipe (first), the share of each one's (second) below them by `by`."""
     return np.array([[share_below(theirs, mine - by) for theirs in values] for mine in values])
 
 

@@ -8,9 +8,9 @@ largest compute measured; each comment names the unit of rewards.
 There is no prior of a skew: with one of 0.2 for its logarithm, published curves are forecast no better (median error
 .0064 against .0063) and real logs neither (interval scores from a tenth, a quarter and half 1.14, .75, .53 with and
 1.13, .75, .53 without it); with one of 1.0 published curves are worse than by least squares. Nor does a narrow one
-win late take-offs back: after a cold start at half of the run whose ceiling is .60, 90 % intervals of the ceiling end at
-.565 without a skew and at .573 with a logarithm of 0.3; it takes 1.2 to 2.4 to reach .60 in two of three runs, and the
-evidence of all these differs by less than one e-fold.
+win late take-offs back: after a cold start at half of a run whose ceiling is .60, 90 % intervals of the ceiling end at
+.565 without a skew and at .573 with a logarithm of 0.3. In two of three runs it takes 1.2 to 2.4 to reach .60, and the
+evidence for any of them differs by less than two e-folds.
 """
 
 from dataclasses import dataclass
