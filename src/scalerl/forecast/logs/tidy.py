@@ -5,6 +5,8 @@ frame does not have that shape. A column that an option names stays as it is.
 """
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from scalerl.forecast.logs.columns import (
     without_unit,
 )
 from scalerl.forecast.logs.facts import Fact, facts_of
-from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, concatenated, members, number, numbered, objects
+from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, concatenated, number, objects
 from scalerl.forecast.logs.readers.budget import MAX_COLUMNS
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.wide import VALUE, one_column_per_run, word_columns
@@ -130,29 +132,46 @@ def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
 
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
     """A table with a column of names of metrics and a column of values gets a column for each name."""
-    step = first(frame, "step")
-    texts = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
-    others = with_role(frame.columns, "step", "coarse", *AXES, "elapsed", "wall_clock", "run", "seed")
-    numbers = [name for name in frame.columns if name not in (*others, *texts)]
-    value = first(frame, "value") or (numbers[0] if len(numbers) == 1 else "")
-    named = with_role(texts, "metric")
-    metric = next((name for name in [*named, *texts] if _are_metrics(frame.words(name), name in named)), "")
-    roles = (step, metric, value)
-    if not all(roles) or {metric, value} & {*options.columns}:
+    step, metric, value = first(frame, "step"), _column_of_metrics(frame), _column_of_values(frame)
+    if not (step and metric and value) or {metric, value} & {*options.columns}:
         return None
     labels = [name for name in frame.columns if frame.is_words(name) or has_role(name, "run", "seed")]
-    place = [step, *(name for name in labels if name not in roles)]
-    # A metric that a step already has was logged again, by a resumed run: its row comes later.
-    times = np.zeros(len(frame))
-    for rows in members(frame.groups([*place, metric])):
-        times[rows] = np.arange(len(rows))
-    row = numbered(zip(frame.groups(place).tolist(), times.tolist(), strict=True))
-    wide: dict[str, Cells] = {}
-    for name in dict.fromkeys(frame.words(metric)):
-        rows = frame.words(metric) == name
-        wide[name] = np.full(row.max() + 1, np.nan)
-        wide[name][row[rows]] = frame.numbers(value)[rows]
-    return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), ()
+    places = frame.groups([step, *(name for name in labels if name not in (metric, value, step))]).tolist()
+    metrics, values = frame.words(metric).tolist(), frame.numbers(value).tolist()
+    times = Counter[tuple[int, str]]()
+    rows: dict[tuple[int, int], int] = {}
+    firsts: list[int] = []
+    wide: dict[str, dict[int, float]] = {}
+    for at, (place, name) in enumerate(zip(places, metrics, strict=True)):
+        # A metric that a step already has was logged again, by a resumed run: its row comes later.
+        times[place, name] += 1
+        row = rows.setdefault((place, times[place, name]), len(rows))
+        if row == len(firsts):
+            firsts.append(at)
+        wide.setdefault(name, {})[row] = values[at]
+    columns = {name: _filled(cells, len(rows)) for name, cells in wide.items()}
+    return frame.take(np.array(firsts)).without([metric, value]).having(columns), ()
+
+
+def _filled(cells: Mapping[int, float], num: int) -> Floats:
+    """Return a column of so many rows with these cells; NaN in the others."""
+    column = np.full(num, np.nan)
+    column[[*cells]] = [*cells.values()]
+    return column
+
+
+def _column_of_metrics(frame: Frame) -> str:
+    """Return the column of words that name what is measured; "" if there is none."""
+    texts = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
+    named = with_role(texts, "metric")
+    return next((name for name in [*named, *texts] if _are_metrics(frame.words(name), name in named)), "")
+
+
+def _column_of_values(frame: Frame) -> str:
+    """Return the column that is named as values, or else the only one of numbers; "" if there are several."""
+    others = with_role(frame.columns, "step", "coarse", *AXES, "elapsed", "wall_clock", "run", "seed")
+    numbers = [name for name in frame.columns if name not in others and frame.known(name).any()]
+    return first(frame, "value") or (numbers[0] if len(numbers) == 1 else "")
 
 
 def clocks_by_value(frame: Frame, options: Selection) -> Reshaped:
@@ -207,34 +226,36 @@ def _steps_of_names(words: Words) -> Floats | None:
 
 def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
     """Evaluations that share columns with training get their own, as eval/acc, where a word says split=eval."""
+    rewards = [name for name in frame.columns if reward_rank(name) and not is_evaluation(name)]
     for column in _columns_of_kinds(frame):
-        split = frame.words(column)
-        words = {*split.tolist()} - {""}
-        tests = [word for word in sorted(words) if not is_training_word(word)]
-        rewards = [name for name in frame.columns if reward_rank(name) and not is_evaluation(name)]
-        if len(words) < 2 or not are_splits(words) or column in options.columns:
+        if column in options.columns:
             continue
-        columns = {f"{word}/{name}": np.where(split == word, frame.numbers(name), np.nan)
-                   for name in rewards for word in tests}  # fmt: skip
-        columns |= {name: np.where(np.isin(split, tests), np.nan, frame.numbers(name)) for name in rewards}
-        empty = [name for name, cells in columns.items() if np.isnan(cells).all()]
-        apart = tuple(name for name in columns if name not in (*rewards, *empty))
+        kinds = frame.words(column)
+        tests = sorted(word for word in {*kinds.tolist()} - {""} if not is_training_word(word))
+        apart: dict[str, Floats] = {}
+        for name in rewards:
+            for word in tests:
+                apart[f"{word}/{name}"] = np.where(kinds == word, frame.numbers(name), np.nan)
+        apart = {name: cells for name, cells in apart.items() if np.isfinite(cells).any()}
         if apart:
-            return frame.having(columns).without([column, *empty]), facts_of("evaluations_apart", columns=apart)
+            training = {name: np.where(np.isin(kinds, tests), np.nan, frame.numbers(name)) for name in rewards}
+            empty = [name for name, cells in training.items() if np.isnan(cells).all()]
+            parted = frame.having({**apart, **training}).without([column, *empty])
+            return parted, facts_of("evaluations_apart", columns=tuple(apart))
     return None
 
 
 def _columns_of_kinds(frame: Frame) -> list[str]:
-    """Return the columns whose words may be kinds of rows: those named so, and others that hold train and eval."""
+    """Return the columns whose words are kinds of rows: those named so, and others that hold train and eval."""
     named = with_role(frame.columns, "split")
-    others: list[str] = []
-    for name in frame.columns:
-        if name in named or not frame.is_words(name) or has_role(name, "run", "arm"):
-            continue
+    others = [name for name in frame.columns if name not in named and not has_role(name, "run", "arm")]
+    found: list[str] = []
+    for name in filter(frame.is_words, [*named, *others]):
         words = {*frame.words(name).tolist()} - {""}
-        if 1 < len(words) <= _MAX_KINDS and are_splits(words) and any(map(is_training_word, words)):
-            others.append(name)
-    return [*named, *others]
+        is_few = 1 < len(words) <= _MAX_KINDS
+        if is_few and are_splits(words) and (name in named or any(map(is_training_word, words))):
+            found.append(name)
+    return found
 
 
 def two_prefixes(frame: Frame, options: Selection) -> Reshaped:
