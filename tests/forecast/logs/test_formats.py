@@ -172,7 +172,7 @@ def test_trainer_folder_is_its_longest_history(tmp_path: Path) -> None:
     write(tmp_path / "out/checkpoint-120/trainer_state.json", '{"log_history": [{"st')
     [series] = read(tmp_path / "out")
     assert (series.name, len(series.compute), kinds(series)) == ("out", 100, ["longest_history"])
-    assert "checkpoint-100" in series.notes[0]
+    assert series.facts[0].values["file"] == "checkpoint-100"
 
 
 @pytest.mark.parametrize(

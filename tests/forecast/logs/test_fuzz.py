@@ -13,6 +13,8 @@ import log_fuzz
 import pytest
 from read_logs import fault, read, write
 
+from scalerl.forecast.report import words as sentences
+
 MAX_MEGABYTES = 500
 
 
@@ -72,7 +74,10 @@ def test_names_are_clean_where_they_enter(tmp_path: Path) -> None:
     evil = "a\x1b[31m\u202eb\x9bc"
     rows = [(f"{evil}{run}", at, 0.1 * at) for run in (1, 2) for at in range(1, 8)]
     curves = read(write(tmp_path / "log.csv", (f"run,step,eval/reward/{evil}", rows)))
-    texts = [text for series in curves for text in (series.name, series.x_label, series.y_label, *series.notes)]
+    texts: list[str] = []
+    for series in curves:
+        said = [sentences.text(fact.kind, fact.values) for fact in series.facts]
+        texts += [series.name, series.x_label, series.y_label, *said]
     assert len(curves) == 2
     assert all(text.isprintable() for text in texts)
     assert "no file matches" in fault(tmp_path / f"{evil}.csv")
