@@ -180,6 +180,13 @@ def test_curves_of_one_task_inform_each_other_unless_alone(tmp_path: Path):
     assert "pooled" in kinds(together) - kinds(alone)
 
 
+def test_a_share_may_be_typed_as_per_cent(table: Path):
+    """On the command line as in Python: both check options by the same rules."""
+    typed = [scalerl("fit", table, *OPTIONS, "--level", level, "--json") for level in ("0.8", "80%")]
+    assert typed[0].stdout == typed[1].stdout
+    assert typed[0].returncode == 0
+
+
 @pytest.mark.parametrize("command", ["fit", "forecast", "compare", "backtest --fraction 0.25"])
 def test_explain_adds_to_the_answer(table: Path, command: str):
     name, *own = command.split()
