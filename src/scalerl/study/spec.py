@@ -157,10 +157,10 @@ def _with_paths_from(study: Study, folder: Path) -> Study:
         is_path = isinstance(reference, str) and (reference.endswith((_SUFFIX, ".json")) or "/" in reference)
         return str(folder / reference) if is_path else reference
 
-    arms = {
-        name: {key: resolved(value) if key == "recipe" else value for key, value in changes.items()}
-        for name, changes in study.arms.items()
-    }
+    arms = dict(study.arms)
+    for name, changes in study.arms.items():
+        if "recipe" in changes:
+            arms[name] = {**changes, "recipe": resolved(changes["recipe"])}
     return study.model_copy(update={"base": resolved(study.base), "arms": arms})
 
 
@@ -198,26 +198,34 @@ def _conflicts(study: Study) -> Iterator[str]:
 
 
 def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -> Iterator[str]:
-    start, start_compute = (holdout.start, holdout.from_compute) if holdout else (None, None)
-    if holdout is not None and start is None and start_compute is None:
-        yield "holdout is empty: set from, a share, or from_compute in it"
-    until = fit.until if fit.until_compute is None else None
-    for name, share, compute in (
-        ("fit.skip_before", fit.skip_before or None, fit.skip_before_compute),
-        ("fit.until", fit.until if fit.until < 1 else None, fit.until_compute),
-        ("holdout.from", start, start_compute),
-    ):
-        if share is not None and compute is not None:
-            yield f"{name} is {share:g} and {name}_compute is {compute:g}: set only one of them"
-    for unit, skip, end, begin in (
-        ("", fit.skip_before, until, start),
-        ("_compute", fit.skip_before_compute, fit.until_compute, start_compute),
-    ):
-        if skip and end and skip >= end:
-            yield f"fit.skip_before{unit} is {skip:g} and fit.until{unit} is {end:g}: nothing is left to fit"
-        if begin and end and begin < end:
-            before = f"holdout.from{unit} is {begin:g}, before fit.until{unit} = {end:g}"
-            yield f"{before}: a point that is fitted cannot test the fit"
+    begin = begin_compute = None
+    if holdout is not None:
+        begin, begin_compute = holdout.start, holdout.from_compute
+        if begin is None and begin_compute is None:
+            yield "holdout is empty: set from, a share, or from_compute in it"
+    # A share at its default is not set.
+    skip = fit.skip_before or None
+    until = fit.until if fit.until < 1 else None
+    yield from _set_twice("fit.skip_before", skip, fit.skip_before_compute)
+    yield from _set_twice("fit.until", until, fit.until_compute)
+    yield from _set_twice("holdout.from", begin, begin_compute)
+    end = fit.until if fit.until_compute is None else None
+    yield from _order_conflicts("", skip, end, begin)
+    yield from _order_conflicts("_compute", fit.skip_before_compute, fit.until_compute, begin_compute)
+
+
+def _set_twice(name: str, share: float | None, compute: float | None) -> Iterator[str]:
+    if share is not None and compute is not None:
+        yield f"{name} is {share:g} and {name}_compute is {compute:g}: set only one of them"
+
+
+def _order_conflicts(unit: str, skip: float | None, end: float | None, begin: float | None) -> Iterator[str]:
+    """Yield what is wrong with the order of windows in shares, or in amounts of compute."""
+    if skip and end and skip >= end:
+        yield f"fit.skip_before{unit} is {skip:g} and fit.until{unit} is {end:g}: nothing is left to fit"
+    if begin and end and begin < end:
+        before = f"holdout.from{unit} is {begin:g}, before fit.until{unit} = {end:g}"
+        yield f"{before}: a point that is fitted cannot test the fit"
 
 
 _HINTS = {
