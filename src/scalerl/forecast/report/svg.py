@@ -1,5 +1,6 @@
 """Charts of the page as SVG, from the same values as the pictures of `picture.py`."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -28,21 +29,27 @@ class Frame:
     is_log: bool = True
 
     def x(self, values: ArrayLike) -> Array:
-        low, high, places = (np.log(each) if self.is_log else np.asarray(each) for each in (*self.limits[0], values))
+        low, high = self.limits[0]
+        places = np.asarray(values)
+        if self.is_log:
+            low, high, places = math.log(low), math.log(high), np.log(places)
         return LEFT + (places - low) / (high - low) * (self.size[0] - LEFT - RIGHT)
 
     def y(self, values: ArrayLike) -> Array:
         low, high = self.limits[1]
-        return self.size[1] - BOTTOM - (np.asarray(values) - low) / (high - low) * (self.size[1] - TOP - BOTTOM)
+        share = (np.asarray(values) - low) / (high - low)
+        return self.size[1] - BOTTOM - share * (self.size[1] - TOP - BOTTOM)
 
     def path(self, x: Array, y: Array, *inside: Markup, **given: object) -> Markup:
         """Return the line through points."""
         places = [f"{at:.1f} {height:.1f}" for at, height in zip(self.x(x), self.y(y), strict=True)]
-        return tag("path", *inside, d=f"M{'L'.join(places)}" if places else None, **given)
+        line = f"M{'L'.join(places)}" if places else None
+        return tag("path", *inside, d=line, **given)
 
     def drawn(self, label: str, x_label: str, y_label: str, *inside: Markup) -> Markup:
         """Return the chart: its axes, and what is drawn inside them."""
-        (width, height), right, floor = self.size, self.size[0] - RIGHT, self.size[1] - BOTTOM
+        width, height = self.size
+        right, floor = width - RIGHT, height - BOTTOM
         x_limits, y_limits = self.limits
         x_ticks = compute_ticks(*x_limits) if self.is_log else even_ticks(*x_limits, most=5)
         y_ticks = even_ticks(*y_limits, most=height // 48)
@@ -53,10 +60,12 @@ class Frame:
         for at, tick in zip(self.y(y_ticks), y_ticks, strict=True):
             axes.append(tag("path", class_="grid", d=f"M{LEFT} {at:.1f}H{right}"))
             axes.append(_text(amount_text(tick), LEFT - 8, at + 4, "end"))
-        axes += [_text(x_label, right, height - 4, "end"), _text(y_label, 0, 12)]
-        size = (right - LEFT, floor - TOP)
-        clipped = tag("svg", *inside, x=LEFT, y=TOP, width=size[0], height=size[1],
-                      viewBox=f"{LEFT} {TOP} {size[0]} {size[1]}")  # fmt: skip
+        axes.append(_text(x_label, right, height - 4, "end"))
+        axes.append(_text(y_label, 0, 12))
+        # What is drawn is clipped at the axes: an svg within the svg shows nothing beyond its own view.
+        across, down = right - LEFT, floor - TOP
+        view = f"{LEFT} {TOP} {across} {down}"
+        clipped = tag("svg", *inside, x=LEFT, y=TOP, width=across, height=down, viewBox=view)
         return tag("svg", *axes, clipped, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 
@@ -74,16 +83,19 @@ def curves_svg(block: Curves) -> Markup:
     inside = [tag("g", *_curve(frame, each), class_=f"curve {colour_class(each.colour)}") for each in block.drawn]
     if block.at is not None:
         inside.append(tag("path", class_="target", d=f"M{frame.x(block.at):.1f} {TOP}V{WIDE[1] - BOTTOM}"))
-    chart = frame.drawn(block.key, block.x_label, block.y_label.replace("_", " "), *inside)
-    note = [] if block.note is None else [tag("figcaption", block.note.text)]
-    return tag("figure", chart, *_legend((each.name, each.colour) for each in block.drawn), *note,
-               data_key=block.key, class_="curves")  # fmt: skip
+    parts = [frame.drawn(block.key, block.x_label, block.y_label.replace("_", " "), *inside)]
+    parts += _legend((each.name, each.colour) for each in block.drawn)
+    if block.note is not None:
+        parts.append(tag("figcaption", block.note.text))
+    return tag("figure", *parts, data_key=block.key, class_="curves")
 
 
 def _legend(names: Iterable[tuple[str, int]]) -> list[Markup]:
     """Return the names of lines with their colours; nothing for a single one."""
-    chips = [tag("span", tag("span", class_="dot"), name, class_=f"chip {colour_class(colour)}")
-             for name, colour in names]  # fmt: skip
+    chips: list[Markup] = []
+    for name, colour in names:
+        dot = tag("span", class_="dot")
+        chips.append(tag("span", dot, name, class_=f"chip {colour_class(colour)}"))
     return [tag("div", *chips, class_="chips")] if len(chips) > 1 else []
 
 
@@ -117,23 +129,28 @@ SIGNS = {
 
 def lines_svg(block: Lines) -> Markup:
     """Return the small chart of a column, a line for each run."""
-    lines = []
-    for name, colour, *columns in block.lines:
-        both = np.array(columns, dtype=float)
-        lines.append((name, colour, *both[:, np.isfinite(both).all(axis=0)]))
-    xs, ys = (np.concatenate([line[place] for line in lines]) for place in (2, 3))
-    if not len(xs):
+    lines: list[tuple[str, int, Array, Array]] = []
+    for name, colour, steps, values in block.lines:
+        x, y = np.array(steps, dtype=float), np.array(values, dtype=float)
+        is_known = np.isfinite(x) & np.isfinite(y)
+        lines.append((name, colour, x[is_known], y[is_known]))
+    every_x = np.concatenate([x for _, _, x, _ in lines])
+    every_y = np.concatenate([y for _, _, _, y in lines])
+    if not len(every_x):
         return Markup()
-    low, top, limit = min(float(ys.min()), 0.0), max(float(ys.max()), 0.0), block.limit
-    if limit is not None and top > 0.4 * limit:
-        top = max(top, 1.1 * limit)
-    x_limits, y_limits = (xs.min(), max(xs.max(), xs.min() + 1)), (low, top + 0.08 * (top - low) or 1.0)
-    frame = Frame(size=SMALL, limits=(x_limits, y_limits), is_log=False)
-    inside = [
-        frame.path(x, y, tag("title", name), class_=f"line {colour_class(colour)}") for name, colour, x, y in lines
-    ]
-    if limit is not None and limit < y_limits[1]:
+    x_limits = (every_x.min(), max(every_x.max(), every_x.min() + 1))
+    low, high = min(float(every_y.min()), 0.0), max(float(every_y.max()), 0.0)
+    limit = block.limit
+    if limit is not None and high > 0.4 * limit:
+        high = max(high, 1.1 * limit)
+    high = high + 0.08 * (high - low) or 1.0
+    frame = Frame(size=SMALL, limits=(x_limits, (low, high)), is_log=False)
+    inside: list[Markup] = []
+    for name, colour, x, y in lines:
+        inside.append(frame.path(x, y, tag("title", name), class_=f"line {colour_class(colour)}"))
+    if limit is not None and limit < high:
         inside.append(frame.path(np.array(x_limits), np.full(2, limit), class_="limit"))
-    legend = _legend((name, colour) for name, colour, *_ in lines) if block.has_legend else []
-    return tag("figure", tag("h3", block.title), frame.drawn(block.title, block.counted, "", *inside), *legend,
-               data_key=block.key, class_="lines")  # fmt: skip
+    parts = [tag("h3", block.title), frame.drawn(block.title, block.counted, "", *inside)]
+    if block.has_legend:
+        parts += _legend((name, colour) for name, colour, *_ in lines)
+    return tag("figure", *parts, data_key=block.key, class_="lines")
