@@ -38,7 +38,8 @@ TOOLS: Mapping[str, Callable[..., Tool]] = {
 """Functions that return a tool; their arguments are settings of the environment."""
 
 
-_SEVERAL, _HARNESS = "tools", "harness"
+_SEVERAL = "tools"
+_HARNESS = "harness"
 _OF_TOOLS = ("tools", "max_calls")
 _LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
 """Bytes: a character outside the basic plane takes 12 in JSON."""
@@ -67,7 +68,8 @@ def find(settings: EnvironmentSettings, call_format: ChatCalls | None = None) ->
 
     Without a `call_format`, calls of tools are plain text.
     """
-    own, name = settings.own, settings.name
+    own = settings.own
+    name = settings.name
     if has_tools(settings):
         used = {"tools": find_tools(settings), "max_calls": own.get("max_calls", 8)}
         return Session(Tools, {**used, "call_format": call_format or Plain()})

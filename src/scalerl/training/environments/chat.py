@@ -21,7 +21,9 @@ from scalerl.training.environments.protocol import Message, Step
 from scalerl.training.environments.tools import Tool, ToolCall, ToolResult
 from scalerl.training.loop.requests import Text
 
-_QUESTION, _THOUGHT, _ANSWER = "A question?", "A thought.", "An answer."
+_QUESTION = "A question?"
+_THOUGHT = "A thought."
+_ANSWER = "An answer."
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|$)", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
 
@@ -136,7 +138,8 @@ def _read(written: str, tools: Mapping[str, Tool] | None, *, closed: bool = True
 def _call(given: Any, tools: Mapping[str, Tool] | None) -> ToolCall:
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         return ToolCall(name="", error='a call is a JSON object with "name" and "arguments"')
-    name, arguments = given["name"], given.get("arguments", given.get("parameters", {}))
+    name = given["name"]
+    arguments = given.get("arguments", given.get("parameters", {}))
     if tools is not None and name not in tools:
         return ToolCall(name=name, error=f'there is no tool "{name[:40]}"; there are {", ".join(tools)}')
     if not isinstance(arguments, dict):

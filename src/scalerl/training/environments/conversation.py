@@ -71,7 +71,8 @@ class Conversation:
 
     def next_request(self, room: int) -> Request:
         """Return the request for the next turn, of at most `room` tokens."""
-        first, number = self.request, len(self.turns) + sum(len(branch.turns) for branch in self.branches)
+        first = self.request
+        number = len(self.turns) + sum(len(branch.turns) for branch in self.branches)
         prompt = (*first.prompt_tokens, *self.tokens)
         # Noise is keyed by the seed and the index in a request: with the same seed, all turns would repeat it.
         seed = derive_seed("turn", first.seed, number) if number else first.seed

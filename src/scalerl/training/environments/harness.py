@@ -98,7 +98,8 @@ class Harness:
 
     def step(self, text: str) -> Step:
         """Answer the waiting call; return what the next call adds, or the end of the program."""
-        call, self._call = self._call, None
+        call = self._call
+        self._call = None
         assert call is not None
         if call.has_tokens:
             assert isinstance(text, Turn)
@@ -134,7 +135,8 @@ class Harness:
             if isinstance(returned, str):
                 return Step(done=True, answer=returned)
             return dataclasses.replace(read_step(returned), done=True)
-        self._call, known = event, len(self._history)
+        self._call = event
+        known = len(self._history)
         continues = 0 < known < len(event.content) and event.content[:known] == self._history
         new: tuple[Any, ...] = event.content[known:] if continues else event.content
         restart = known > 0 and not continues
@@ -152,7 +154,8 @@ class _Endpoint(Server):
     """The endpoint of one conversation."""
 
     def __init__(self, key: str, events: _Events) -> None:
-        self.key, self.events = key, events
+        self.key = key
+        self.events = events
         super().__init__("127.0.0.1", 0, EndpointHandler, most=MOST_CALLS, most_per_client=MOST_CALLS)
 
 

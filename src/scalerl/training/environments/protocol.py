@@ -126,7 +126,8 @@ def read_step(returned: Any) -> Step:
         returned = Step(observation=returned)
     elif isinstance(returned, tuple) and len(returned) == 5:
         observation, reward, terminated, truncated, _ = returned
-        done, cut = terminated or truncated, truncated and not terminated
+        done = terminated or truncated
+        cut = truncated and not terminated
         returned = Step(observation=str(observation), reward=reward, done=done, truncated=cut)
     elif not isinstance(returned, Step):
         returned = Step(reward=_number(returned), done=True)
@@ -139,7 +140,8 @@ def checked(given: Any) -> Step:
         step = _STEP.validate_python(given)
     except ValidationError as error:
         first = error.errors()[0]
-        field, reason = ".".join(map(str, first["loc"])), first["msg"]
+        field = ".".join(map(str, first["loc"]))
+        reason = first["msg"]
         raise ValueError(f"the environment returned a Step with {field} = {first['input']!r:.60}: {reason}") from None
     length = len(step.observation) + len(step.tokens) + sum(len(content) for _, content in step.messages)
     if length > LONGEST_OBSERVATION:

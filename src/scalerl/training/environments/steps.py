@@ -26,7 +26,8 @@ class Session:
     waits = False
 
     def __init__(self, start: Start, settings: Mapping[str, Any]) -> None:
-        self._start, self._settings = start, settings
+        self._start = start
+        self._settings = settings
         self._environment: Any = None
 
     def __call__(self, message: Any) -> Reply:
@@ -68,7 +69,8 @@ class InProcess:
     """Runs conversations in this process, each step at once; it has the methods of Children that conversations use."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self.pid = session, os.getpid()
+        self._session = session
+        self.pid = os.getpid()
         self.conversations: dict[Hashable, Session] = {}
         self._replies: list[tuple[Hashable, Reply]] = []
 
@@ -87,7 +89,8 @@ class InProcess:
             self.conversations.pop(key).close()
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[Hashable, Reply]]:
-        replies, self._replies = self._replies, []
+        replies = self._replies
+        self._replies = []
         return replies
 
     def close(self) -> None:

@@ -133,7 +133,8 @@ class Tools:
         """At most `max_calls` calls of a turn are executed."""
         self._kinds = tools
         self._tools = {name: tool() if isinstance(tool, type) else tool for name, tool in tools.items()}
-        self._format, self._max_calls = call_format, max_calls
+        self._format = call_format
+        self._max_calls = max_calls
 
     def step(self, text: str) -> Step:
         calls = self._format.calls(text, self._tools)

@@ -118,9 +118,14 @@ class TurnsEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`environments` are by the name in requests; at most `slots` requests are in the inner engine at a time."""
-        self._engine, self._environments, self._decode = engine, environments, decode
-        self._context, self._slots, self._clock = context, slots, clock
-        self._now, self._held = _Underway(), _Underway()
+        self._engine = engine
+        self._environments = environments
+        self._decode = decode
+        self._context = context
+        self._slots = slots
+        self._clock = clock
+        self._now = _Underway()
+        self._held = _Underway()
         self.tool_s = 0.0
         """Seconds of all steps of environments outside pauses, whether or not something was sampled meanwhile."""
         self.slowest_s = 0.0
@@ -171,7 +176,8 @@ class TurnsEngine:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Put all conversations aside. Replies to their steps that arrive meanwhile are handled afterwards."""
-        self._held, self._now = self._now, _Underway()
+        self._held = self._now
+        self._now = _Underway()
         seconds = self.tool_s, self.waited_s
         try:
             with self._engine.paused():
@@ -180,7 +186,8 @@ class TurnsEngine:
             self.tool_s, self.waited_s = seconds
             for each in self._now.open.values():
                 each.playing.steps.end(each.key)
-            self._now, self._held = self._held, _Underway()
+            self._now = self._held
+            self._held = _Underway()
 
     def close(self) -> None:
         for playing in self._environments.values():
@@ -214,7 +221,8 @@ class TurnsEngine:
 
     def _submit_step(self, each: _Open) -> None:
         """Send the last turn to the environment, or, at the beginning, the problem and the seed of its group."""
-        request, each.submitted = each.conversation.request, self._clock()
+        request = each.conversation.request
+        each.submitted = self._clock()
         opening = (request.problem, derive_seed("environment", request.group))
         each.playing.steps.tell(each.key, each.texts[-1] if each.texts else opening)
         # Read replies now: a step in this process is done, and its time must not include other steps.
@@ -238,7 +246,8 @@ class TurnsEngine:
                 self._hear(playing.steps, _WAIT_S if idle else 0.0)
         if idle:
             self.waited_s += self._clock() - started
-        arrived, self._now.arrived = self._now.arrived, []
+        arrived = self._now.arrived
+        self._now.arrived = []
         return arrived
 
     def _sampled(self, turn: Completion) -> Completion | None:
@@ -253,7 +262,8 @@ class TurnsEngine:
             # A truncated turn may contain half a call, so it is not executed.
             return self._end(each, 0.0, truncated=True)
         text = Turn(self._decode(turn.tokens.tolist()))
-        text.tokens, text.log_probs = turn.tokens.tolist(), turn.log_probs.tolist()
+        text.tokens = turn.tokens.tolist()
+        text.log_probs = turn.log_probs.tolist()
         each.texts.append(text)
         self._submit_step(each)
         return None
@@ -263,7 +273,8 @@ class TurnsEngine:
         each = self._now.open[key]
         self.tool_s += at - each.submitted
         self.slowest_s = max(self.slowest_s, at - each.submitted)
-        (step, reason, error), begins = read_reply(reply), not each.texts
+        step, reason, error = read_reply(reply)
+        begins = not each.texts
         each.count(step)
         self._now.num_starting -= begins
         # Without a turn of the model, there is nothing to learn from.
@@ -280,7 +291,8 @@ class TurnsEngine:
 
     def _go_on(self, each: _Open, step: Step, *, begins: bool) -> Completion | None:
         """Submit the turn after an observation; end the conversation if there is no room for both."""
-        playing, conversation = each.playing, each.conversation
+        playing = each.playing
+        conversation = each.conversation
         try:
             if max(step.tokens, default=0) >= playing.num_tokens:
                 raise ValueError(f"token {max(step.tokens)} is not among the model's {playing.num_tokens:,}")

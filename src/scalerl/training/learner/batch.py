@@ -115,7 +115,8 @@ def prepare(
     In passes of more than `share_from` tokens, completions share the pass of their prompt if that saves time; None
     means never. `critic` has the critic's value of every token of the batch.
     """
-    completions, (sequences, owner) = _completions(batch), sequences_of(batch)
+    completions = _completions(batch)
+    sequences, owner = sequences_of(batch)
     sizes = Sizes.of(sequences)
     sampled = torch.from_numpy(~_joined(sequences, "forced", np.bool_))
     rollout = replace(_rollout(batch, sequences, owner, sampled, sizes), critic=critic)
@@ -184,7 +185,8 @@ def _turns(completions: Sequence[Completion], group: NDArray[np.int64], sizes: S
     """
     if all(len(completion.turns) <= 1 and not completion.branches for completion in completions):
         return None
-    of_token, states = np.full(int(sizes.tokens.sum()), -1), list[int]()
+    of_token = np.full(int(sizes.tokens.sum()), -1)
+    states = list[int]()
     numbers: dict[tuple[int, object], int] = {}
     first = 0
     for number, completion in zip(group.tolist(), completions, strict=True):
@@ -202,7 +204,8 @@ def _packed(
     completions: Sequence[Completion], sizes: Sizes, rows: Rows, rollout: Rollout, made: WeightedRollout
 ) -> MicroBatch:
     """Build the micro-batch of the completions at `rows`; the flat vectors of `made` cover all tokens of the batch."""
-    chosen, num_tokens = tuple(completions[row] for row in rows.tolist()), sizes.tokens[rows]
+    chosen = tuple(completions[row] for row in rows.tolist())
+    num_tokens = sizes.tokens[rows]
     # Index of each token in the batch's flat vectors.
     token = ranges((np.cumsum(sizes.tokens) - sizes.tokens)[rows], num_tokens)
     trained = made.trained.numpy()[token]
@@ -221,7 +224,8 @@ def _packed(
 
 def forward_inputs(chosen: Sequence[Completion], sizes: Sizes, rows: Rows, wanted: NDArray[np.bool_]) -> ForwardInputs:
     """Pack completions into one row; `rows` are their indices in `sizes`, and `wanted` marks the targets."""
-    (parents, shared), num_tokens = sizes.prefixes(rows), sizes.tokens[rows]
+    parents, shared = sizes.prefixes(rows)
+    num_tokens = sizes.tokens[rows]
     lengths = sizes.length[rows] - shared
     # Index in the row at which each token is predicted.
     place = ranges(np.cumsum(lengths) - num_tokens, num_tokens)

@@ -13,7 +13,8 @@ class LateMetrics(Mapping[str, float]):
 
     def __init__(self, known: Mapping[str, float], read: Callable[[], dict[str, float]]) -> None:
         """`read` waits for the device and returns all metrics, including the known ones."""
-        self._known, self._read = known, read
+        self._known = known
+        self._read = read
         self._all: dict[str, float] | None = None
 
     def read(self) -> dict[str, float]:
@@ -38,7 +39,8 @@ class HostCopy:
     """A vector that is being copied from the device to the host."""
 
     def __init__(self, values: Tensor) -> None:
-        self._host, self._arrived = values, None
+        self._host = values
+        self._arrived = None
         if values.is_cuda:
             self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._host.copy_(values, non_blocking=True)

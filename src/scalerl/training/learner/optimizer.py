@@ -76,7 +76,8 @@ class AdamW:
         copies: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
         """`hosted` names the weights in host memory; `copies` are rounded copies on the device, by weight."""
-        self._settings, self._device = settings, device
+        self._settings = settings
+        self._device = device
         self._steps = torch.zeros(len(weights), device=device)
         self.state: dict[str, dict[str, Tensor]] = {
             name: {"step": step} for name, step in zip(weights, self._steps, strict=True)
@@ -104,14 +105,17 @@ class AdamW:
             return
         cells = {name: _cells(weight, settings) for name, weight in weights.items()}
         moments = _no_moments(sum(map(math.prod, cells.values())), settings, device)
-        pending, first, end = list[_Part](), 0, 0
+        pending = list[_Part]()
+        first = 0
+        end = 0
         for name, shape in cells.items():
             for key, flat in moments.items():
                 self.state[name][key] = flat[end : end + math.prod(shape)].view(*shape, *flat.shape[1:])
             for rows, num in _row_slices(shape, settings):
                 if pending and (end + num - first) * _numbers(settings) > PORTION:
                     self._portions.append(_portion(pending, moments, slice(first, end)))
-                    pending, first = [], end
+                    pending = []
+                    first = end
                 pending.append(part(name, rows, slice(end - first, end - first + num)))
                 end += num
         self._portions.append(_portion(pending, moments, slice(first, end)))
@@ -234,7 +238,8 @@ class _Lanes:
     def _fetch(self, portion: _Portion, lane: int) -> tuple[_Portion, "torch.cuda.Event | None"]:
         if not self._streams:
             return self._copied_in(portion, lane), None
-        arriving, event = self._streams[0], torch.cuda.Event()
+        arriving = self._streams[0]
+        event = torch.cuda.Event()
         arriving.wait_event(self._stored[lane])
         with torch.cuda.stream(arriving):
             here = self._copied_in(portion, lane)
@@ -252,7 +257,8 @@ class _Lanes:
             self._stored[lane].record()
 
     def _copied_in(self, portion: _Portion, lane: int) -> _Portion:
-        place, copies = 0, list[Tensor]()
+        place = 0
+        copies = list[Tensor]()
         for source in portion.hosted:
             room = self._buffers[lane][place : place + source.nbytes]
             copies.append(room.view(source.dtype).view(source.shape).copy_(source, non_blocking=True))

@@ -184,7 +184,8 @@ def packed_hidden_states(
 
 def _windows(config: Any) -> list[int | None]:
     """Return the number of tokens that each layer attends to, from the model's configuration; None for all."""
-    window, num = getattr(config, "sliding_window", None), config.num_hidden_layers
+    window = getattr(config, "sliding_window", None)
+    num = config.num_hidden_layers
     kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num
     if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
         raise PackingError(

@@ -104,7 +104,8 @@ class LocalPolicy(Policy):
         self.parameters: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if wrong := {p.dtype for p in self.parameters.values()} - {torch.float32, torch.float64}:
             raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
-        self._num_params, self._merges = num_weights(model), merges
+        self._num_params = num_weights(model)
+        self._merges = merges
         if on_host:
             self.hosted = self._keep_on_host()
         self.holders = {name: self._holder(name) for name in self.parameters}

@@ -84,7 +84,8 @@ class SelfReference(Reference):
     """The policy in training, with a hint in the prompt or a lower temperature, for self-distillation."""
 
     def __init__(self, trained: Trained | None, *, temperature_frac: float = 1.0, hint: str = "") -> None:
-        self._temperature_frac, self._hinted = temperature_frac, bool(hint)
+        self._temperature_frac = temperature_frac
+        self._hinted = bool(hint)
 
     @torch.no_grad()
     def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
@@ -95,9 +96,11 @@ class SelfReference(Reference):
         return policy.run(replace(inputs, temperature=self._temperature_frac * inputs.temperature))[0]
 
     def flops(self, prepared: PreparedBatch, shape: ModelShape) -> float:
-        lengths, shared = prepared.lengths, prepared.shared
+        lengths = prepared.lengths
+        shared = prepared.shared
         if self._hinted:
-            lengths, shared = Sizes.of(list(map(_hinted, prepared.completions))).length, 0
+            lengths = Sizes.of(list(map(_hinted, prepared.completions))).length
+            shared = 0
         return forward_flops(shape, lengths, _num_logits(prepared), shared=shared)
 
 
@@ -115,7 +118,9 @@ class ServerReference(Reference):
         params: float = 0.0,
         num_parallel: int = 16,
     ) -> None:
-        self._url, self._model, self._params = f"{url.rstrip('/')}/completions", model, params
+        self._url = f"{url.rstrip('/')}/completions"
+        self._model = model
+        self._params = params
         self._api_key = from_environment({"api_key": api_key, "url": url}, "kl.reference.api_key")["api_key"]
         self._threads = ThreadPoolExecutor(num_parallel, thread_name_prefix="teacher")
         self._asked: dict[int, list[Future[list[np.ndarray]]]] = {}

@@ -59,7 +59,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], rows: Mapping[str, 
         header["__metadata__"] = {_ROWS: json.dumps({name: list(rows[name]) for name in tensors if name in rows})}
     end = 0
     for name, tensor in ordered:
-        start, end = end, end + tensor.nbytes
+        start = end
+        end = end + tensor.nbytes
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)
@@ -124,9 +125,11 @@ class SavedKind(Mapping[str, Tensor]):
 
     def rows(self, name: str, start: int, num: int) -> Tensor:
         """Return some rows of a tensor, reading only those."""
-        end, pieces = start + num, []
+        end = start + num
+        pieces = []
         for first, (count, file) in sorted(self._parts[name].items()):
-            low, high = max(start, first), min(end, first + count)
+            low = max(start, first)
+            high = min(end, first + count)
             if low < high:
                 pieces.append(file.get_slice(name)[low - first : high - first])
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

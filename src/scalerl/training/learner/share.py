@@ -110,7 +110,8 @@ class Sizes:
             return [kept]
         parts = self._cut(kept, self.cost(kept) / num_ranks, within=self.unit)
         costs = np.array([self.cost(part) for part in parts], dtype=np.int64)
-        load, chosen = np.zeros(num_ranks, dtype=np.int64), [[kept[:0]] for _ in range(num_ranks)]
+        load = np.zeros(num_ranks, dtype=np.int64)
+        chosen = [[kept[:0]] for _ in range(num_ranks)]
         for place in np.argsort(-costs, kind="stable"):
             rank = int(load.argmin())
             load[rank] += costs[place]
@@ -122,7 +123,8 @@ class Sizes:
 
         The longest come first. A completion longer than the budget gets its own pass; sequences are never split.
         """
-        passes, length = self._cut(kept, budget, within=self.temperature), self.length
+        passes = self._cut(kept, budget, within=self.temperature)
+        length = self.length
         # sorted() is stable, so passes whose first sequences are equally long keep their order.
         return sorted(passes, key=lambda rows: -length[rows[0]])
 
@@ -136,15 +138,18 @@ class Sizes:
         _, first, unit = np.unique(self.unit[rows], return_index=True, return_inverse=True)
         longest = rows[first[unit]]
         rows = rows[np.lexsort((np.arange(len(rows)), longest, -self.length[longest], self.temperature[rows]))]
-        starts, spent = [], 0
+        starts = []
+        spent = 0
         parts = zip(*(part[rows].tolist() for part in (self.prompt, self.tokens, self.unit, within)), strict=True)
         before = None, None
         for place, (prompt, tokens, unit, kind) in enumerate(parts):
             cost = tokens if unit == before[0] else prompt + tokens
             if kind != before[1] or spent + cost > budget:
                 starts.append(place)
-                spent, cost = 0, prompt + tokens
-            spent, before = spent + cost, (unit, kind)
+                spent = 0
+                cost = prompt + tokens
+            spent = spent + cost
+            before = unit, kind
         return np.split(rows, starts)[1:]
 
 

@@ -28,7 +28,8 @@ def whole(values: Tensor) -> Tensor:
 
 def _all_rows(values: Tensor, group: Any) -> Tensor:
     """Gather the rows of all ranks on the host; on a GPU, DTensor's own gathering crashes with gloo."""
-    part, size = local(values), dist.get_world_size(group)
+    part = local(values)
+    size = dist.get_world_size(group)
     # Each rank has as many rows as the first one, except that the last ranks may have fewer or none.
     rows = -(-len(values) // size)
     own = torch.zeros((rows, *values.shape[1:]), dtype=part.dtype)
@@ -73,7 +74,8 @@ def load_state(
     device: torch.device,
 ) -> None:
     """Copy this rank's rows of weights and moments into these tensors, and set the random state."""
-    weights, saved = state["weights"], state["optimizer"]
+    weights = state["weights"]
+    saved = state["optimizer"]
     if differing := weights.keys() ^ parameters.keys():
         raise ValueError(f"the saved weights belong to another model: only one of the two has {sorted(differing)[0]}")
     for name, parameter in parameters.items():
@@ -92,7 +94,8 @@ def load_state(
 
 def _copy_rows(target: Tensor, source: Mapping[str, Tensor], name: str) -> None:
     """Copy this rank's rows of a saved tensor."""
-    part, start = local(target), first_row(target)
+    part = local(target)
+    start = first_row(target)
     if part.ndim == 0:
         part.copy_(source[name])
     elif part.numel():

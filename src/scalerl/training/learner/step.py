@@ -73,12 +73,14 @@ class TorchLearner:
         """`reference` is for the KL term of the objective, `critic` for advantages; both are optional."""
         self.policy = policy
         self._team = team or Team()
-        self.algorithm, self.objective, self._reference, self.critic = algorithm, objective, reference, critic
-        self._settings, self._learner = optimizer, learner
-        self.shape, self._num_adapter_params = (
-            ModelShape.from_config(policy.model.config),
-            num_adapter_params(policy.model),
-        )
+        self.algorithm = algorithm
+        self.objective = objective
+        self._reference = reference
+        self.critic = critic
+        self._settings = optimizer
+        self._learner = learner
+        self.shape = ModelShape.from_config(policy.model.config)
+        self._num_adapter_params = num_adapter_params(policy.model)
         self.optimizer = AdamW(
             policy.parameters, optimizer, device=policy.device, hosted=policy.hosted, copies=policy.copies
         )
@@ -102,7 +104,8 @@ class TorchLearner:
         On a GPU, the first access to the metrics waits for the device.
         """
         assert batch.version == self.version, f"a batch for version {batch.version} came at {self.version}"
-        values, judged = None, {}
+        values = None
+        judged = {}
         if self.critic is not None:
             values, judged = self.critic.learn(batch)
         prepared = self._prepare(batch, values)
@@ -121,7 +124,8 @@ class TorchLearner:
             log_probs.sum().backward()
         routed = self.policy.replay.take_counts()
         sums = torch.cat([sums, routed])
-        critic_s, critic_flops = judged.pop("time/step_s", 0.0), judged.pop("batch/flops", 0.0)
+        critic_s = judged.pop("time/step_s", 0.0)
+        critic_flops = judged.pop("batch/flops", 0.0)
         known = prepared.facts | judged | {"optim/lr": self.lr, "batch/flops": self._flops(prepared) + critic_flops}
         norm = torch.zeros_like(ratio_max)
         if prepared.num_passes:
@@ -183,7 +187,8 @@ class TorchLearner:
 
     def _settle(self) -> None:
         """Read the metrics of the last step: the next learning rate depends on whether it was an update."""
-        unread, self._unread = self._unread, None
+        unread = self._unread
+        self._unread = None
         if unread is not None:
             unread.read()
 

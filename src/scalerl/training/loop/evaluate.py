@@ -176,11 +176,15 @@ class Evaluation:
         on_progress: Callable[[int, int], None] = lambda finished, total: None,
     ) -> None:
         """Submit all requests. `on_progress` is called with the graded and all completions."""
-        self._engine, self._graders, self._on_progress = engine, graders, on_progress
+        self._engine = engine
+        self._graders = graders
+        self._on_progress = on_progress
         self._answers = {name: _Answers(each) for name, each in sets.items()}
         requests = [request for each in sets.values() for request in each.requests]
         self._set_of = {request.group: name for name, each in sets.items() for request in each.requests}
-        self._num_requests, self._num_sampled, self._num_graded = len(requests), 0, 0
+        self._num_requests = len(requests)
+        self._num_sampled = 0
+        self._num_graded = 0
         engine.submit(requests)
 
     def finish(self, stop: Callable[[], bool] = lambda: False) -> bool:
@@ -212,7 +216,8 @@ class _Answers:
     """The answers on one set."""
 
     def __init__(self, of_set: SetRequests) -> None:
-        self.judge, self._prompts_hash = of_set.judge, of_set.prompts_hash
+        self.judge = of_set.judge
+        self._prompts_hash = of_set.prompts_hash
         groups = dict.fromkeys(request.group for request in of_set.requests)
         self._places = {group: place for place, group in enumerate(groups)}
         self._verdicts: list[tuple[int, int, Verdict]] = []
@@ -225,11 +230,13 @@ class _Answers:
             self._sums.update(truncated=completion.truncated, written=completion.num_written)
 
     def graded(self, verdict: Verdict) -> None:
-        place, turns = self._places[verdict.subject.request.group], verdict.subject.num_turns
+        place = self._places[verdict.subject.request.group]
+        turns = verdict.subject.num_turns
         self._verdicts.append((place, turns, replace(verdict, subject=None)))
 
     def result(self) -> EvalResult:
-        verdicts, num = [verdict for _, _, verdict in self._verdicts], max(len(self._verdicts), 1)
+        verdicts = [verdict for _, _, verdict in self._verdicts]
+        num = max(len(self._verdicts), 1)
         correct_turns: list[list[int]] = [[] for _ in self._places]
         for place, turns, verdict in self._verdicts:
             if verdict.correct:

@@ -111,7 +111,8 @@ def opened_thinking(prompt: str, task: Task) -> str:
 
     Otherwise thinking that never ends would count as an answer.
     """
-    start, end = task.answer.thinking_start, task.answer.thinking_end
+    start = task.answer.thinking_start
+    end = task.answer.thinking_end
     return start if start.strip() and end and prompt.rstrip().endswith(start.rstrip()) else ""
 
 
@@ -262,7 +263,8 @@ class GraderRunner:
         if self._pool is not None and self._waiting:
             due = not self._ready[purpose] and any(each.purpose == purpose for each in self._waiting.values())
             self._receive(self._pool.poll(_WAIT_S if wait and due else 0.0))
-        ready, self._ready[purpose] = self._ready[purpose], []
+        ready = self._ready[purpose]
+        self._ready[purpose] = []
         return ready
 
     def _receive(self, results: Sequence[Graded]) -> None:

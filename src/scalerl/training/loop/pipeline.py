@@ -155,7 +155,8 @@ class Pipeline:
         self._refill.counts.update(state.meta.get("refill", {}))
         self._finished = {group.key: group for group in state.groups}
         assert self.lag.version == self._learner.version, "the pipeline and the learner are of different steps"
-        kept, untrained = set(self.lag.finished_keys), {issued.key for issued in self._curriculum.untrained}
+        kept = set(self.lag.finished_keys)
+        untrained = {issued.key for issued in self._curriculum.untrained}
         assert set(self._finished) == kept == untrained, "the parts disagree on which groups wait to be trained"
 
     def _submit(self) -> None:
@@ -184,7 +185,8 @@ class Pipeline:
 
     def _arrived(self, completion: Completion) -> list[Completion] | None:
         """Return all completions of the group, in the order of the requests, if this is the last of them."""
-        key, index = completion.request.group, completion.request.index
+        key = completion.request.group
+        index = completion.request.index
         places = self._arriving.get(key, [])
         if index >= len(places) or places[index] is not None:
             raise ValueError(f"the engine returned {completion.request.key!r}, which was not requested or came twice")

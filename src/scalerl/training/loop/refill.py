@@ -56,7 +56,8 @@ class Refill:
         """
         if not self.most:
             return {}
-        counts, self.counts = self.counts, no_counts()
+        counts = self.counts
+        self.counts = no_counts()
         steps = counts["steps_in_round"] + 1
         if steps < self.round_steps:
             self.counts.update(replaced_in_round=counts["replaced_in_round"], steps_in_round=steps)

@@ -52,7 +52,8 @@ class Text:
 
     def plain(self, texts: Sequence[str], *, tags: bool = False) -> list[str]:
         """Return untrusted texts for a template: `encode` gives them no control token and, with `tags`, no tag."""
-        unwanted, texts = self.added if tags else self.special, [text.replace(_CUT, "\ufffd") for text in texts]
+        unwanted = self.added if tags else self.special
+        texts = [text.replace(_CUT, "\ufffd") for text in texts]
         may_spell = self._suspicion(unwanted)
         suspects = [index for index, text in enumerate(texts) if may_spell(text)]
         # Only the tokenizer decides whether a text has one.
@@ -123,7 +124,8 @@ class Text:
 
     def _around(self) -> tuple[list[int], list[int]]:
         """Return the special tokens that the tokenizer puts before a text and after it."""
-        (bare,), (whole,) = self._encode(["a"], False), self._encode(["a"], True)
+        bare = self._encode(["a"], False)[0]
+        whole = self._encode(["a"], True)[0]
         start = next(index for index in range(len(whole)) if whole[index : index + len(bare)] == bare)
         return whole[:start], whole[start + len(bare) :]
 
@@ -201,7 +203,8 @@ class Text:
 
     def chat_untrusted(self, turns: Sequence[Message], *, before: int = 0, tools: Sequence[Any] | None = None) -> str:
         """Return `chat` of turns; those after the first `before` have untrusted plain texts."""
-        ours, theirs = turns[:before], turns[before:]
+        ours = turns[:before]
+        theirs = turns[before:]
         return self.apart(
             lambda texts: self.chat([*ours, *_with_texts(theirs, texts)], tools=tools),
             [turn["content"] for turn in theirs],

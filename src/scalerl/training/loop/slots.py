@@ -57,12 +57,16 @@ def expected_lag(
 
     `learner` is the share of a step in which a learner beside the engine trains; 0 if they take turns.
     """
-    max_lag, batch = pipeline.max_lag, pipeline.batch
+    max_lag = pipeline.max_lag
+    batch = pipeline.batch
     batches = slots / batch
     of_mean = pipeline.waits_for == "batch" and not pipeline.drain and max_lag > 0
     if pipeline.drain:
         # All groups of a round are sampled by one version and trained at lags 0, 1, ... max_lag.
-        mean, largest, binds, slots_to_bind = max_lag / 2, max_lag, True, 1.0
+        mean = max_lag / 2
+        largest = max_lag
+        binds = True
+        slots_to_bind = 1.0
     else:
         by_slots = (spread - 0.5) * batches + learner
         by_rule = max_lag - ((max_lag + 1) / spread - 1) / 2

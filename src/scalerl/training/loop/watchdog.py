@@ -36,7 +36,8 @@ class Watchdog:
     """
 
     def __init__(self, on_hung: Callable[[str], None], *, limit_s: float | None = None) -> None:
-        self._on_hung, self._limit_s = on_hung, limit_s or HUNG_S
+        self._on_hung = on_hung
+        self._limit_s = limit_s or HUNG_S
         self._watched: list[str | None] = []
         self._moves = 0
         self._over = threading.Event()
@@ -66,7 +67,9 @@ class Watchdog:
             self._watched.pop()
 
     def _watch(self) -> None:
-        seen, quiet_s, tick_s = self._moves, 0.0, min(1.0, self._limit_s / 10)
+        seen = self._moves
+        quiet_s = 0.0
+        tick_s = min(1.0, self._limit_s / 10)
         while not self._over.wait(tick_s):
             watched = [what for what in self._watched[-1:] if what is not None]
             quiet_s = quiet_s + tick_s if watched and self._moves == seen else 0.0
@@ -128,7 +131,8 @@ class WatchedEngine:
         self._num_pending -= len(completions)
         work = self.work, self.eval_work
         if completions or work != self._work_seen:
-            self._work_seen, self._quiet_since = work, None
+            self._work_seen = work
+            self._quiet_since = None
         else:
             self._check_progress(start)
         return completions
@@ -149,12 +153,14 @@ class WatchedEngine:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        held, self._num_pending = self._num_pending, 0
+        held = self._num_pending
+        self._num_pending = 0
         try:
             with self.engine.paused():
                 yield
         finally:
-            self._num_pending, self._quiet_since = held, None
+            self._num_pending = held
+            self._quiet_since = None
 
     def close(self) -> None:
         self.engine.close()

@@ -197,7 +197,8 @@ def read_tokenizer(file: GgufFile, name: str, model_type: str) -> Any:
     """Return the tokenizer of a file for a type of model, as transformers converts it."""
     from transformers import AutoTokenizer
 
-    folder, options = str(file.path.parent), {"gguf_file": file.path.name}
+    folder = str(file.path.parent)
+    options = {"gguf_file": file.path.name}
     with _short_errors(name):
         try:
             # With the type, it need not read the configuration, which is slow.

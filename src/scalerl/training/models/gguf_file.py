@@ -23,7 +23,8 @@ from scalerl.errors import GgufError
 MAGIC = b"GGUF"
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Formats of `struct` by type of value."""
-_TEXT, _ARRAY = 8, 9
+_TEXT = 8
+_ARRAY = 9
 _LONG_ARRAY = 256
 _VERSIONS = (2, 3)
 _MOST_ENTRIES = 10_000
@@ -80,7 +81,8 @@ class GgufFile:
 
     def __init__(self, path: Path, name: str = "") -> None:
         """`name` is the model's in errors. GgufError for a header that would take minutes and gigabytes to read."""
-        self.path, self._name = path, name or str(path)
+        self.path = path
+        self._name = name or str(path)
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._place = len(MAGIC)
@@ -150,7 +152,8 @@ class GgufFile:
 
     def _text(self) -> str:
         (length,) = self._read("Q")
-        start, self._place = self._place, self._place + length
+        start = self._place
+        self._place = self._place + length
         if self._place > len(self._bytes):
             raise ValueError("a text lies beyond its end")
         return self._bytes[start : self._place].decode("utf-8", "replace")
@@ -179,7 +182,9 @@ class GgufFile:
         return None
 
     def _pass_texts(self, num: int) -> None:
-        length_at, place, size = struct.Struct("<Q").unpack_from, self._place, len(self._bytes)
+        length_at = struct.Struct("<Q").unpack_from
+        place = self._place
+        size = len(self._bytes)
         for _ in range(num):
             place += 8 + length_at(self._bytes, place)[0]
             if place > size:

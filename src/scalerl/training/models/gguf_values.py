@@ -37,7 +37,9 @@ class GgufWeights(Mapping[str, Tensor]):
     """The weights of a file by their names in transformers, in FP32; computed when they are accessed."""
 
     def __init__(self, file: GgufFile, config: Any, device: torch.device) -> None:
-        self._file, self._config, self._device = file, config, device
+        self._file = file
+        self._config = config
+        self._device = device
         self._is_llama = file.metadata.get("general.architecture") == "llama"
         self._tensors = dict(named_tensors(file))
 
@@ -129,7 +131,8 @@ def _q4_0(blocks: Tensor) -> Tensor:
 
 
 def _q4_1(blocks: Tensor) -> Tensor:
-    scale, least = _float16(blocks[:, :2]), _float16(blocks[:, 2:4])
+    scale = _float16(blocks[:, :2])
+    least = _float16(blocks[:, 2:4])
     return scale[:, :, None] * _nibbles(blocks[:, 4:]) + least[:, :, None]
 
 
@@ -139,7 +142,8 @@ def _q5_0(blocks: Tensor) -> Tensor:
 
 
 def _q5_1(blocks: Tensor) -> Tensor:
-    scale, least = _float16(blocks[:, :2]), _float16(blocks[:, 2:4])
+    scale = _float16(blocks[:, :2])
+    least = _float16(blocks[:, 2:4])
     codes = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
     return scale[:, :, None] * codes + least[:, :, None]
 
@@ -154,7 +158,8 @@ def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:
     first, second, third = packed.unbind(1)
     scales = torch.cat([first & 0x3F, (third & 0x0F) | ((first >> 2) & 0x30)], dim=1)
     minima = torch.cat([second & 0x3F, (third >> 4) | ((second >> 2) & 0x30)], dim=1)
-    scale, least = _float16(blocks[:, :2]), _float16(blocks[:, 2:4])
+    scale = _float16(blocks[:, :2])
+    least = _float16(blocks[:, 2:4])
     return (scale * scales)[:, :, None], (least * minima)[:, :, None]
 
 

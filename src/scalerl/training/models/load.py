@@ -82,7 +82,8 @@ def load_model(
     head are rounded to NF4 one by one, so that the device never holds all of them unrounded. Python code that comes
     with a model runs only with `trust_remote_code`.
     """
-    name, device = os.fspath(path), torch.device(device)
+    name = os.fspath(path)
+    device = torch.device(device)
     packed = gguf_path(name)
     is_known = packed is not None and has_known_weights(packed)
     folder = model_folder(name, has_weights=not is_known)

@@ -30,8 +30,10 @@ class AdaptedLinear(nn.Module):
 
     def __init__(self, base_layer: nn.Linear | Nf4Linear, *, rank: int, alpha: float) -> None:
         super().__init__()
-        self.base_layer, self.scale = base_layer, alpha / rank
-        self.in_features, self.out_features = base_layer.in_features, base_layer.out_features
+        self.base_layer = base_layer
+        self.scale = alpha / rank
+        self.in_features = base_layer.in_features
+        self.out_features = base_layer.out_features
         frozen = base_layer.scale if isinstance(base_layer, Nf4Linear) else base_layer.weight
         place: Any = {"dtype": torch.promote_types(frozen.dtype, torch.float32), "device": frozen.device}
         self.lora_A = nn.Linear(self.in_features, rank, bias=False, **place)
@@ -45,7 +47,9 @@ class AdaptedLinear(nn.Module):
 
     def merged(self, whole: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the weight of a linear layer with the same output; for `whole` see each_merged_weight."""
-        base, down, up = self.base_layer, whole(self.lora_A.weight), whole(self.lora_B.weight)
+        base = self.base_layer
+        down = whole(self.lora_A.weight)
+        up = whole(self.lora_B.weight)
         frozen = base.decoded(down.dtype) if isinstance(base, Nf4Linear) else whole(base.weight)
         return frozen + (up @ down) * self.scale
 

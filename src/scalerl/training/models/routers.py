@@ -54,7 +54,8 @@ class RouterRecorder:
 
     def into(self, buffer: Tensor, places: Tensor) -> None:
         """Write the experts of the next pass's tokens to these rows of the buffer."""
-        self._buffer, self._places = buffer, places
+        self._buffer = buffer
+        self._places = places
 
     def _record(self, router: nn.Module, given: Any, returned: tuple[Tensor, ...], *, columns: slice) -> None:
         assert self._buffer is not None

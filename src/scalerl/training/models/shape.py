@@ -52,7 +52,8 @@ class ModelShape:
 
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-        head, modules = model.get_output_embeddings(), list(model.modules())
+        head = model.get_output_embeddings()
+        modules = list(model.modules())
         layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)] or [model.base_model]
         linears = [module for module in modules if isinstance(module, torch.nn.Linear) and module is not head]
         body = 0
@@ -115,6 +116,7 @@ def training_flops(
 def work_flops(shape: ModelShape, before: Work, after: Work) -> float:
     """Return the FLOPs of an engine's work between two readings (formula at the top of this file)."""
     logits = after.decoded - before.decoded
-    tokens, attended = after.prefilled - before.prefilled + logits, after.attended - before.attended
+    tokens = after.prefilled - before.prefilled + logits
+    attended = after.attended - before.attended
     body = 2.0 * shape.body_params * tokens + 4.0 * shape.layers * shape.attention_width * attended
     return body + 2.0 * shape.head_params * logits

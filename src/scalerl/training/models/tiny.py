@@ -10,7 +10,10 @@ from scalerl.training.answer_format import AnswerFormat
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-BOS, EOS, PAD, UNKNOWN = "<bos>", "<eos>", "<pad>", "<unk>"
+BOS = "<bos>"
+EOS = "<eos>"
+PAD = "<pad>"
+UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

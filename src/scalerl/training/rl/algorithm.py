@@ -178,7 +178,8 @@ def foresee(
 
 def imitate(rollout: Rollout) -> WeightedRollout:
     """Supervised fine-tuning: imitate all trainable tokens with equal weight."""
-    owner, num = rollout.completion_of_token, rollout.group.numel()
+    owner = rollout.completion_of_token
+    num = rollout.group.numel()
     kept = torch.ones_like(rollout.has_verdict)
     trained = trained_tokens(rollout.trainable, owner, kept)
     nothing = torch.zeros_like(rollout.generator_log_probs)

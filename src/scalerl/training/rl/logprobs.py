@@ -120,7 +120,9 @@ class _HeadLogProbs(torch.autograd.Function):
                     products.logits(hidden[rows]), targets[rows], temperature, bias is not None
                 )
         ctx.save_for_backward(hidden, head_weight, bias, targets, entropy, log_total)
-        ctx.temperature, ctx.chunk, ctx.fp32 = temperature, chunk, fp32
+        ctx.temperature = temperature
+        ctx.chunk = chunk
+        ctx.fp32 = fp32
         ctx.set_materialize_grads(False)
         return log_probs, entropy
 

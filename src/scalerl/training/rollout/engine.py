@@ -20,8 +20,12 @@ class EngineBase(ABC):
         self, name: str, *, max_length: int, vocabulary: int, version: int, weights: frozenset[str] = frozenset()
     ) -> None:
         """`name` is the subject of error messages; `weights` are the names that every push must contain."""
-        self._name, self._max_length, self.vocabulary, self._needed = name, max_length, vocabulary, weights
-        self._version, self._failure = version, ""
+        self._name = name
+        self._max_length = max_length
+        self.vocabulary = vocabulary
+        self._needed = weights
+        self._version = version
+        self._failure = ""
         self._is_paused = False
         self._done = {False: Work(), True: Work()}
         """Work outside and inside pauses."""
@@ -71,7 +75,8 @@ class EngineBase(ABC):
         """Put all pending requests aside, with their caches, and serve requests submitted inside this context."""
         self._require_usable()
         assert not self._is_paused, "a pause within a pause"
-        held, self._is_paused = self._put_aside(), True
+        held = self._put_aside()
+        self._is_paused = True
         try:
             yield
         finally:

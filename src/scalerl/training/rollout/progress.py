@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from scalerl.training.types import LengthPlan
 
-Ints, Flags = NDArray[np.int64], NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 FREE = -1
 """Stands for "no forced token": the token is sampled."""
 _NEVER = np.iinfo(np.int64).max // 2
@@ -43,9 +44,13 @@ class CompletionProgress:
     __slots__ = ("_ending", "_state", "budget", "count", "ended", "limit", "marker")
 
     def __init__(self, plan: LengthPlan) -> None:
-        self._ending, self.marker, self._state = plan.recognised, plan.marker, 0
+        self._ending = plan.recognised
+        self.marker = plan.marker
+        self._state = 0
         self.budget = _NEVER if plan.thinking_budget is None else plan.thinking_budget
-        self.count, self.limit, self.ended = 0, plan.max_tokens, False
+        self.count = 0
+        self.limit = plan.max_tokens
+        self.ended = False
 
     def forced(self, index: int) -> int:
         """Return the forced token at an index, or FREE; known up to the next token."""
@@ -59,7 +64,8 @@ class CompletionProgress:
         self._state = self._ending.after(self._state, token)
         if self._state == self._ending.width:
             # The rest of the thinking budget is not used.
-            self.ended, self.limit = True, self.limit - self.budget + self.count
+            self.ended = True
+            self.limit = self.limit - self.budget + self.count
 
     def take_chunk(self, first: int, tokens: Sequence[int]) -> None:
         """Take the tokens from index `first` on, after which the last chunk ended."""
@@ -83,7 +89,9 @@ class SlotProgress:
 
     def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
         """Put new requests with these plans into the slots."""
-        self.active[slots], self.count[slots], self._limit[slots] = True, 0, [plan.max_tokens for plan in plans]
+        self.active[slots] = True
+        self.count[slots] = 0
+        self._limit[slots] = [plan.max_tokens for plan in plans]
         for slot, plan in zip(slots, plans, strict=True):
             if plan.thinking_budget is not None:
                 self._thinking[slot] = CompletionProgress(plan)
@@ -102,11 +110,13 @@ class SlotProgress:
         chunk = len(tokens)
         forced = self.forced(chunk) != FREE
         keep = np.full(len(self.count), chunk, dtype=np.int64)
-        counts, columns = self.count.tolist(), tokens.T.tolist() if self._thinking else []
+        counts = self.count.tolist()
+        columns = tokens.T.tolist() if self._thinking else []
         for slot, progress in self._thinking.items():
             progress.take_chunk(counts[slot], columns[slot])
             if progress.ended:
-                self._limit[slot], keep[slot] = progress.limit, min(chunk, progress.budget - counts[slot])
+                self._limit[slot] = progress.limit
+                keep[slot] = min(chunk, progress.budget - counts[slot])
         keep = np.minimum(keep, self._limit - self.count)
 
         stops = self._is_stop(tokens) & ~forced & (np.arange(chunk)[:, None] < keep)
@@ -116,7 +126,8 @@ class SlotProgress:
         self.count = self.count + keep
         finished = self.active & (stopped | (self.count >= self._limit))
         self.active &= ~finished
-        active, counts = self.active.tolist(), self.count.tolist()
+        active = self.active.tolist()
+        counts = self.count.tolist()
         self._thinking = {
             slot: progress
             for slot, progress in self._thinking.items()

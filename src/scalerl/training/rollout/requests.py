@@ -15,10 +15,12 @@ def check_requests(requests: Iterable[Request], *, max_length: int, vocabulary: 
 
 def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | None:
     """Return what is wrong with a request, or None."""
-    plan, prompt = request.length, request.prompt_tokens
+    plan = request.length
+    prompt = request.prompt_tokens
     if not prompt:
         return "has an empty prompt: give it at least one token"
-    thinking, most = plan.thinking_budget or 0, plan.max_tokens
+    thinking = plan.thinking_budget or 0
+    most = plan.max_tokens
     if plan.answer_budget < 0 or thinking < 0 or most < 1:
         return f"has a length plan that allows no tokens: {plan}"
     if len(prompt) + most > max_length:

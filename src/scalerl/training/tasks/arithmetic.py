@@ -118,7 +118,8 @@ def solve(expression: Expression, slip: Callable[[Operation], Operation] = lambd
 
     `slip` may change a step; later steps use its result.
     """
-    numbers, operations = list(expression.numbers), list(expression.operations)
+    numbers = list(expression.numbers)
+    operations = list(expression.operations)
     steps: list[Operation] = []
     while operations:
         place = operations.index("*") if "*" in operations else 0
@@ -157,7 +158,8 @@ def calls(
             return step
         return Operation.of(step.left, step.operation, max(step.right + stream.choice(_SLIPS), 0))
 
-    steps, (call, answer) = solve(expression, slip), _CALLS[tool_format]
+    steps = solve(expression, slip)
+    call, answer = _CALLS[tool_format]
     turns = [text for step in steps for text in (call % str(step).partition("=")[0], answer % step.result)]
     return (*turns, str(steps[-1].result))
 

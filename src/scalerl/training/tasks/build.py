@@ -31,7 +31,8 @@ def build_task(part: TaskSettings, evaluation: EvaluationSettings, *, whole: boo
     """
     if not part.name:
         raise RecipeError("task.name is not set, so there is nothing to train on: add --set task=FILE.jsonl or a name")
-    make, num = choose(TASKS, part), evaluation.num_prompts
+    make = choose(TASKS, part)
+    num = evaluation.num_prompts
     if whole or isinstance(part, EvalSetSettings):
         own = part.num_prompts if isinstance(part, EvalSetSettings) else None
         num = own or (None if ":" in part.name or part.name in FROM_ROWS else DEFAULT_EVALUATION)

@@ -40,7 +40,8 @@ _WRITE_SCRIPT = (
 _MOST_LISTED = 5
 """Largest number of faults that an error lists."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_MOST_BYTES, _MOST_OUTSIDE = 2**28, 2**22
+_MOST_BYTES = 2**28
+_MOST_OUTSIDE = 2**22
 """Largest size of unpacked test cases, and of their text outside strings, far above those of any problem.
 
 A small field can unpack to terabytes, and what is outside strings takes much more memory than its text.
@@ -209,7 +210,8 @@ def _listed(row: Row, name: str) -> list[Mapping[str, Any]]:
     """Return the cases in a field: a list of them, or lists of all inputs and of all outputs."""
     cases = _parsed(row, name)
     if isinstance(cases, Mapping):
-        inputs, outputs = cases.get("inputs"), cases.get("outputs")
+        inputs = cases.get("inputs")
+        outputs = cases.get("outputs")
         if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
             raise row.fault(
                 f'the field "{name}" must have "inputs" and "outputs", two lists of the same length, or be a list of '

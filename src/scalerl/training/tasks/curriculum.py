@@ -92,7 +92,9 @@ class _Epochs:
         if not problem_ids:
             raise ValueError("a curriculum needs at least one problem")
         # Sort them: the order of an epoch must not depend on the order of a file.
-        self.problem_ids, self.seed, self._left_out = sorted(problem_ids), seed, left_out
+        self.problem_ids = sorted(problem_ids)
+        self.seed = seed
+        self._left_out = left_out
         self.solved: set[str] = set()
         self.epoch = 0
         self.pending = self._shuffled()
@@ -127,7 +129,9 @@ class _Epochs:
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["problems"] != self._digest():
             raise ValueError("the checkpoint was made with other problems; resume with the same task settings")
-        self.epoch, self.pending, self.solved = state["epoch"], list(state["pending"]), set(state["solved"])
+        self.epoch = state["epoch"]
+        self.pending = list(state["pending"])
+        self.solved = set(state["solved"])
 
     def _shuffled(self) -> list[str]:
         # Shuffle before solved problems are removed, so that runs differ only in the problems that they solved.
@@ -180,7 +184,8 @@ class Curriculum:
             for name in sorted(tasks)
         }
         self._task_of = {problem_id: task for task in self._tasks.values() for problem_id in task.problem_ids}
-        self._weights, self._seed = dict(weights), seed
+        self._weights = dict(weights)
+        self._seed = seed
         # Problems issued again after a resume count once.
         self._num_issued = dict.fromkeys(self._tasks, 0)
         self._in_flight: dict[str, Issued] = {}

@@ -221,7 +221,8 @@ def entries_task(
     """
     completions = _completions(entries)
     problems = [problem for _, problem, _ in entries]
-    pool, where = problems, (held or entries)[0][0].where
+    pool = problems
+    where = (held or entries)[0][0].where
     if held:
         _completions(held)
         pool = [dataclasses.replace(problem, id=f"evaluation/{problem.id}") for _, problem, _ in held]

@@ -38,7 +38,8 @@ def gym(
 
     def drawn(purpose: str, purpose_seed: int, num: int, seen: tuple[Problem, ...]) -> tuple[Problem, ...]:
         source = make_source(dataset, difficulty, seed=derive_seed(f"gym {purpose}", dataset, purpose_seed) % 2**31)
-        index, excluded = count(), {problem.content_hash for problem in seen}
+        index = count()
+        excluded = {problem.content_hash for problem in seen}
         problems = distinct(
             lambda: _problem(dataset, difficulty, threshold, source, purpose, next(index)),
             num,

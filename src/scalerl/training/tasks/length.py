@@ -49,7 +49,8 @@ def interruption(
     answer_budget: int,
 ) -> LengthControl:
     """Interrupt thinking after a number of tokens drawn uniformly from [thinking_min, thinking_max]."""
-    marker_tokens, end_tokens = tuple(encode(marker)), tuple(encode(thinking_end))
+    marker_tokens = tuple(encode(marker))
+    end_tokens = tuple(encode(thinking_end))
     if not thinking_end or thinking_end not in marker:
         raise RecipeError(
             f"length.marker is {json.dumps(marker)} but must hold the text that ends thinking, task.thinking_end = "

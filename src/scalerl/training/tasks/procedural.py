@@ -22,7 +22,8 @@ _WITHHELD_ONE_IN = 16
 _MOST_MISSES = 5000
 """Number of consecutive draws without a new problem after which no more are expected."""
 
-_LEAST, _TRIED = 10, 500
+_LEAST = 10
+_TRIED = 500
 """A size counts as impossible if fewer than the first number of attempts succeed among the second number."""
 
 
@@ -43,7 +44,8 @@ def generated(*, grader: str, num_problems: int, remedy: str) -> Callable[[Calla
     """
 
     def decorated(function: Callable[..., Draw]) -> Callable[..., Task]:
-        name, most = function.__name__, num_problems
+        name = function.__name__
+        most = num_problems
 
         def task(
             num_evaluation: int, evaluation_seed: int, /, *, num_problems: int = most, seed: int = 0, **settings: Any

@@ -160,12 +160,15 @@ def _described(steps: Sequence[tuple[ProgramStep, int, str, str]]) -> str:
 
 
 def _program(made: Specified, stream: random.Random, slip_rate: float) -> str:
-    name, current = _NAMES[made.kind], made.kind
+    name = _NAMES[made.kind]
+    current = made.kind
     lines = [f"def f({name}):"]
     for step, k, c, d in made.steps:
-        written, number = step, k
+        written = step
+        number = k
         if stream.random() < slip_rate:
-            written, number = stream.choice(STEPS[current]), stream.randint(2, 9)
+            written = stream.choice(STEPS[current])
+            number = stream.randint(2, 9)
         lines.append(f" {name}={written.code.format(v=name, k=number, c=c, d=d)}")
         current = step.becomes or current
     return "\n".join([*lines, f" return {name}"])

@@ -72,7 +72,8 @@ class Row:
         turns = []
         for number, message in enumerate(messages, start=1):
             given = message if isinstance(message, Mapping) else {}
-            role, content = given.get("role"), cast(Any, given.get("content"))
+            role = given.get("role")
+            content = cast(Any, given.get("content"))
             if _is_list(content) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
                 content = "".join(str(part.get("text", "")) for part in content)
             if role not in ROLES or not (isinstance(content, str) and _is_text(content)):

@@ -38,7 +38,8 @@ class ContextGroup:
         wait = datetime.timedelta(seconds=timeout_s)
         groups = [dist.new_group(range(first, first + size), timeout=wait) for first in range(0, num_ranks, size)]
         self._group: Any = groups[rank // size]
-        self.size, self.index = size, rank % size
+        self.size = size
+        self.index = rank % size
 
     def sliced(self, inputs: ForwardInputs) -> tuple[ForwardInputs, Tensor]:
         """Return this rank's slice of inputs on the host, and the indices of the targets that it predicts.
@@ -101,7 +102,8 @@ def check_slices(
     ids = place % config.vocab_size
     row = ForwardInputs(ids=ids, packing=pack([4, len(ids) - 4]), place=place, targets=ids, temperature=1.0)
     part, own = group.sliced(row)
-    row, part = row.to(device), part.to(device)
+    row = row.to(device)
+    part = part.to(device)
     theirs = hidden_states(row.ids, row.packing, None)[own]
     ours = hidden_states(part.ids, part.packing, group)[part.place]
     if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance):

@@ -76,7 +76,10 @@ class ShardedPolicy(Policy):
         With `context`, passes are divided among the ranks of that group, which must call `run` with the same inputs.
         For `merges` see LocalPolicy.
         """
-        self.device, self.mesh, self.context, self._merges = device, mesh, context, merges
+        self.device = device
+        self.mesh = mesh
+        self.context = context
+        self._merges = merges
         self._dtype = master_dtype if dtype == torch.float32 else dtype
         self._fp32_head = fp32_head or dtype == torch.float32
         self.model, weights = _load(folder, master_dtype, lora)
@@ -87,7 +90,8 @@ class ShardedPolicy(Policy):
         self.replay = RouterReplay(self.model, device, replays=router_replay)
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        self.holders, self.copies = self.parameters, {}
+        self.holders = self.parameters
+        self.copies = {}
         # This pass runs uncompiled: no training pass is that short.
         with torch.compiler.set_stance("force_eager"):
             like: Any = {"device": device, "tolerance": 1e-3 if self._dtype == master_dtype else 0.1}
@@ -144,7 +148,8 @@ class ShardedPolicy(Policy):
         """Load and divide the model module by module, so that only one module is whole at a time."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-        model, mesh = self.model, self.mesh
+        model = self.model
+        mesh = self.mesh
         rounded = self._dtype == torch.bfloat16
         body = MixedPrecisionPolicy(
             param_dtype=self._dtype if rounded else None,
@@ -246,7 +251,8 @@ def _load(folder: Path, dtype: torch.dtype, lora: LoraSettings) -> tuple["PreTra
     from transformers import AutoModelForCausalLM
 
     if lora.rank == 0:
-        model, weights = empty_model(folder, dtype), SavedKind(list(folder.glob("model*.safetensors")))
+        model = empty_model(folder, dtype)
+        weights = SavedKind(list(folder.glob("model*.safetensors")))
         if all(name in weights for name, _ in model.named_parameters()):
             return model, weights
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, attn_implementation="sdpa")

@@ -105,8 +105,12 @@ class Fleet(EngineBase):
         super().__init__("the fleet", max_length=max_length, vocabulary=vocabulary, version=version)
         if num_generators < 1:
             raise ValueError(f"a fleet needs at least 1 generator, got {num_generators}")
-        self._start, self._publish, self._weights = start, publish, weights
-        self._limits, self._replacements, self._wait_s = limits or Limits(), replacements, wait_s
+        self._start = start
+        self._publish = publish
+        self._weights = weights
+        self._limits = limits or Limits()
+        self._replacements = replacements
+        self._wait_s = wait_s
         self._news = threading.Event()
         self._pushed: tuple[Mapping[str, Any], int] | None = None
         self._lane = _Lane()
@@ -149,18 +153,21 @@ class Fleet(EngineBase):
         lane = self._lane
         self._require_room(1)
         self._hear(lambda: not lane.arrived and lane.num_pending > 0)
-        completions, lane.arrived = lane.arrived, []
+        completions = lane.arrived
+        lane.arrived = []
         lane.num_pending -= len(completions)
         return completions
 
     def _put_aside(self) -> _Lane:
         """Let generators pause after their current chunk."""
-        aside, self._lane = self._lane, _Lane()
+        aside = self._lane
+        self._lane = _Lane()
         send_all(self._peers(), "hold", True)
         return aside
 
     def _bring_back(self, held: _Lane) -> None:
-        inside, self._lane = self._lane, held
+        inside = self._lane
+        self._lane = held
         send_all(self._peers(), "hold", False)
         for seat in self.seats:
             seat.pending = {key: given for key, given in seat.pending.items() if given[1] is not inside}
@@ -206,7 +213,9 @@ class Fleet(EngineBase):
     def _drop_all(self) -> None:
         for seat in self.seats:
             seat.peer.kill()
-        self.seats, self._pushed, self._lane = [], None, _Lane()
+        self.seats = []
+        self._pushed = None
+        self._lane = _Lane()
 
     # Beyond the Engine protocol ---------------------------------------------------------------------------------------
 
@@ -339,7 +348,8 @@ class Fleet(EngineBase):
 
         Requests that a pause has put aside wait until it ends.
         """
-        lane, able = self._lane, [seat for seat in self.seats if seat.is_greeted]
+        lane = self._lane
+        able = [seat for seat in self.seats if seat.is_greeted]
         if not able:
             return
         given_to: dict[int, list[Request]] = {}

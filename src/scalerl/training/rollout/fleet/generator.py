@@ -40,7 +40,8 @@ class Generator:
 
     def __init__(self, engine: Any, *, slots: int) -> None:
         """Serve an engine with this number of slots."""
-        self._engine, self._slots = engine, slots
+        self._engine = engine
+        self._slots = slots
         self._inbox: deque[_Push | Callable[[], None]] = deque()
         """Commands in order, with at most one push in addition to the one that is being fetched."""
         self._pause = ExitStack()
@@ -65,7 +66,8 @@ class Generator:
         for command in self._inbox:
             if isinstance(command, _Push) and command.arriving is None:
                 # Newer weights for the requests in between keep the order valid.
-                command.weights, command.version = weights, version
+                command.weights = weights
+                command.version = version
                 return
         self._inbox.append(_Push(weights, version))
 
@@ -113,16 +115,19 @@ class Generator:
             else:
                 try:
                     self._apply(command)
-                    self._unmapped, has_news = "", True
+                    self._unmapped = ""
+                    has_news = True
                 except (WeightsFreed, Unmapped) as error:
                     if isinstance(error, Unmapped):
-                        self._unmapped, has_news = str(error), True
+                        self._unmapped = str(error)
+                        has_news = True
                     # A newer push replaces it, now or when it arrives.
                     command.arriving = command.weights = None
                     others = (each for each in self._inbox if isinstance(each, _Push) and each is not command)
                     if (newer := next(others, None)) is not None:
                         self._inbox.remove(newer)
-                        command.weights, command.version = newer.weights, newer.version
+                        command.weights = newer.weights
+                        command.version = newer.version
                     continue
             self._inbox.popleft()
         return has_news
@@ -155,7 +160,8 @@ class Generator:
             self._pause.enter_context(self._engine.paused())
 
     def _sample(self) -> None:
-        active, start = min(self._engine.num_pending, self._slots), time.monotonic()
+        active = min(self._engine.num_pending, self._slots)
+        start = time.monotonic()
         completions = self._engine.poll()
         self._times += EngineTimes(chunks=1, busy_s=time.monotonic() - start, active=active)
         self._completions.extend(completions)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from scalerl.training.types import Completion, LengthPlan, Problem, Request, Work
 
-_NO_PROBLEM, _NO_LENGTH = Problem(id="", prompt="", answer="", task=""), LengthPlan(answer_budget=0)
+_NO_PROBLEM = Problem(id="", prompt="", answer="", task="")
+_NO_LENGTH = LengthPlan(answer_budget=0)
 
 
 def bare(request: Request) -> Request:
@@ -57,5 +58,6 @@ class Report:
 
     def __add__(self, other: "Report") -> "Report":
         """Return the sum of the work and times of two generators."""
-        work, eval_work = self.work + other.work, self.eval_work + other.eval_work
+        work = self.work + other.work
+        eval_work = self.eval_work + other.eval_work
         return Report(work=work, eval_work=eval_work, times=self.times + other.times)

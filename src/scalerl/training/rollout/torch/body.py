@@ -58,7 +58,8 @@ def check_model(model: Any, max_length: int) -> None:
 
     training/models/load.py rejects models whose layers or logits are not supported.
     """
-    config, name = model.config, type(model).__name__
+    config = model.config
+    name = type(model).__name__
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and max_length > longest:
         raise ValueError(f"a context of {max_length} tokens is longer than the {longest} of {name}")
@@ -114,7 +115,8 @@ class FusedBody:
 
     def __init__(self, model: Any, max_length: int) -> None:
         body = model.base_model
-        self._embedding, self._norm = body.embed_tokens, _Norm(body.norm)
+        self._embedding = body.embed_tokens
+        self._norm = _Norm(body.norm)
         weight = body.embed_tokens.weight
         operations = Operations.of(model)
         self._operations = operations
@@ -132,7 +134,8 @@ class FusedBody:
         return self._operations.kernels is not None
 
     def __call__(self, tokens: Tensor, positions: Tensor, cache: Pass | KernelPass) -> Tensor:
-        hidden, change = self._embedding(tokens.reshape(-1)), None
+        hidden = self._embedding(tokens.reshape(-1))
+        change = None
         if isinstance(cache, KernelPass):
             rotary = Rotary(self._cosine, self._sine)
         else:
@@ -154,15 +157,20 @@ class Rotary(NamedTuple):
 
 class _FusedLayer:
     def __init__(self, layer: Any, index: int, operations: "Operations") -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        self._index, self._scale, self._head_dim = index, attention.scaling, attention.head_dim
+        attention = layer.self_attn
+        mlp = layer.mlp
+        self._index = index
+        self._scale = attention.scaling
+        self._head_dim = attention.head_dim
         self._num_heads = attention.q_proj.out_features // attention.head_dim
         self._num_kv_heads = attention.k_proj.out_features // attention.head_dim
-        self._before, self._after = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self._before = _Norm(layer.input_layernorm)
+        self._after = _Norm(layer.post_attention_layernorm)
         self._joined = _product(attention.q_proj, attention.k_proj, attention.v_proj)
         self._norms = (_Norm(attention.q_norm), _Norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
         self._output = _product(attention.o_proj)
-        self._gate_up, self._down = _product(mlp.gate_proj, mlp.up_proj), _product(mlp.down_proj)
+        self._gate_up = _product(mlp.gate_proj, mlp.up_proj)
+        self._down = _product(mlp.down_proj)
         self._operations = operations
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: Pass | KernelPass) -> Tensor:
@@ -196,11 +204,13 @@ class Operations:
     """The operations of a layer between its matrix products, in torch or as Triton kernels."""
 
     def __init__(self, activation: Any, kernels: Any) -> None:
-        self._activation, self.kernels = activation, kernels
+        self._activation = activation
+        self.kernels = kernels
 
     @classmethod
     def of(cls, model: Any) -> "Operations":
-        config, activation = model.config, model.base_model.layers[0].mlp.act_fn
+        config = model.config
+        activation = model.base_model.layers[0].mlp.act_fn
         attention = model.base_model.layers[0].self_attn
         if model.device.type != "cuda" or config.hidden_act != "silu":
             return cls(activation, None)
@@ -235,14 +245,16 @@ class _AdaptedProduct:
     """A product to which adapters add their output in place: one product for all matrices A, and one for each B."""
 
     def __init__(self, joined: "_Product | _DecodedProduct", modules: Sequence[Any]) -> None:
-        self._joined, self._sizes = joined, [module.out_features for module in modules]
+        self._joined = joined
+        self._sizes = [module.out_features for module in modules]
         self._adapters = {place: module for place, module in enumerate(modules) if isinstance(module, AdaptedLinear)}
         self._down = _Product(*(adapter.lora_A for adapter in self._adapters.values()))
         self._ranks = [adapter.lora_A.out_features for adapter in self._adapters.values()]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         product = self._joined(inputs)
-        parts, inner = product.split(self._sizes, dim=-1), self._down(inputs).split(self._ranks, dim=-1)
+        parts = product.split(self._sizes, dim=-1)
+        inner = self._down(inputs).split(self._ranks, dim=-1)
         for (place, adapter), low in zip(self._adapters.items(), inner, strict=True):
             if takes_fp32(low):
                 parts[place].add_(fp32_linear(low, adapter.lora_B.weight), alpha=adapter.scale)
@@ -255,7 +267,8 @@ class _DecodedProduct:
     """Several linear layers in 4 bits with the same input, decoded and computed as one matrix product."""
 
     def __init__(self, *layers: Nf4Linear) -> None:
-        self._layers, self._sizes = layers, [layer.out_features for layer in layers]
+        self._layers = layers
+        self._sizes = [layer.out_features for layer in layers]
         biases = [layer.bias.data for layer in layers if layer.bias is not None]
         self._bias = torch.cat(biases) if biases else None
 
@@ -277,7 +290,8 @@ class _Product:
         sizes = [module.out_features for module in modules]
         for module, part in zip(modules, weight.split(sizes), strict=True):
             module.weight.data = part
-        self._weight, self._bias = weight.T, None
+        self._weight = weight.T
+        self._bias = None
         self._takes_fp32 = takes_fp32(weight)
         if modules[0].bias is not None:
             self._bias = torch.cat([module.bias.data for module in modules])
@@ -294,7 +308,8 @@ class _Norm:
     """An RMS norm of the model."""
 
     def __init__(self, module: Any) -> None:
-        self.weight, self.variance_epsilon = module.weight, module.variance_epsilon
+        self.weight = module.weight
+        self.variance_epsilon = module.variance_epsilon
         self._epsilon = torch.full((1,), module.variance_epsilon)
 
     def __call__(self, hidden: Tensor) -> Tensor:

@@ -25,7 +25,8 @@ def build_engine(
 ) -> TorchEngine:
     """Return a TorchEngine with a copy of the model; RecipeError if its cache needs more memory than is free."""
     assert settings.slots is not None, "training/run/parts.py has chosen the number of slots"
-    needed, free = cache_bytes(model.model.config, settings.slots, settings.context, dtype), free_bytes(model)
+    needed = cache_bytes(model.model.config, settings.slots, settings.context, dtype)
+    free = free_bytes(model)
     # A system that runs out of memory may kill the process without a message.
     if free is not None and needed > free:
         raise RecipeError(

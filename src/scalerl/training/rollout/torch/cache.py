@@ -45,7 +45,8 @@ class SlotCache:
 
         With `num_routed`, this many experts of every token are stored with its keys and values.
         """
-        num_layers, (num_kv_heads, head_dim) = config.num_hidden_layers, head_sizes(config)
+        num_layers = config.num_hidden_layers
+        num_kv_heads, head_dim = head_sizes(config)
         # Zeros, not uninitialised memory: a masked NaN would still give NaN.
         self._stored = torch.zeros(
             (2, num_layers, slots, num_kv_heads, max_length, head_dim), dtype=dtype, device=device
@@ -69,7 +70,8 @@ class SlotCache:
 
     def write(self, places: Tensor, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Write new keys and values of a layer to these places; return all keys and values of the layer."""
-        width, stored = keys.shape[-1], (self.keys[layer], self.values[layer])
+        width = keys.shape[-1]
+        stored = self.keys[layer], self.values[layer]
         for kept, new in zip(stored, (keys, values), strict=True):
             kept.view(-1, width).index_copy_(0, places, new.reshape(-1, width))
         return stored
@@ -90,13 +92,15 @@ class SlotCache:
 
         Padding on the right is copied, too; the mask hides it until it is overwritten.
         """
-        stored, computed = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]], computed.flatten(0, 1)
+        stored = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]]
+        computed = computed.flatten(0, 1)
         # A row may be copied to many slots. Copy at most a buffer's size at a time.
         most = max(1, self._computed.numel() * computed.shape[1] // computed.numel())
         for some, into in zip(rows.split(most), slots.split(most), strict=True):
             stored.index_copy_(1, into, computed.index_select(1, some))
         if self._experts.shape[-1]:
-            num_rows, width = computed.shape[1], computed.shape[-2]
+            num_rows = computed.shape[1]
+            width = computed.shape[-2]
             experts = self._computed_experts[: num_rows * width].view(num_rows, 1, width, -1)
             self._experts[:, :, :width].index_copy_(0, slots, experts.index_select(0, rows))
 
@@ -141,7 +145,8 @@ def has_room(device: torch.device, num_bytes: int) -> bool:
     if device.type != "cuda":
         return False
     allowed = torch.cuda.get_per_process_memory_fraction(device) * torch.cuda.mem_get_info(device)[1]
-    reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    reserved = torch.cuda.memory_reserved(device)
+    allocated = torch.cuda.memory_allocated(device)
     free = min(torch.cuda.mem_get_info(device)[0] + reserved, allowed) - allocated
     return free > ROOM * num_bytes
 
@@ -177,7 +182,9 @@ class ExtendPass(Pass):
 
     def __init__(self, cache: SlotCache, rows: Tensor | slice, filled: int) -> None:
         """Tokens attend only to the first `filled` positions; `at` sets theirs."""
-        self._cache, self._rows, self._filled = cache, rows, filled
+        self._cache = cache
+        self._rows = rows
+        self._filled = filled
 
     def at(self, position: Tensor) -> Self:
         """Set the positions of the tokens, [rows, width]."""
@@ -222,7 +229,8 @@ class KernelPass:
     """One token per row, with a kernel that reads only filled positions, so one CUDA graph serves all lengths."""
 
     def __init__(self, cache: SlotCache, position: Tensor) -> None:
-        self._cache, self._position = cache, position
+        self._cache = cache
+        self._position = position
 
     def attend(
         self, joined: Tensor, cosine: Tensor, sine: Tensor, layer: int, scale: float, norms: tuple[Any, Any] | None

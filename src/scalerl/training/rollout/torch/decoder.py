@@ -70,8 +70,10 @@ class Decoder:
         cuda_graphs: bool,
         records_experts: bool = False,
     ) -> None:
-        config, weight = model.config, model.get_output_embeddings().weight
-        self._device, self.head = weight.device, head
+        config = model.config
+        weight = model.get_output_embeddings().weight
+        self._device = weight.device
+        self.head = head
         self._body = make_body(model, max_length, fused=fused)
         self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
         self._recorder = RouterRecorder(model) if records_experts else None
@@ -85,7 +87,9 @@ class Decoder:
             device=self._device,
             num_routed=0 if self._recorder is None else self._recorder.num_routed,
         )
-        self._slots, self._chunk, self._max_length = slots, chunk, max_length
+        self._slots = slots
+        self._chunk = chunk
+        self._max_length = max_length
         if self._device.type == "cpu":
             # Only in FP32 does the product of a row not depend on the number of rows.
             row_step = ROW_STEP if weight.dtype == torch.float32 else slots
@@ -117,15 +121,18 @@ class Decoder:
             "forced": buffer(chunk, slots),
         }
         """Buffers for the fields of a Chunk; a step advances tokens and positions."""
-        self._tokens, self._log_probs = buffer(chunk, slots), buffer(chunk, slots, dtype=torch.float32)
-        self._step, self._prompts = buffer(1), buffer(prompt_tokens)
+        self._tokens = buffer(chunk, slots)
+        self._log_probs = buffer(chunk, slots, dtype=torch.float32)
+        self._step = buffer(1)
+        self._prompts = buffer(prompt_tokens)
         self._on_host: tuple[Tensor, Tensor] | None = None
         """Host memory to which a GPU copies a chunk's results; waiting for it does not wait for later work."""
         if self._device.type == "cuda":
             tokens, log_probs = (
                 torch.zeros(chunk, slots, dtype=dtype, pin_memory=True) for dtype in (torch.int64, torch.float32)
             )
-            self._on_host, self._done = (tokens, log_probs), torch.cuda.Event()
+            self._on_host = tokens, log_probs
+            self._done = torch.cuda.Event()
 
     def arrange(self, position: Ints, active: Flags, held: Flags) -> None:
         """Choose the rows of the next chunk; call this before the prefill.
@@ -135,7 +142,8 @@ class Decoder:
         needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
         before = self._layout.row.copy()
         moved, spans = self._layout.arrange(needed)
-        self._spans, self.num_rows = () if self._kernels else spans, spans[-1].stop
+        self._spans = () if self._kernels else spans
+        self.num_rows = spans[-1].stop
         moved = moved[held[moved]]
         if len(moved):
             rows = (self._sent(row[moved]) for row in (before, self._layout.row))
@@ -259,7 +267,8 @@ class Decoder:
     def _advance(self, shape: _Shape) -> None:
         """Sample one token for every row in use."""
         rows = slice(shape.rows)
-        token, position = self._inputs["token"][rows], self._inputs["position"][rows]
+        token = self._inputs["token"][rows]
+        position = self._inputs["position"][rows]
         if shape.spans:
             if self._pass is None or self._pass.spans != shape.spans:
                 self._pass = DecodePass(self._cache, shape.spans)

@@ -48,11 +48,14 @@ class _Slots:
 
     def __init__(self, num: int, stop_tokens: Iterable[int], room: int) -> None:
         """`room` is the largest number of tokens in a completion."""
-        self.scheduler, self.progress = SlotScheduler(num), SlotProgress(num, stop_tokens)
+        self.scheduler = SlotScheduler(num)
+        self.progress = SlotProgress(num, stop_tokens)
         self.early: list[Completion] = []
         """Completions of a chunk that was collected early, for a pause; the next poll returns them."""
-        self.token, self.prompt_length = np.zeros(num, dtype=np.int64), np.ones(num, dtype=np.int64)
-        self.temperature, self.top_p = np.ones(num, dtype=np.float32), np.ones(num, dtype=np.float32)
+        self.token = np.zeros(num, dtype=np.int64)
+        self.prompt_length = np.ones(num, dtype=np.int64)
+        self.temperature = np.ones(num, dtype=np.float32)
+        self.top_p = np.ones(num, dtype=np.float32)
         self.seeds = np.zeros(num, dtype=np.uint64)
         self.columns: dict[str, NDArray[Any]] = {
             name: np.zeros((num, room), dtype=dtype)
@@ -67,7 +70,8 @@ class _Slots:
 
     def start(self, admitted: Sequence[Admitted]) -> None:
         """Put requests into their slots."""
-        slots, requests = [entry.slot for entry in admitted], [entry.request for entry in admitted]
+        slots = [entry.slot for entry in admitted]
+        requests = [entry.request for entry in admitted]
         self.progress.start(slots, [request.length for request in requests])
         self.token[slots] = [request.prompt_tokens[-1] for request in requests]
         self.prompt_length[slots] = [len(request.prompt_tokens) for request in requests]
@@ -224,7 +228,8 @@ class TorchEngine(EngineBase):
     def _bring_back(self, held: tuple[_Slots, Ints, list[Tensor]]) -> None:
         if self._running is not None:
             self.decoder.collect()
-        self._running, (self._slots, in_use, cache) = None, held
+        self._running = None
+        self._slots, in_use, cache = held
         self.decoder.restore(in_use, cache)
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
@@ -260,7 +265,8 @@ class TorchEngine(EngineBase):
 
         The device waits until the next chunk is launched, so work that this chunk does not need comes after the launch.
         """
-        slots, running = self._slots, self._running
+        slots = self._slots
+        running = self._running
         assert running is not None
         tokens, log_probs = self.decoder.collect()
         self._stopwatch.read(prefix="eval_" if self._is_paused else "")
@@ -268,7 +274,8 @@ class TorchEngine(EngineBase):
         self._check_finite(log_probs, result, running)
         slots.advance(tokens, result)
         finished = slots.scheduler.release(np.flatnonzero(result.finished).tolist())
-        counts, prompt_length = running.start + result.num_kept, slots.prompt_length.copy()
+        counts = running.start + result.num_kept
+        prompt_length = slots.prompt_length.copy()
         # Read them before the launch, which may reuse the slots. The last token was not an input of the model.
         for entry in finished:
             if entry.request.environment and result.stopped[entry.slot]:
@@ -297,7 +304,8 @@ class TorchEngine(EngineBase):
         held[[entry.slot for entry in admitted if not entry.num_held]] = False
         for slot, kept in slots.scheduler.kept.items():
             # An unused slot is computed with the others, and must not overwrite the turn that it holds.
-            position[slot], held[slot] = len(kept.tokens) - 1, True
+            position[slot] = len(kept.tokens) - 1
+            held[slot] = True
         self._stopwatch.begin()
         self.decoder.arrange(position, progress.active, held)
         for batch in plan_prompts(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):

@@ -21,7 +21,8 @@ class OutputHead:
     def __init__(self, model: Any, source: Any, *, fp32: bool) -> None:
         """`model` is the engine's copy, in any dtype; `source` is the model that it was copied from."""
         head = model.get_output_embeddings()
-        self._own, self._fp32 = head.weight, fp32
+        self._own = head.weight
+        self._fp32 = fp32
         self._names = [name for name, weight in model.state_dict(keep_vars=True).items() if weight is head.weight]
         self._bias_names = [name for name, bias in model.state_dict(keep_vars=True).items() if bias is head.bias]
         original = source.get_output_embeddings()

@@ -42,7 +42,8 @@ class RowLayout:
     def __init__(self, slots: int, *, max_length: int, row_step: int = ROW_STEP) -> None:
         self.row = np.arange(slots)
         """The row of each slot."""
-        self._max_length, self._row_step = max_length, row_step
+        self._max_length = max_length
+        self._row_step = row_step
 
     @property
     def slot(self) -> Ints:

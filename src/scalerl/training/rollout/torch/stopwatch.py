@@ -30,7 +30,8 @@ class Stopwatch:
 
     def read(self, *, prefix: str = "") -> None:
         """Add the times between the points, whose work must be done, to the sums."""
-        points, self._points = self._points, []
+        points = self._points
+        self._points = []
         for (_, start), (name, end) in itertools.pairwise(points):
             if isinstance(start, float) and isinstance(end, float):
                 self._seconds[prefix + name] += end - start

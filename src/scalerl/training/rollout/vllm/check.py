@@ -23,7 +23,9 @@ from scalerl.training.types import Completion, LengthPlan, Problem, Request
 MOST_KL = 0.01
 """Largest KL between generator and learner, as in the alarm of a run; rounding a body to bf16 gives far less."""
 MOST_KL_QUANTISED = 0.1
-BUDGET, ANSWER, NUM_REQUESTS = 6, 4, 8
+BUDGET = 6
+ANSWER = 4
+NUM_REQUESTS = 8
 
 
 def check_engine(
@@ -40,14 +42,16 @@ def check_engine(
     `weights` are the model's weights, which were pushed before.
     """
     requests = _requests(model, context)
-    completions, plans = _drained(engine, requests, weights), {each.key: each.length for each in requests}
+    completions = _drained(engine, requests, weights)
+    plans = {each.key: each.length for each in requests}
     if sorted(each.request.key for each in completions) != sorted(plans):
         raise _refusal("it does not answer every request exactly once")
     if not all(_follows(each, plans[each.request.key]) for each in completions):
         raise _refusal("an answer does not have the planned length or forced tokens")
     if records_experts and any(each.experts is None for each in completions):
         raise _refusal("it does not return the experts of tokens, which model.router_replay needs")
-    kl, most = _kl(model, completions), MOST_KL_QUANTISED if quantised else MOST_KL
+    kl = _kl(model, completions)
+    most = MOST_KL_QUANTISED if quantised else MOST_KL
     if not kl <= most:
         raise _refusal(f"its log-probs differ from the learner's at equal weights (KL {kl:.2g}, at most {most:g})")
     return kl
@@ -63,7 +67,8 @@ def _refusal(fault: str) -> RecipeError:
 def _requests(model: LoadedModel, context: int) -> list[Request]:
     """Return requests, every second of which is interrupted; they are short enough for a small context."""
     vocabulary = head(model.model).weight.shape[0]
-    budget, answer = min(BUDGET, max(context // 3, 1)), min(ANSWER, max(context // 3, 1))
+    budget = min(BUDGET, max(context // 3, 1))
+    answer = min(ANSWER, max(context // 3, 1))
     marker = next(token for token in range(vocabulary) if token not in model.stop_tokens)
     plans = (
         LengthPlan(answer_budget=budget),
@@ -108,7 +113,8 @@ def _follows(completion: Completion, plan: LengthPlan) -> bool:
 @torch.no_grad()
 def _kl(model: LoadedModel, completions: Sequence[Completion]) -> float:
     """Return the mean of r - 1 - log r over sampled tokens, r = learner's probability / generator's (rl/metrics.py)."""
-    last, log_ratios = head(model.model), []
+    last = head(model.model)
+    log_ratios = []
     for completion in completions:
         prompt = completion.request.prompt_tokens
         ids = torch.tensor([[*prompt, *completion.tokens.tolist()]], device=model.device)

@@ -88,8 +88,10 @@ def _sample_by_kernel(logits: Tensor, noise: Tensor, rows: RowSettings) -> tuple
     from scalerl.training.rollout.torch import kernels
 
     num = len(logits)
-    tokens, log_probs = noise.new_empty(num, dtype=torch.int64), torch.empty_like(noise)
-    not_greedy, zeros = noise.new_zeros(num, dtype=torch.bool), noise.new_zeros(num + 1, dtype=torch.int64)
+    tokens = noise.new_empty(num, dtype=torch.int64)
+    log_probs = torch.empty_like(noise)
+    not_greedy = noise.new_zeros(num, dtype=torch.bool)
+    zeros = noise.new_zeros(num + 1, dtype=torch.int64)
     kernels.sample_step(
         logits,
         step=zeros[num:],

@@ -38,7 +38,9 @@ class _Running:
     """A request that vLLM is sampling."""
 
     def __init__(self, request: Request) -> None:
-        self.request, self.progress, self.stopped = request, CompletionProgress(request.length), False
+        self.request = request
+        self.progress = CompletionProgress(request.length)
+        self.stopped = False
         self.tokens: list[int] = []
         self.log_probs: list[float] = []
         self.versions: list[int] = []
@@ -99,7 +101,9 @@ class VllmEngine(EngineBase):
 
     def __init__(self, spec: EngineSpec) -> None:
         """Load the model."""
-        self._slots, self._stop_tokens, self._salted = spec.slots, spec.stop_tokens, spec.settings.prefix_caching
+        self._slots = spec.slots
+        self._stop_tokens = spec.stop_tokens
+        self._salted = spec.settings.prefix_caching
         self.vllm: Any = build_vllm(spec)
         self._tasks = self.vllm.get_supported_tasks()
         config = self.vllm.vllm_config
@@ -129,8 +133,10 @@ class VllmEngine(EngineBase):
 
     def _put_aside(self) -> tuple[list[Any], list[Any]]:
         """Remove all requests from vLLM's scheduler, which keeps their caches."""
-        scheduler, (lane,) = self.core().scheduler, self._lanes
-        running, waiting = list(scheduler.running), list(scheduler.waiting)
+        scheduler = self.core().scheduler
+        (lane,) = self._lanes
+        running = list(scheduler.running)
+        waiting = list(scheduler.waiting)
         # vLLM's model runner keeps the state of requests that a step leaves out.
         scheduler.running.clear()
         scheduler.waiting.remove_requests(waiting)
@@ -147,7 +153,8 @@ class VllmEngine(EngineBase):
         while self._begun:
             self._take_outputs()
         self._lanes.pop()
-        scheduler, (running, waiting) = self.core().scheduler, held
+        scheduler = self.core().scheduler
+        running, waiting = held
         scheduler.running.extend(each for each in running if each.request_id in self._lanes[-1].running)
         for each in waiting:
             scheduler.waiting.add_request(each)
@@ -180,13 +187,15 @@ class VllmEngine(EngineBase):
         lane = self._lanes[-1]
         self._admit(lane)
         if lane.early:
-            finished, lane.early = lane.early, []
+            finished = lane.early
+            lane.early = []
             return finished
         return self._take_outputs() if lane.running else []
 
     def _take_outputs(self) -> list[Completion]:
         """Let vLLM take a step, and return completions that finished in the step that ended."""
-        core, sampled = self.core(), self._lanes[-1].running
+        core = self.core()
+        sampled = self._lanes[-1].running
         queue = core.batch_queue
         num_begun = 0 if queue is None else len(queue)
         outputs, has_computed = core.step_fn()
@@ -196,7 +205,9 @@ class VllmEngine(EngineBase):
             self._begun.append(self._version)
         if outputs is None:
             return []
-        version, finished, unfinished_in_vllm = self._begun.popleft(), [], []
+        version = self._begun.popleft()
+        finished = []
+        unfinished_in_vllm = []
         for output in outputs[0].outputs if outputs else ():
             running = sampled.get(output.request_id)
             if running is None:
@@ -273,7 +284,8 @@ def build_vllm(spec: EngineSpec) -> Any:
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(spec.config, encoding="utf-8")
-        text_config, cache_bytes = AutoConfig.from_pretrained(folder).get_text_config(), None
+        text_config = AutoConfig.from_pretrained(folder).get_text_config()
+        cache_bytes = None
         if not spec.on_gpu:
             cache_bytes = cpu_cache_bytes(text_config, spec.slots, spec.context, getattr(torch, spec.dtype))
         try:

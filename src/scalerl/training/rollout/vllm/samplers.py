@@ -18,7 +18,9 @@ class _Row:
     __slots__ = ("output", "progress", "request")
 
     def __init__(self, request: SamplerRequest, output: list[int]) -> None:
-        self.request, self.output, self.progress = request, output, CompletionProgress(request.length)
+        self.request = request
+        self.output = output
+        self.progress = CompletionProgress(request.length)
 
     def forced(self) -> int:
         """Return the forced next token, or FREE."""

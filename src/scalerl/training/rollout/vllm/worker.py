@@ -23,7 +23,8 @@ class WeightReceiver:
 
         `head_names` are the names that the head's weight may have in a push; a tied head has the embedding's name.
         """
-        self._scalerl_head_names, self._scalerl_head = frozenset(head_names), None
+        self._scalerl_head_names = frozenset(head_names)
+        self._scalerl_head = None
         if not fp32_head:
             return
         model = self.model_runner.get_model()
@@ -43,7 +44,8 @@ class WeightReceiver:
 
     def scalerl_load(self, tied: bool) -> None:
         """Load the opened weights; requests and their caches are kept. `tied` means that head and embedding are one."""
-        weights, self._scalerl_weights = self._scalerl_weights, {}
+        weights = self._scalerl_weights
+        self._scalerl_weights = {}
         pairs = ((name, weight) for name, weight in weights.items() if not (tied and name == "lm_head.weight"))
         self.model_runner.reload_weights(weights_iterator=_by_expert(pairs))
         self._scalerl_repack_tied_head()
@@ -71,7 +73,8 @@ class WeightReceiver:
 
     def _scalerl_set_head(self, rows: Tensor) -> None:
         """Store the head in the form in which its product is fastest; a shard may be padded with rows of zeros."""
-        weight, width = self.model_runner.get_model().lm_head.weight, rows.shape[1]
+        weight = self.model_runner.get_model().lm_head.weight
+        width = rows.shape[1]
         rows = rows[: len(weight)]
         is_split = self.device.type == "cuda" and weight.dtype == torch.bfloat16
         if self._scalerl_head is None:
