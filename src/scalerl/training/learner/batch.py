@@ -7,7 +7,8 @@ sequences, packed without padding (packed_attention.py), up to a budget of token
 that saves time (share.py). With several ranks, each rank filters and weighs the whole batch and packs its own share.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -118,7 +119,8 @@ def prepare(
     completions = _completions(batch)
     sequences, owner = sequences_of(batch)
     sizes = Sizes.of(sequences)
-    sampled = torch.from_numpy(~_joined(sequences, "forced", np.bool_))
+    forced = _joined((sequence.forced for sequence in sequences), np.bool_)
+    sampled = torch.from_numpy(~forced)
     rollout = replace(_rollout(batch, sequences, owner, sampled, sizes), critic=critic)
     made = algorithm(rollout)
     rows = np.flatnonzero(made.effective.kept.numpy()[owner])
@@ -126,6 +128,7 @@ def prepare(
     # The passes of every rank.
     passes = [sizes.split(share, micro_batch_tokens) for share in sizes.assign(rows, num_ranks)]
     shared = sizes.prefixes(rows)[1]
+    versions = _joined((sequence.versions for sequence in sequences), np.int32)
     return PreparedBatch(
         micro_batches=tuple(_packed(sequences, sizes, part, rollout, made) for part in passes[rank]),
         num_passes=max(map(len, passes)),
@@ -133,7 +136,7 @@ def prepare(
         shared=shared,
         completions=tuple(sequences[row] for row in rows.tolist()),
         effective=made.effective,
-        lag=batch.version - torch.from_numpy(_joined(sequences, "versions", np.int32))[sampled],
+        lag=batch.version - torch.from_numpy(versions)[sampled],
         num_nonfinite=num_nonfinite(sampled, rollout.generator_log_probs),
         facts={
             "batch/micro_batches": float(sum(map(len, passes))),
@@ -148,26 +151,28 @@ def sequences_of(batch: Batch) -> tuple[list[Completion], NDArray[np.int64]]:
     """Return the sequences to train on, including branches of conversations, and the index of each one's completion."""
     parts = [completion.sequences for completion in _completions(batch)]
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    return [sequence for part in parts for sequence in part], owner
+    return list(itertools.chain.from_iterable(parts)), owner
 
 
 def _completions(batch: Batch) -> list[Completion]:
-    return [completion for group in batch.groups for completion in group.completions]
+    return list(itertools.chain.from_iterable(group.completions for group in batch.groups))
 
 
 def _rollout(
     batch: Batch, sequences: Sequence[Completion], owner: NDArray[np.int64], sampled: Tensor, sizes: Sizes
 ) -> Rollout:
     groups = batch.groups
-    group = np.array([number for number, g in enumerate(groups) for _ in g.completions], dtype=np.int64)
-    values = [value for group in groups for value in group.values]
-    log_probs = torch.from_numpy(_joined(sequences, "log_probs", np.float32))
+    group = np.repeat(np.arange(len(groups)), [len(each.completions) for each in groups])
+    values = list(itertools.chain.from_iterable(each.values for each in groups))
+    verdicts = itertools.chain.from_iterable(each.correct for each in groups)
+    rewards = itertools.chain.from_iterable(each.rewards for each in groups)
+    log_probs = torch.from_numpy(_joined((sequence.log_probs for sequence in sequences), np.float32))
     return Rollout(
         group=torch.from_numpy(group),
         value=torch.tensor([value or 0.0 for value in values]),
-        correct=torch.tensor([verdict is True for group in groups for verdict in group.correct], dtype=torch.bool),
+        correct=torch.tensor([verdict is True for verdict in verdicts], dtype=torch.bool),
         has_verdict=torch.tensor([value is not None for value in values], dtype=torch.bool),
-        rewards=torch.tensor([reward for group in groups for reward in group.rewards]),
+        rewards=torch.tensor(list(rewards)),
         truncated=torch.tensor([completion.truncated for completion in _completions(batch)], dtype=torch.bool),
         completion_of_token=torch.from_numpy(np.repeat(owner, sizes.tokens)),
         generator_log_probs=log_probs,
@@ -229,7 +234,7 @@ def forward_inputs(chosen: Sequence[Completion], sizes: Sizes, rows: Rows, wante
     lengths = sizes.length[rows] - shared
     # Index in the row at which each token is predicted.
     place = ranges(np.cumsum(lengths) - num_tokens, num_tokens)
-    targets = _joined(chosen, "tokens", np.int32)[wanted]
+    targets = _joined((completion.tokens for completion in chosen), np.int32)[wanted]
     return ForwardInputs(
         ids=torch.from_numpy(_inputs(chosen, shared)),
         packing=pack(lengths, parents, shared),
@@ -258,8 +263,8 @@ def _inputs(completions: Sequence[Completion], shared: Rows) -> NDArray[np.int64
     return np.concatenate(parts, dtype=np.int64)
 
 
-def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic]) -> NDArray:
-    return np.concatenate([np.zeros(0, dtype=dtype), *(getattr(completion, name) for completion in completions)])
+def _joined(parts: Iterable[NDArray], dtype: type[np.generic]) -> NDArray:
+    return np.concatenate([np.zeros(0, dtype=dtype), *parts])
 
 
 def _facts(completions: Sequence[Completion], groups: Sequence[Group], rewards: Tensor) -> dict[str, float]:
@@ -274,7 +279,9 @@ def _facts(completions: Sequence[Completion], groups: Sequence[Group], rewards: 
     if rewards.numel():
         facts["reward/mean"] = float(rewards.double().mean())
         facts["reward/correct_frac"] = sum(group.num_correct for group in groups) / rewards.numel()
-    for name in dict.fromkeys(name for group in groups for name in group.scores):
-        values = [value for group in groups for value in group.scores.get(name, ()) if value is not None]
-        facts |= {f"score/{name}": float(np.mean(values))} if values else {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(group.scores for group in groups)):
+        scores = itertools.chain.from_iterable(group.scores.get(name, ()) for group in groups)
+        known = [score for score in scores if score is not None]
+        if known:
+            facts[f"score/{name}"] = float(np.mean(known))
     return facts

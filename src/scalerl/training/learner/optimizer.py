@@ -12,7 +12,7 @@ kernel reads the flag on the device, so the host does not wait.
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -103,8 +103,14 @@ class AdamW:
             whole = [part(name, slice(None), slice(None)) for name in weights]
             self._portions.append(_Portion(parts=whole, moments=()))
             return
-        cells = {name: _cells(weight, settings) for name, weight in weights.items()}
-        moments = _no_moments(sum(map(math.prod, cells.values())), settings, device)
+        self._divide({name: _cells(weight, settings) for name, weight in weights.items()}, part)
+        if settings.on_host:
+            self._lanes = _Lanes(self._portions, device)
+
+    def _divide(self, cells: Mapping[str, tuple[int, ...]], part: Callable[[str, slice, slice], _Part]) -> None:
+        """Create the moments of all weights, and divide them into portions; `cells` are the shapes of weights."""
+        settings = self._settings
+        moments = _no_moments(sum(map(math.prod, cells.values())), settings, self._device)
         pending = list[_Part]()
         first = 0
         end = 0
@@ -119,8 +125,6 @@ class AdamW:
                 pending.append(part(name, rows, slice(end - first, end - first + num)))
                 end += num
         self._portions.append(_portion(pending, moments, slice(first, end)))
-        if settings.on_host:
-            self._lanes = _Lanes(self._portions, device)
 
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor], *, lr: float, is_bad: Tensor, seed: int) -> None:
@@ -306,7 +310,8 @@ def _row_slices(shape: tuple[int, ...], settings: OptimizerSettings) -> Iterator
     step = max(PORTION // (per_row * _numbers(settings)), 1)
     for start in range(0, num_rows, step):
         stop = min(start + step, num_rows)
-        yield (slice(start, stop) if len(shape) > 1 else slice(None)), (stop - start) * per_row
+        rows = slice(start, stop) if len(shape) > 1 else slice(None)
+        yield rows, (stop - start) * per_row
 
 
 def _no_moments(num_cells: int, settings: OptimizerSettings, device: torch.device) -> dict[str, Tensor]:

@@ -121,7 +121,9 @@ class LocalPolicy(Policy):
         self.gradient_checkpointing = learner.gradient_checkpointing is True
         prepare_for_training(self.body, self.gradient_checkpointing)
         self.graphs: PassGraphs | None = None
-        if self.device.type == "cuda" if compiled is None else compiled:
+        if compiled is None:
+            compiled = self.device.type == "cuda"
+        if compiled:
             compile_layers(self.body)
             warm_up(self, learner.micro_batch_tokens)
             if not self.gradient_checkpointing and not router_replay:
@@ -133,7 +135,9 @@ class LocalPolicy(Policy):
 
     def run(self, inputs: ForwardInputs) -> Scored:
         """Return the log-probs and entropies of a pass, with a CUDA graph if there is one and a gradient is needed."""
-        return self.compute(inputs) if self.graphs is None or not torch.is_grad_enabled() else self.graphs(inputs)
+        if self.graphs is None or not torch.is_grad_enabled():
+            return self.compute(inputs)
+        return self.graphs(inputs)
 
     def compute(self, inputs: ForwardInputs) -> Scored:
         """Return the log-probs and entropies of a pass without a graph."""

@@ -60,7 +60,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], rows: Mapping[str, 
     end = 0
     for name, tensor in ordered:
         start = end
-        end = end + tensor.nbytes
+        end += tensor.nbytes
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)

@@ -148,7 +148,7 @@ class Sizes:
                 starts.append(place)
                 spent = 0
                 cost = prompt + tokens
-            spent = spent + cost
+            spent += cost
             before = unit, kind
         return np.split(rows, starts)[1:]
 

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from scalerl.training.learner.saved import SavedKind
+
 State = Mapping[str, Mapping[str, Tensor]]
 """Tensors by kind and name, or by weight and name."""
 
@@ -59,7 +61,9 @@ def first_row(values: Tensor) -> int:
 
 def state_of(parameters: Mapping[str, Tensor], moments: State, device: torch.device) -> dict[str, Mapping[str, Tensor]]:
     """Return weights, moments and random state without copying."""
-    flat = {f"{name}/{key}": value for name, by_key in moments.items() for key, value in by_key.items()}
+    flat: dict[str, Tensor] = {}
+    for name, by_key in moments.items():
+        flat |= {f"{name}/{key}": value for key, value in by_key.items()}
     rng = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         rng["cuda"] = torch.cuda.get_rng_state(device)
@@ -99,5 +103,7 @@ def _copy_rows(target: Tensor, source: Mapping[str, Tensor], name: str) -> None:
     if part.ndim == 0:
         part.copy_(source[name])
     elif part.numel():
-        read = getattr(source, "rows", None)
-        part.copy_(source[name][start : start + len(part)] if read is None else read(name, start, len(part)))
+        if isinstance(source, SavedKind):
+            part.copy_(source.rows(name, start, len(part)))
+        else:
+            part.copy_(source[name][start : start + len(part)])

@@ -159,7 +159,8 @@ class TorchLearner:
         skipped = has_update and not (math.isfinite(norm) and math.isfinite(loss))
         # Steps in which only the critic learns use up nothing of the policy's warm-up.
         self._updates += has_update and not skipped and known["optim/lr"] > 0
-        metrics |= {"optim/grad_norm": norm, "loss/value": loss} if has_update else {}
+        if has_update:
+            metrics |= {"optim/grad_norm": norm, "loss/value": loss}
         metrics["optim/skipped"] = float(skipped)
         if num_routed:
             metrics["loss/router_disagreement"] = num_replaced / num_routed
@@ -297,7 +298,9 @@ class TorchLearner:
         num_logits = int(prepared.facts["batch/trained_tokens"])
         sizes = self.shape, prepared.lengths, num_logits
         training = training_flops(*sizes, shared=prepared.shared, adapters=self._num_adapter_params)
-        return training + (0.0 if self._reference is None else self._reference.flops(prepared, self.shape))
+        if self._reference is None:
+            return training
+        return training + self._reference.flops(prepared, self.shape)
 
 
 def compilation_s() -> float:

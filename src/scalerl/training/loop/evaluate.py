@@ -4,13 +4,14 @@ A completion that its grader could not judge counts as wrong, and the reasons ar
 """
 
 import hashlib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from scalerl.training.loop.grading import GraderRunner, Judge, Verdict
+from scalerl.training.loop.grading import GraderRunner, Judge, Verdict, score_columns
 from scalerl.training.loop.seams import Engine
 from scalerl.training.types import Completion, LengthPlan, Problem, Request, derive_seed
 
@@ -52,8 +53,7 @@ class EvalResult:
     @property
     def pass_at(self) -> dict[int, float]:
         """pass@k for k = 1, 2, 4, ... up to the number of samples per prompt."""
-        counts = [2**power for power in range(self.samples_per_prompt.bit_length())]
-        return {k: pass_at(self.num_correct, self.samples_per_prompt, k) for k in counts}
+        return _pass_rates(self.num_correct, self.samples_per_prompt)
 
     @property
     def pass_at_turns(self) -> dict[int, dict[int, float]]:
@@ -78,13 +78,19 @@ def pass_at(num_correct: Sequence[int], num_samples: int, k: int) -> float:
 
 def pass_at_turns(correct_turns: Sequence[Sequence[int]], num_samples: int) -> dict[int, dict[int, float]]:
     """Return pass@(k, T) by T, from one to the most turns of a correct conversation, and by k."""
+    most = max(itertools.chain.from_iterable(correct_turns), default=0)
+    rates = {}
+    for limit in range(1, most + 1):
+        num_within = []
+        for of_prompt in correct_turns:
+            num_within.append(sum(turns <= limit for turns in of_prompt))
+        rates[limit] = _pass_rates(num_within, num_samples)
+    return rates
+
+
+def _pass_rates(num_correct: Sequence[int], num_samples: int) -> dict[int, float]:
     ks = [2**power for power in range(num_samples.bit_length())]
-    most = max((turns for of_prompt in correct_turns for turns in of_prompt), default=0)
-    within = {
-        limit: [sum(turns <= limit for turns in of_prompt) for of_prompt in correct_turns]
-        for limit in range(1, most + 1)
-    }
-    return {limit: {k: pass_at(counts, num_samples, k) for k in ks} for limit, counts in within.items()}
+    return {k: pass_at(num_correct, num_samples, k) for k in ks}
 
 
 def eval_requests(
@@ -108,9 +114,10 @@ def eval_requests(
         prompt_tokens = tuple(encode(problem))
         repeat = times_seen[problem.content_hash]
         times_seen[problem.content_hash] += 1
+        # The first has no number, so that its noise does not depend on whether others follow.
+        number = (repeat,) if repeat else ()
         for index in range(samples_per_prompt):
-            # The first has no number, so that its noise does not depend on whether others follow.
-            key = derive_seed("evaluation", seed, problem.content_hash, index, step, *([repeat] if repeat else []))
+            key = derive_seed("evaluation", seed, problem.content_hash, index, step, *number)
             requests.append(
                 Request(
                     group=f"eval/{set_name}/{problem.id}",
@@ -147,13 +154,15 @@ def conversation_means(sums: Mapping[str, float]) -> dict[str, float]:
     """Return the columns about conversations: turns, the share of tokens that are observations, calls and errors."""
     if not sums.get("num"):
         return {}
-    return {
+    means = {
         "turns_mean": sums["turns"] / sums["num"],
         "observed_frac": sums["observed"] / sums["tokens"],
         "tool_calls_mean": sums["calls"] / sums["num"],
         "tool_errors_frac": sums["errors"] / max(sums["calls"], 1),
-        **({"branches_mean": sums["branches"] / sums["num"]} if sums["branches"] else {}),
     }
+    if sums["branches"]:
+        means["branches_mean"] = sums["branches"] / sums["num"]
+    return means
 
 
 class SetRequests(NamedTuple):
@@ -180,8 +189,11 @@ class Evaluation:
         self._graders = graders
         self._on_progress = on_progress
         self._answers = {name: _Answers(each) for name, each in sets.items()}
-        requests = [request for each in sets.values() for request in each.requests]
-        self._set_of = {request.group: name for name, each in sets.items() for request in each.requests}
+        requests: list[Request] = []
+        self._set_of: dict[str, str] = {}
+        for name, each in sets.items():
+            requests += each.requests
+            self._set_of |= dict.fromkeys((request.group for request in each.requests), name)
         self._num_requests = len(requests)
         self._num_sampled = 0
         self._num_graded = 0
@@ -192,7 +204,9 @@ class Evaluation:
         while self._num_graded < self._num_requests:
             if stop():
                 return False
-            self._take([] if self._num_sampled == self._num_requests else self._engine.poll())
+            is_sampled = self._num_sampled == self._num_requests
+            completions = [] if is_sampled else self._engine.poll()
+            self._take(completions)
         return True
 
     def _take(self, completions: Sequence[Completion]) -> None:
@@ -242,20 +256,28 @@ class _Answers:
             if verdict.correct:
                 correct_turns[place].append(turns)
         has_shares = len(self.judge.graders) > 1 or any(each.value not in (None, 0.0, 1.0) for each in verdicts)
-        columns = dict.fromkeys(name for verdict in verdicts for name in verdict.scores)
+        score = None
+        if has_shares:
+            score = sum(verdict.value or 0.0 for verdict in verdicts) / num
+        scores = {}
+        for name in score_columns(verdicts):
+            scores[name] = sum(verdict.scores.get(name, 0.0) for verdict in verdicts) / num
+        sorted_turns: tuple[tuple[int, ...], ...] = ()
+        if self._sums["num"]:
+            sorted_turns = tuple(tuple(sorted(turns)) for turns in correct_turns)
         return EvalResult(
             num_correct=tuple(map(len, correct_turns)),
             samples_per_prompt=len(self._verdicts) // max(len(self._places), 1),
             num_graded=sum(verdict.correct is not None for verdict in verdicts),
             num_without_verdict=Counter(verdict.column for verdict in verdicts if verdict.reason is not None),
             num_outcomes=Counter(verdict.outcome for verdict in verdicts if verdict.outcome),
-            score=sum(verdict.value or 0.0 for verdict in verdicts) / num if has_shares else None,
-            scores={name: sum(verdict.scores.get(name, 0.0) for verdict in verdicts) / num for name in columns},
+            score=score,
+            scores=scores,
             num_truncated=self._sums["truncated"],
             mean_length=self._sums["written"] / num,
             prompts_hash=self._prompts_hash,
             conversations=conversation_means(self._sums),
-            correct_turns=tuple(tuple(sorted(turns)) for turns in correct_turns) if self._sums["num"] else (),
+            correct_turns=sorted_turns,
         )
 
 

@@ -9,9 +9,10 @@ repeated to the last digit; with a fast one it can.
 """
 
 import dataclasses
+import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -94,16 +95,12 @@ def graders_of(task: Task) -> tuple[WeightedGrader, ...]:
     tags = dataclasses.asdict(task.answer)
     if not task.graders:
         return (WeightedGrader(column=task.grader, spec=GraderSpec(name=task.grader, settings=tags)),)
-    return tuple(
-        WeightedGrader(
-            column=column,
-            spec=GraderSpec(
-                name=used.name, settings=tags | from_environment(used.model_extra or {}, f'the grader "{used.name}"')
-            ),
-            weight=used.weight,
-        )
-        for column, used in task.graders.items()
-    )
+    graders = []
+    for column, used in task.graders.items():
+        own = from_environment(used.model_extra or {}, f'the grader "{used.name}"')
+        spec = GraderSpec(name=used.name, settings=tags | own)
+        graders.append(WeightedGrader(column=column, spec=spec, weight=used.weight))
+    return tuple(graders)
 
 
 def opened_thinking(prompt: str, task: Task) -> str:
@@ -113,7 +110,8 @@ def opened_thinking(prompt: str, task: Task) -> str:
     """
     start = task.answer.thinking_start
     end = task.answer.thinking_end
-    return start if start.strip() and end and prompt.rstrip().endswith(start.rstrip()) else ""
+    has_tags = bool(start.strip() and end)
+    return start if has_tags and prompt.rstrip().endswith(start.rstrip()) else ""
 
 
 def is_pooled(spec: GraderSpec) -> bool:
@@ -153,12 +151,13 @@ class _Waiting:
         self.reason = self.reason or reason
         if len(self.scores) < len(self.judge.graders):
             return None
-        outcome = next((name for grader in self.judge.graders if (name := self.scores[grader.column].outcome)), "")
+        outcomes = (self.scores[grader.column].outcome for grader in self.judge.graders)
+        outcome = next(filter(None, outcomes), "")
         scores = {name: score.value for name, score in self.scores.items() if score.value is not None}
         if len(scores) < len(self.scores):
             return Verdict(subject=self.subject, correct=None, reason=self.reason, outcome=outcome)
         value = self.judge.value_of(scores)
-        if self.episode is not None and (self.episode.base, self.episode.weight) != (0.0, 1.0):
+        if self.episode is not None:
             value = min(max(self.episode.base + self.episode.weight * value, 0.0), 1.0)
         return Verdict(
             subject=self.subject,
@@ -205,9 +204,14 @@ class GraderRunner:
                 self.submit_text(completion, judge.opening + text, answer, judge, purpose, episode)
             elif episode is not None:
                 correct = None if episode.value is None else episode.value >= judge.threshold
-                reason = cast(Reason | None, episode.reason)
-                of_episode = {"value": episode.value, "reason": reason, "source": "environment"}
-                self._ready[purpose].append(Verdict(subject=completion, correct=correct, **of_episode))
+                verdict = Verdict(
+                    subject=completion,
+                    correct=correct,
+                    value=episode.value,
+                    reason=cast(Reason | None, episode.reason),
+                    source="environment",
+                )
+                self._ready[purpose].append(verdict)
 
     def submit_text(
         self, subject: Any, text: str, answer: str, judge: Judge, purpose: Purpose, episode: Episode | None = None
@@ -218,13 +222,17 @@ class GraderRunner:
         for grader in judge.graders:
             if is_pooled(grader.spec):
                 pooled.append(grader)
-            elif (verdict := waiting.take(grader.column, *self._grade_here(grader.spec, text, answer))) is not None:
+                continue
+            score, reason = self._grade_here(grader.spec, text, answer)
+            verdict = waiting.take(grader.column, score, reason)
+            if verdict is not None:
                 self._ready[purpose].append(verdict)
         if not pooled:
             return
         if not self._waiting:
             self._last_verdict = time.monotonic()
-        number = self._num_submitted = self._num_submitted + 1
+        self._num_submitted += 1
+        number = self._num_submitted
         self._waiting[number] = waiting
         for grader in pooled:
             spec = with_limits(grader.spec, self._limits)
@@ -243,7 +251,8 @@ class GraderRunner:
             # An exception in a user's grader costs one verdict, as in a child process.
             self._local_errors.setdefault(spec.name, one_line(error))
             return Score(value=None), "error"
-        return score, "no_answer" if score.value is None else None
+        reason = "no_answer" if score.value is None else None
+        return score, reason
 
     def _local_grader(self, spec: GraderSpec) -> Callable[[str, str], object]:
         """Return a grader that is an object of this process, with its settings bound."""
@@ -262,7 +271,8 @@ class GraderRunner:
         """Return the verdicts since the last call; with `wait`, wait a moment for at least one if any is pending."""
         if self._pool is not None and self._waiting:
             due = not self._ready[purpose] and any(each.purpose == purpose for each in self._waiting.values())
-            self._receive(self._pool.poll(_WAIT_S if wait and due else 0.0))
+            wait_s = _WAIT_S if wait and due else 0.0
+            self._receive(self._pool.poll(wait_s))
         ready = self._ready[purpose]
         self._ready[purpose] = []
         return ready
@@ -270,11 +280,16 @@ class GraderRunner:
     def _receive(self, results: Sequence[Graded]) -> None:
         for result in results:
             number, column = cast(tuple[int, str], result.key)
-            if (verdict := self._waiting[number].take(column, result, result.reason)) is not None:
-                self._ready[self._waiting.pop(number).purpose].append(verdict)
+            waiting = self._waiting[number]
+            verdict = waiting.take(column, result, result.reason)
+            if verdict is not None:
+                del self._waiting[number]
+                self._ready[waiting.purpose].append(verdict)
         if results:
             self._last_verdict = time.monotonic()
-        elif time.monotonic() - self._last_verdict > (quiet_s := self._limits.timeout_s + _SPARE_S):
+            return
+        quiet_s = self._limits.timeout_s + _SPARE_S
+        if time.monotonic() - self._last_verdict > quiet_s:
             raise GradingStalled(
                 f"{len(self._waiting)} answers are with the graders, and none came back in {quiet_s:g} s"
             )
@@ -350,21 +365,27 @@ class GroupGrading:
         self.num_rewarded += sum(bool(verdict.value) for verdict in verdicts)
         self.num_outcomes.update(verdict.outcome for verdict in verdicts if verdict.outcome)
         completions = tuple(verdict.subject for verdict in verdicts)
-        columns = dict.fromkeys(name for verdict in verdicts for name in verdict.scores)
+        scores = {}
+        for name in score_columns(verdicts):
+            scores[name] = tuple(verdict.scores.get(name) for verdict in verdicts)
         return Group(
             key=completions[0].request.group,
             problem=completions[0].request.problem,
             completions=completions,
             correct=tuple(verdict.correct for verdict in verdicts),
             values=tuple(verdict.value for verdict in verdicts),
-            scores={name: tuple(verdict.scores.get(name) for verdict in verdicts) for name in columns},
+            scores=scores,
             rewards=tuple(map(self._reward_of, verdicts)),
         )
 
     def _reward_of(self, verdict: Verdict) -> float:
-        return reward_of(verdict.value or 0.0, self.reward) + self.length.adjust(
-            verdict.subject.num_written, verdict.correct is True
-        )
+        reward = reward_of(verdict.value or 0.0, self.reward)
+        return reward + self.length.adjust(verdict.subject.num_written, verdict.correct is True)
+
+
+def score_columns(verdicts: Iterable[Verdict]) -> Iterable[str]:
+    """Return the columns of several graders' values, each once, in order."""
+    return dict.fromkeys(itertools.chain.from_iterable(verdict.scores for verdict in verdicts))
 
 
 def reward_of(value: float, settings: RewardSettings) -> float:

@@ -15,11 +15,11 @@ def teaches_nothing(group: Group, filters: FilterSettings) -> bool:
     """Return whether rl.filters.effective_batch would drop all of a group by its zero-variance filter."""
     if not filters.zero_variance:
         return False
-    values = {
-        value
-        for completion, value in zip(group.completions, group.values, strict=True)
-        if value is not None and not (filters.drop_truncated and completion.truncated) and completion.num_trained_tokens
-    }
+    values = set()
+    for completion, value in zip(group.completions, group.values, strict=True):
+        is_dropped = filters.drop_truncated and completion.truncated
+        if value is not None and not is_dropped and completion.num_trained_tokens:
+            values.add(value)
     return len(values) < 2
 
 
@@ -61,5 +61,7 @@ class Refill:
         steps = counts["steps_in_round"] + 1
         if steps < self.round_steps:
             self.counts.update(replaced_in_round=counts["replaced_in_round"], steps_in_round=steps)
-        share = {"rollout/correct_frac": counts["correct"] / counts["graded"]} if counts["graded"] else {}
-        return {"batch/replaced_groups": float(counts["replaced"]), **share}
+        metrics = {"batch/replaced_groups": float(counts["replaced"])}
+        if counts["graded"]:
+            metrics["rollout/correct_frac"] = counts["correct"] / counts["graded"]
+        return metrics

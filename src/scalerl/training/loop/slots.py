@@ -94,7 +94,8 @@ def lag_words(lag: ExpectedLag) -> str:
     text = f"{lag.slots:,} slots for batches of {lag.batch:,}: expected lag {_steps(lag.mean, lag.largest)}"
     if not lag.binds:
         return f"{text}; max_lag = {lag.max_lag} cannot bind with fewer than about {lag.slots_to_bind:,} slots"
-    return f"{text}; max_lag = {lag.max_lag} bounds {'the mean' if lag.of_mean else 'every group'}"
+    bounded = "the mean" if lag.of_mean else "every group"
+    return f"{text}; max_lag = {lag.max_lag} bounds {bounded}"
 
 
 def seen_words(lag: ExpectedLag, rows: Iterable[Mapping[str, Any]]) -> str:

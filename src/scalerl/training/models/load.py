@@ -178,7 +178,10 @@ def model_folder(name: str, *, has_weights: bool = True) -> Path:
     if path.exists() or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
         what = "is a file" if path.exists() else "does not exist"
         raise ModelError(f"model {name} {what}: give a model folder, a hub name or a .gguf file")
-    return _checked(_downloaded(name, [*_SMALL_FILES, *(["model*.safetensors"] if has_weights else [])]), has_weights)
+    patterns = list(_SMALL_FILES)
+    if has_weights:
+        patterns.append("model*.safetensors")
+    return _checked(_downloaded(name, patterns), has_weights)
 
 
 def _downloaded(name: str, patterns: list[str]) -> Path:
@@ -298,12 +301,13 @@ def _check_num_layers(folder: Path) -> None:
     except (OSError, ValueError):
         # Whoever loads it says what is wrong with it.
         return
-    check_num_layers(str(folder), [number for key, number in _numbers(config) if "layer" in key])
+    if isinstance(config, dict):
+        check_num_layers(str(folder), [number for key, number in _numbers(config) if "layer" in key])
 
 
-def _numbers(config: Any) -> Iterator[tuple[str, Any]]:
+def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the names and numbers of a config and of its parts."""
-    for key, value in config.items() if isinstance(config, dict) else ():
+    for key, value in config.items():
         if isinstance(value, dict):
             yield from _numbers(value)
         elif isinstance(value, int | float):
@@ -365,8 +369,9 @@ def _stop_tokens(name: str, tokenizer: Any, model: Any) -> tuple[int, ...]:
     if tokenizer.eos_token_id is None:
         raise ModelError(f"model {name}: its tokenizer has no end token (eos_token), so completions could not end")
     configured = getattr(model.generation_config, "eos_token_id", None)
-    others = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
-    return tuple(dict.fromkeys([tokenizer.eos_token_id, *others, *turn_end(tokenizer)]))
+    if isinstance(configured, int):
+        configured = [configured]
+    return tuple(dict.fromkeys([tokenizer.eos_token_id, *(configured or ()), *turn_end(tokenizer)]))
 
 
 def turn_end(tokenizer: Any) -> list[int]:

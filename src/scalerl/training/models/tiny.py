@@ -37,7 +37,7 @@ def build_tokenizer(texts: Iterator[str], answer: AnswerFormat) -> "PreTrainedTo
     from transformers import PreTrainedTokenizerFast
 
     tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
-    characters = sorted({character for text in texts for character in _without_tags(text, tags)})
+    characters = sorted(set("".join(_without_tags(text, tags) for text in texts)))
     vocabulary = {token: index for index, token in enumerate([PAD, BOS, EOS, UNKNOWN, *tags, *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     alternatives = "|".join([*map(re.escape, tags), r"[\s\S]"])

@@ -27,11 +27,13 @@ def missing_tokens(
     for tag in tags:
         texts = [text.replace(tag, " ") for text in texts]
     texts = list(dict.fromkeys(texts))
-    characters = sorted({character for text in texts for character in text})
+    characters = sorted(set("".join(texts)))
     unknown = [character for character in characters if not _is_known(tokenizer, character)]
     if not words:
         return unknown
-    num_texts = Counter(word for text in texts for word in set(_WORD.findall(text)))
+    num_texts: Counter[str] = Counter()
+    for text in texts:
+        num_texts.update(set(_WORD.findall(text)))
     frequent = sorted(word for word, num in num_texts.items() if num >= _LEAST_SHARE * len(texts))
     return unknown + [word for word in frequent if not _is_known(tokenizer, word) or len(_ids(tokenizer, word)) > 1]
 

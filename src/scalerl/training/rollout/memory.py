@@ -33,8 +33,11 @@ def most_slots(model: "LoadedModel", settings: RolloutSettings, dtype: torch.dty
         weights = sum(parameter.numel() for parameter in model.model.parameters()) * dtype.itemsize
         return max(int(settings.vllm.memory_share * total - weights) // per_slot, 1)
     free = free_bytes(model)
+    if free is None:
+        return None
     # On a CPU, vLLM's cache also has room for requests that a pause puts aside.
-    return None if free is None else max(int(MEMORY_SHARE * free) // per_slot // (1 + (settings.engine == "vllm")), 1)
+    num_caches = 2 if settings.engine == "vllm" else 1
+    return max(int(MEMORY_SHARE * free) // per_slot // num_caches, 1)
 
 
 def free_bytes(model: "LoadedModel") -> int | None:

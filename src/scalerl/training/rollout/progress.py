@@ -55,7 +55,8 @@ class CompletionProgress:
     def forced(self, index: int) -> int:
         """Return the forced token at an index, or FREE; known up to the next token."""
         place = index - self.budget
-        return self.marker[place] if 0 <= place < len(self.marker) and not self.ended else FREE
+        is_forced = 0 <= place < len(self.marker) and not self.ended
+        return self.marker[place] if is_forced else FREE
 
     def take(self, token: int) -> None:
         self.count += 1
@@ -111,9 +112,8 @@ class SlotProgress:
         forced = self.forced(chunk) != FREE
         keep = np.full(len(self.count), chunk, dtype=np.int64)
         counts = self.count.tolist()
-        columns = tokens.T.tolist() if self._thinking else []
         for slot, progress in self._thinking.items():
-            progress.take_chunk(counts[slot], columns[slot])
+            progress.take_chunk(counts[slot], tokens[:, slot].tolist())
             if progress.ended:
                 self._limit[slot] = progress.limit
                 keep[slot] = min(chunk, progress.budget - counts[slot])

@@ -107,8 +107,11 @@ class Expression:
 def try_expression(stream: random.Random, num_terms: int, *, max_number: int, operations: str) -> Expression | None:
     """Draw numbers from 1 to `max_number`, of one digit after a *; None if an intermediate result is negative."""
     chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
-    largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
-    drawn = Expression(numbers=tuple(stream.randint(1, number) for number in largest), operations=chosen)
+    numbers = [stream.randint(1, max_number)]
+    for operation in chosen:
+        largest = min(max_number, 9) if operation == "*" else max_number
+        numbers.append(stream.randint(1, largest))
+    drawn = Expression(numbers=tuple(numbers), operations=chosen)
     # Negative results would need a sign in every later step, which adds length but nothing to learn.
     return drawn if "-" not in chosen or all(step.result >= 0 for step in solve(drawn)) else None
 
@@ -138,7 +141,9 @@ def demonstrate(
         return f"{THINKING_START}{THINKING_END}{guess}"
 
     def slip(step: Operation) -> Operation:
-        return step._replace(result=step.result + stream.choice(_SLIPS)) if stream.random() < slip_rate else step
+        if stream.random() >= slip_rate:
+            return step
+        return step._replace(result=step.result + stream.choice(_SLIPS))
 
     slipped = solve(expression, slip)
     steps = right if any(step.result < 0 for step in slipped) else slipped
@@ -160,7 +165,10 @@ def calls(
 
     steps = solve(expression, slip)
     call, answer = _CALLS[tool_format]
-    turns = [text for step in steps for text in (call % str(step).partition("=")[0], answer % step.result)]
+    turns: list[str] = []
+    for step in steps:
+        question = str(step).partition("=")[0]
+        turns += call % question, answer % step.result
     return (*turns, str(steps[-1].result))
 
 

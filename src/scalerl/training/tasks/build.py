@@ -34,8 +34,10 @@ def build_task(part: TaskSettings, evaluation: EvaluationSettings, *, whole: boo
     make = choose(TASKS, part)
     num = evaluation.num_prompts
     if whole or isinstance(part, EvalSetSettings):
-        own = part.num_prompts if isinstance(part, EvalSetSettings) else None
-        num = own or (None if ":" in part.name or part.name in FROM_ROWS else DEFAULT_EVALUATION)
+        is_of_rows = ":" in part.name or part.name in FROM_ROWS
+        num = None if is_of_rows else DEFAULT_EVALUATION
+    if isinstance(part, EvalSetSettings) and part.num_prompts:
+        num = part.num_prompts
     if ":" in part.name:
         make = functools.partial(function_task, make, part.name)
     return with_settings(make(num, evaluation.seed), part)

@@ -14,7 +14,7 @@ import binascii
 import dataclasses
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scalerl.errors import TaskError
@@ -68,12 +68,25 @@ def code(
 
     With `check_references`, every reference solution must pass its own tests.
     """
-    sets = read_rows("code", path, evaluation_path, dataset, subset, split, evaluation_split)
-    problems = [read_all(lambda row: (row, *read_problem(row)), rows or ()) for rows in sets]
+    rows, held_rows = read_rows("code", path, evaluation_path, dataset, subset, split, evaluation_split)
+    read = read_all(_row_and_problem, rows)
+    held_read = read_all(_row_and_problem, held_rows or ())
     if check_references:
-        check_solutions([(problem, reference) for read in problems for _, problem, reference in read])
-    entries, held = (sorted((_entry(*each) for each in read), key=lambda entry: entry[1].id) for read in problems)
-    return entries_task("code", num_evaluation, evaluation_seed, entries, held, grader="code")
+        check_solutions([(problem, reference) for _, problem, reference in [*read, *held_read]])
+    return entries_task("code", num_evaluation, evaluation_seed, _entries(read), _entries(held_read), grader="code")
+
+
+_Read = tuple[Row, Problem, Reference]
+
+
+def _row_and_problem(row: Row) -> _Read:
+    problem, reference = read_problem(row)
+    return row, problem, reference
+
+
+def _entries(read: Iterable[_Read]) -> list[Entry]:
+    """Return the entries of problems in the order of their ids."""
+    return sorted((_entry(*each) for each in read), key=lambda entry: entry[1].id)
 
 
 def check_solutions(problems: Sequence[tuple[Problem, Reference]]) -> None:
@@ -88,7 +101,9 @@ def check_solutions(problems: Sequence[tuple[Problem, Reference]]) -> None:
             faults.append(f"{problem.id} ({outcome.kind}, {outcome.num_passed} of {outcome.num_checks} checks passed)")
     close_sandboxes()
     if faults:
-        listed = ", ".join(faults[:_MOST_LISTED]) + (", ..." if len(faults) > _MOST_LISTED else "")
+        listed = ", ".join(faults[:_MOST_LISTED])
+        if len(faults) > _MOST_LISTED:
+            listed += ", ..."
         raise TaskError(f"{len(faults)} of {len(problems)} reference solutions do not pass their own tests: {listed}")
 
 
@@ -129,6 +144,7 @@ def _human_eval(row: Row) -> tuple[str, Reference]:
     # A prompt that ends inside a function becomes valid Python with a body; a prompt in words does not.
     bodies = [f"{prompt.rstrip()}\n{indent}pass" for indent in (" ", "  ", "    ", "\t", "        ")]
     setup = next((source for source in (prompt, *bodies) if parses(source)), "")
+    solution = str(row.values.get("canonical_solution") or "")
     reference = Reference(
         asserts=(f"{test}\n\ncheck({entry_point})\n",),
         # Tests use the prompt's version of other functions; the program's version could do anything.
@@ -136,18 +152,19 @@ def _human_eval(row: Row) -> tuple[str, Reference]:
         # A program does not continue a prompt in words.
         prefix=prompt if setup else "",
         entry_point=entry_point,
-        names=_required_names((test,), setup, prompt + (solution := str(row.values.get("canonical_solution") or ""))),
+        names=_required_names((test,), setup, prompt + solution),
         solution=solution,
     )
     return prompt, reference
 
 
 def _mbpp(row: Row) -> tuple[str, Reference]:
-    tests, challenges, imports = (_list(row, name) for name in ("test_list", "challenge_test_list", "test_imports"))
-    asserts = tuple(test for test in (*tests, *challenges) if test.strip())
+    tests = [*_list(row, "test_list"), *_list(row, "challenge_test_list")]
+    asserts = tuple(test for test in tests if test.strip())
     solution = str(row.values.get("code") or "")
-    setup = "\n".join([_imports(solution), str(row.values.get("test_setup_code") or ""), *imports])
-    prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{asserts[0] if asserts else ''}"
+    setup = "\n".join([_imports(solution), str(row.values.get("test_setup_code") or ""), *_list(row, "test_imports")])
+    example = next(iter(asserts), "")
+    prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{example}"
     names = _required_names(asserts, setup, solution) or _only_name(row, asserts, setup)
     return prompt, Reference(asserts=asserts, setup=setup, names=names, solution=solution)
 
@@ -201,8 +218,10 @@ def _read_cases(row: Row) -> tuple[list[Mapping[str, Any]], str]:
     if "public_test_cases" in row.values:
         cases = [*_listed(row, "public_test_cases"), *_listed(row, "private_test_cases")]
         metadata = _parsed(row, "metadata")
-        return cases, metadata.get("func_name") or "" if isinstance(metadata, Mapping) else ""
-    cases = _listed(row, "input_output" if "input_output" in row.values else "tests")
+        function = metadata.get("func_name") if isinstance(metadata, Mapping) else None
+        return cases, function or ""
+    field = "input_output" if "input_output" in row.values else "tests"
+    cases = _listed(row, field)
     return cases, next((str(case["fn_name"]) for case in cases if case.get("fn_name")), "")
 
 
@@ -279,7 +298,9 @@ def _first_solution(row: Row) -> str:
             solutions = parse_json(solutions)
         except ValueError:
             return solutions
-    return str(solutions[0]) if isinstance(solutions, list) and solutions else str(row.values.get("solution") or "")
+    if isinstance(solutions, list) and solutions:
+        return str(solutions[0])
+    return str(row.values.get("solution") or "")
 
 
 def _question(row: Row) -> str:

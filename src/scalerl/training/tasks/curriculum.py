@@ -76,7 +76,8 @@ def pools(
     rate = _pass_rate(record, history)
     if rate is None or hard < rate < easy:
         return 0.0
-    return 1 - (easy_frac if rate >= easy else hard_frac)
+    used_frac = easy_frac if rate >= easy else hard_frac
+    return 1 - used_frac
 
 
 def uniform(record: PassRecord, /) -> bool:
@@ -178,12 +179,14 @@ class Curriculum:
             record = self._records.get(problem_id)
             return 0.0 if record is None else float(left_out(record))  # no problem is left out of its first epoch
 
+        self._tasks: dict[str, _Epochs] = {}
+        self._task_of: dict[str, _Epochs] = {}
         # Sort them: the order of problems must not depend on the order of a file.
-        self._tasks = {
-            name: _Epochs(tasks[name], derive_seed("task of a mixture", seed, name) if name else seed, of_problem)
-            for name in sorted(tasks)
-        }
-        self._task_of = {problem_id: task for task in self._tasks.values() for problem_id in task.problem_ids}
+        for name in sorted(tasks):
+            own_seed = derive_seed("task of a mixture", seed, name) if name else seed
+            task = _Epochs(tasks[name], own_seed, of_problem)
+            self._tasks[name] = task
+            self._task_of |= dict.fromkeys(task.problem_ids, task)
         self._weights = dict(weights)
         self._seed = seed
         # Problems issued again after a resume count once.
@@ -216,7 +219,8 @@ class Curriculum:
         """
         if key not in self._in_flight or key in self._reissue:
             raise ValueError(f"group {key!r} is graded but not in flight: it was never issued, or was already graded")
-        if not 0 <= num_correct <= num_graded <= (num_graded if num_asked is None else num_asked):
+        most = num_graded if num_asked is None else num_asked
+        if not 0 <= num_correct <= num_graded <= most:
             asked = "" if num_asked is None else f" of {num_asked} asked"
             raise ValueError(f"group {key!r}: {num_correct} correct of {num_graded} graded{asked} cannot be")
         issued = self._in_flight.pop(key)

@@ -100,7 +100,8 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int |
         raise TaskError(f'"{name}" takes (num_evaluation, evaluation_seed), so it must return a Task, not rows')
     rows = numbered(name, "row", enumerate(values, start=1))
     has_demonstrations = "demonstration" in rows[0].values
-    fields = Fields(demonstration="demonstration" if has_demonstrations else "", settable=False)
+    demonstration = "demonstration" if has_demonstrations else ""
+    fields = Fields(demonstration=demonstration, settable=False)
     return _rows_task(name, num_evaluation, evaluation_seed, rows, None, fields)
 
 
@@ -156,7 +157,7 @@ class Fields:
 
     def read(self, row: Row, task: str) -> Entry:
         """Return the problem of a row, and the completion if there is a field for it."""
-        problem_id = row.place.replace(" ", "-") if row.values.get(self.id) is None else self._text(row, "id")
+        problem_id = row.place.replace(" ", "-") if row.values.get(self.id) is None else self._text(row, self.id, "id")
         chat = row.turns(self.prompt)
         is_shown = self.demonstration == self.prompt and chat[-1:] and chat[-1][0] == "assistant"
         turns = chat[:-1] if is_shown else chat
@@ -165,12 +166,12 @@ class Fields:
                 f'the chat in "{self.prompt}" must end with a user turn before the answer; to learn from an assistant '
                 f'turn that ends it, set demonstration_field = "{self.prompt}"'
             )
-        prompt = _text_of(turns) if turns else self._text(row, "prompt")
+        prompt = _text_of(turns) if turns else self._text(row, self.prompt, "prompt")
         problem = Problem(id=problem_id, prompt=prompt, answer=self._answer(row), task=task, messages=turns)
         return row, problem, self._completion(row)
 
     def _answer(self, row: Row) -> str:
-        reference = self._text(row, "answer") if self.answer else ""
+        reference = self._text(row, self.answer, "answer") if self.answer else ""
         if not (self.answer and self.answer_pattern):
             return reference
         matches = re.findall(self.answer_pattern, reference)
@@ -185,11 +186,11 @@ class Fields:
         turns = row.turns(self.demonstration)
         if turns and turns[-1][0] != "assistant":
             raise row.fault(f'the chat in "{self.demonstration}" must end with an assistant turn to imitate')
-        return turns[-1][1] if turns else self._text(row, "demonstration")
+        return turns[-1][1] if turns else self._text(row, self.demonstration, "demonstration")
 
-    def _text(self, row: Row, name: str) -> str:
+    def _text(self, row: Row, field: str, name: str) -> str:
         hint = f" (set {name}_field if it has another name)" if self.settable else ""
-        return row.text(getattr(self, name), hint)
+        return row.text(field, hint)
 
 
 def _text_of(turns: Sequence[tuple[str, str]]) -> str:
@@ -204,7 +205,9 @@ def _rows_task(
 ) -> Task:
     """Build a task from rows, graded by `exact`. The id of a row without an id field is its number."""
     fields = given.present_in(rows[0])
-    entries, apart = (read_all(lambda row: fields.read(row, name), each) for each in (rows, held or ()))
+    read = functools.partial(fields.read, task=name)
+    entries = read_all(read, rows)
+    apart = read_all(read, held or ())
     task = entries_task(name, num, seed, entries, apart, grader="exact")
     if fields == given:
         return task

@@ -138,8 +138,12 @@ def _inputs(stream: random.Random, kind: str, num: int) -> tuple[Any, ...]:
     if kind == "numbers":
         return tuple(stream.sample(range(-20, 31), num)) if num <= 40 else tuple(range(-20, num - 20))
     if kind == "lists":
-        return tuple([stream.randint(0, 9) for _ in range(stream.randint(2, 6))] for _ in range(num))
+        return tuple(_digits(stream, stream.randint(2, 6)) for _ in range(num))
     return tuple("".join(stream.choices(_LETTERS, k=stream.randint(2, 6))) for _ in range(num))
+
+
+def _digits(stream: random.Random, num: int) -> list[int]:
+    return [stream.randint(0, 9) for _ in range(num)]
 
 
 _NAMES = {"numbers": "x", "lists": "a", "strings": "s"}

@@ -190,11 +190,16 @@ class Fleet(EngineBase):
         for seat in seats:
             seat.num_pushed += 1
         send_all([seat.peer for seat in seats], "push", published, version)
-        if getattr(published, "is_borrowed", False):
+        if self._is_borrowed:
             while any(seat in self.seats and seat.is_reading for seat in seats):
                 self._hear(lambda: True)
             if unable := [seat for seat in seats if seat in self.seats and seat.report.unmapped]:
                 self._copy_to(unable)
+
+    @property
+    def _is_borrowed(self) -> bool:
+        """Whether the last weights are the learner's own memory."""
+        return self._pushed is not None and getattr(self._pushed[0], "is_borrowed", False)
 
     def _publish_again(self) -> None:
         assert self._pushed is not None
@@ -264,7 +269,7 @@ class Fleet(EngineBase):
         for seat in seats:
             seat.is_greeted = True
         if seats and self._pushed is not None:
-            if getattr(self._pushed[0], "is_borrowed", False):
+            if self._is_borrowed:
                 self._publish_again()
             self._push_to(seats)
         if seats and self._is_paused:
@@ -309,11 +314,17 @@ class Fleet(EngineBase):
         """Replace a lost generator, or raise an error with the reason that ends the fleet."""
         seat.peer.kill()
         reason = first_line(error)
-        kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.peer.is_ready else "start"
+        kind: Kind = "start"
+        if isinstance(error, Lost):
+            kind = error.kind
+        elif seat.peer.is_ready:
+            kind = "died"
         self.losses.append(Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending)))
         if isinstance(error, UserError) and not seat.is_newcomer:
             self._failure = reason
-            raise RecipeError(reason) if not isinstance(error, RecipeError) else error
+            if isinstance(error, RecipeError):
+                raise error
+            raise RecipeError(reason)
         has_another = self._may_replace(seat.peer.link)
         if not has_another and len(self.seats) <= self.num_first:
             limit = self._replacements

@@ -110,27 +110,34 @@ class Generator:
             command = self._inbox[0]
             if not isinstance(command, _Push):
                 command()
-            elif not self._is_here(command):
+                self._inbox.popleft()
+                continue
+            if not self._is_here(command):
                 break
+            try:
+                self._apply(command)
+            except WeightsFreed:
+                self._use_newer(command)
+            except Unmapped as error:
+                self._unmapped = str(error)
+                has_news = True
+                self._use_newer(command)
             else:
-                try:
-                    self._apply(command)
-                    self._unmapped = ""
-                    has_news = True
-                except (WeightsFreed, Unmapped) as error:
-                    if isinstance(error, Unmapped):
-                        self._unmapped = str(error)
-                        has_news = True
-                    # A newer push replaces it, now or when it arrives.
-                    command.arriving = command.weights = None
-                    others = (each for each in self._inbox if isinstance(each, _Push) and each is not command)
-                    if (newer := next(others, None)) is not None:
-                        self._inbox.remove(newer)
-                        command.weights = newer.weights
-                        command.version = newer.version
-                    continue
-            self._inbox.popleft()
+                self._unmapped = ""
+                has_news = True
+                self._inbox.popleft()
         return has_news
+
+    def _use_newer(self, push: _Push) -> None:
+        """Let a newer push replace one whose weights cannot be read, now or when it arrives."""
+        push.arriving = None
+        push.weights = None
+        others = (each for each in self._inbox if isinstance(each, _Push) and each is not push)
+        newer = next(others, None)
+        if newer is not None:
+            self._inbox.remove(newer)
+            push.weights = newer.weights
+            push.version = newer.version
 
     def _is_here(self, push: _Push) -> bool:
         """Return whether the weights of a push have arrived; begin to fetch them if necessary."""
@@ -147,7 +154,8 @@ class Generator:
         weights = push.weights if push.arriving is None else push.arriving.result()
         start = time.monotonic()
         # An engine with its own workers opens a parcel in those.
-        with weights.held() if isinstance(weights, Parcel) else nullcontext(weights) as held:
+        holding = weights.held() if isinstance(weights, Parcel) else nullcontext(weights)
+        with holding as held:
             self._engine.push_weights(held, push.version)
         if push.arriving is not None and isinstance(push.weights, Parcel):
             # The learner may change its memory once this is reported.

@@ -1,6 +1,6 @@
 """Messages of generators to the driver. All are frozen and can be pickled."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from scalerl.training.types import Completion, LengthPlan, Problem, Request, Work
 
@@ -34,10 +34,12 @@ class EngineTimes:
     """Seconds for which sampling paused to apply them."""
 
     def __add__(self, other: "EngineTimes") -> "EngineTimes":
-        return EngineTimes(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+        theirs = asdict(other)
+        return EngineTimes(**{name: ours + theirs[name] for name, ours in asdict(self).items()})
 
     def __sub__(self, other: "EngineTimes") -> "EngineTimes":
-        return EngineTimes(**{name: getattr(self, name) - getattr(other, name) for name in self.__slots__})
+        theirs = asdict(other)
+        return EngineTimes(**{name: ours - theirs[name] for name, ours in asdict(self).items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

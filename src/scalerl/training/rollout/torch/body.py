@@ -35,8 +35,9 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
     constant: dict[int, Any] = {}
     if has_adapters(model):
         kind = torch.device(device or model.device), dtype or model.dtype
-        weights = [(p, is_adapter(name)) for name, p in model.named_parameters()]
-        constant = {id(p): p for p, is_pushed in weights if not is_pushed and (p.device, p.dtype) == kind}
+        for name, parameter in model.named_parameters():
+            if not is_adapter(name) and (parameter.device, parameter.dtype) == kind:
+                constant[id(parameter)] = parameter
     owned = copy.deepcopy(model, dict(constant))
     for parameter in owned.parameters():
         if id(parameter) in constant:
@@ -140,9 +141,10 @@ class FusedBody:
             rotary = Rotary(self._cosine, self._sine)
         else:
             shape = (*tokens.shape, 1, self._cosine.shape[-1])
-            rotary = Rotary(
-                *(table.index_select(0, positions.reshape(-1)).view(shape) for table in (self._cosine, self._sine))
-            )
+            places = positions.reshape(-1)
+            cosine = self._cosine.index_select(0, places).view(shape)
+            sine = self._sine.index_select(0, places).view(shape)
+            rotary = Rotary(cosine, sine)
         for layer in self._layers:
             change = layer(hidden, change, rotary, cache)
         return self._operations.add_norm(hidden, change, self._norm).view(*tokens.shape, -1)
@@ -167,7 +169,9 @@ class _FusedLayer:
         self._before = _Norm(layer.input_layernorm)
         self._after = _Norm(layer.post_attention_layernorm)
         self._joined = _product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._norms = (_Norm(attention.q_norm), _Norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
+        self._norms: tuple[_Norm, _Norm] | None = None
+        if hasattr(attention, "q_norm"):
+            self._norms = _Norm(attention.q_norm), _Norm(attention.k_norm)
         self._output = _product(attention.o_proj)
         self._gate_up = _product(mlp.gate_proj, mlp.up_proj)
         self._down = _product(mlp.down_proj)
@@ -236,9 +240,13 @@ class Operations:
 
 def _product(*modules: Any) -> "_Product | _DecodedProduct | _AdaptedProduct":
     """Return one product for several linear layers with the same input."""
-    layers: list[Any] = [module.base_layer if isinstance(module, AdaptedLinear) else module for module in modules]
-    joined = (_DecodedProduct if isinstance(layers[0], Nf4Linear) else _Product)(*layers)
+    layers = list(map(_without_adapter, modules))
+    joined = _DecodedProduct(*layers) if isinstance(layers[0], Nf4Linear) else _Product(*layers)
     return joined if layers == [*modules] else _AdaptedProduct(joined, modules)
+
+
+def _without_adapter(module: Any) -> Any:
+    return module.base_layer if isinstance(module, AdaptedLinear) else module
 
 
 class _AdaptedProduct:
@@ -276,7 +284,8 @@ class _DecodedProduct:
         weight = inputs.new_empty(sum(self._sizes), inputs.shape[-1])
         for layer, rows in zip(self._layers, weight.split(self._sizes), strict=True):
             layer.decoded(inputs.dtype, out=rows)
-        return (fp32_linear if takes_fp32(inputs) else linear)(inputs, weight, self._bias)
+        product = fp32_linear if takes_fp32(inputs) else linear
+        return product(inputs, weight, self._bias)
 
 
 class _Product:

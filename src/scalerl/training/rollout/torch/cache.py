@@ -57,7 +57,9 @@ class SlotCache:
         )
         self._experts = torch.zeros((slots, 1, max_length, num_routed), dtype=torch.int16, device=device)
         self._computed_experts = torch.zeros((prompt_tokens, num_routed), dtype=torch.int16, device=device)
-        self._parts = [*self.keys, *self.values, *([self._experts] if num_routed else [])]
+        self._parts = [*self.keys, *self.values]
+        if num_routed:
+            self._parts.append(self._experts)
         starts = torch.arange(slots * num_kv_heads, device=device) * max_length
         self._row_starts = starts.view(slots, num_kv_heads)
         zeros = torch.zeros(max_length, dtype=dtype, device=device)
@@ -129,10 +131,10 @@ class SlotCache:
         It is in the memory of the device if that has room, otherwise in the host's, which takes seconds.
         """
         parts = [stored[:, :, :filled] for stored in self._parts]
-        num_bytes = sum(math.prod((len(rows), *part.shape[1:])) * part.element_size() for part in parts)
-        if has_room(rows.device, num_bytes):
-            return [part.index_select(0, rows) for part in parts]
-        return [part.index_select(0, rows).cpu() for part in parts]
+        num_bytes = sum(len(rows) * part[0].numel() * part.element_size() for part in parts)
+        stays = has_room(rows.device, num_bytes)
+        held = (part.index_select(0, rows) for part in parts)
+        return [part if stays else part.cpu() for part in held]
 
     def copy_in(self, held: Sequence[Tensor], rows: Tensor) -> None:
         """Write the result of copy_out to rows."""
@@ -204,10 +206,11 @@ class DecodePass(ExtendPass):
         super().__init__(cache, slice(spans[-1].stop), spans[0].filled)
         self.spans = spans
         self._parts = [(slice(span.start, span.stop), span.filled) for span in spans]
-        self._seen = [
-            [(keys[rows, :, :filled], values[rows, :, :filled]) for rows, filled in self._parts]
-            for keys, values in zip(cache.keys, cache.values, strict=True)
-        ]
+        self._seen: list[list[tuple[Tensor, Tensor]]] = []
+        """By layer, the keys and values that each part attends to."""
+        for keys, values in zip(cache.keys, cache.values, strict=True):
+            seen = [(keys[rows, :, :filled], values[rows, :, :filled]) for rows, filled in self._parts]
+            self._seen.append(seen)
 
     def at(self, position: Tensor) -> Self:
         super().at(position)

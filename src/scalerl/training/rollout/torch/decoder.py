@@ -163,7 +163,8 @@ class Decoder:
     def prefill(self, batch: PromptBatch) -> None:
         """Write the keys and values of the batch's tokens into their slots."""
         follows = any(batch.starts)
-        tokens = np.zeros((len(batch.tokens) if follows else batch.rows, batch.width), dtype=np.int64)
+        num_rows = len(batch.tokens) if follows else batch.rows
+        tokens = np.zeros((num_rows, batch.width), dtype=np.int64)
         for row, some in enumerate(batch.tokens):
             tokens[row, : len(some)] = some
         places = np.array(batch.places, dtype=np.int64)
@@ -259,7 +260,9 @@ class Decoder:
     def send(self, values: NDArray[Any], target: Tensor) -> Tensor:
         """Copy to the device without waiting for its queue; a copy from pageable memory would wait."""
         source = torch.from_numpy(values)
-        return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
+        if target.is_cuda:
+            source = source.pin_memory()
+        return target.copy_(source, non_blocking=True)
 
     def _sent(self, values: Ints) -> Tensor:
         return self.send(values, torch.empty(values.shape, dtype=torch.int64, device=self._device))

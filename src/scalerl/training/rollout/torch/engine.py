@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.errors import NonFiniteLogits
-from scalerl.training.models.lora import has_adapters, is_adapter
+from scalerl.training.models.lora import is_adapter
 from scalerl.training.models.nf4 import num_weights
 from scalerl.training.rollout.engine import EngineBase
 from scalerl.training.rollout.noise import uniforms
@@ -58,13 +58,10 @@ class _Slots:
         self.top_p = np.ones(num, dtype=np.float32)
         self.seeds = np.zeros(num, dtype=np.uint64)
         self.columns: dict[str, NDArray[Any]] = {
-            name: np.zeros((num, room), dtype=dtype)
-            for name, dtype in (
-                ("tokens", "int32"),
-                ("log_probs", "float32"),
-                ("versions", "int32"),
-                ("forced", "bool"),
-            )
+            "tokens": np.zeros((num, room), dtype=np.int32),
+            "log_probs": np.zeros((num, room), dtype=np.float32),
+            "versions": np.zeros((num, room), dtype=np.int32),
+            "forced": np.zeros((num, room), dtype=np.bool_),
         }
         """The fields of the completions."""
 
@@ -129,6 +126,13 @@ class _Slots:
         ]
 
 
+def _pushed_names(model: Any) -> frozenset[str]:
+    """Return the names of the weights that change: of the adapters, if there are any."""
+    names = [name for name, _ in model.named_parameters()]
+    adapters = frozenset(filter(is_adapter, names))
+    return adapters or frozenset(names)
+
+
 class _RunningChunk(NamedTuple):
     """A chunk that was launched and is not collected yet."""
 
@@ -176,9 +180,7 @@ class TorchEngine(EngineBase):
             max_length=max_length,
             vocabulary=int(head.shape[0]),
             version=version,
-            weights=frozenset(
-                name for name, _ in self._model.named_parameters() if is_adapter(name) or not has_adapters(model)
-            ),
+            weights=_pushed_names(self._model),
         )
         on_gpu = head.device.type == "cuda"
         self.launches_ahead = on_gpu
@@ -269,7 +271,8 @@ class TorchEngine(EngineBase):
         running = self._running
         assert running is not None
         tokens, log_probs = self.decoder.collect()
-        self._stopwatch.read(prefix="eval_" if self._is_paused else "")
+        prefix = "eval_" if self._is_paused else ""
+        self._stopwatch.read(prefix=prefix)
         result = slots.progress.apply(tokens)
         self._check_finite(log_probs, result, running)
         slots.advance(tokens, result)

@@ -83,18 +83,20 @@ class SlotScheduler:
         chosen = [self._waiting.popleft() for _ in range(num)]
         continued = self._continued(chosen) if self.kept else {}
         taken = set(continued.values())
-        others = iter([*sorted(self._free - self.kept.keys()), *(slot for slot in self.kept if slot not in taken)])
-        # The last token of a turn was sampled, but is not in the cache.
-        admitted = [
-            Admitted(continued[order], order, request, len(self.kept[continued[order]].tokens) - 1)
-            if order in continued
-            else Admitted(next(others), order, request)
-            for order, request in chosen
-        ]
+        empty = sorted(self._free - self.kept.keys())
+        others = iter([*empty, *(slot for slot in self.kept if slot not in taken)])
+        admitted = []
+        for order, request in chosen:
+            slot = continued.get(order)
+            if slot is None:
+                admitted.append(Admitted(next(others), order, request))
+                continue
+            # The last token of a turn was sampled, but is not in the cache.
+            num_held = len(self.kept[slot].tokens) - 1
+            admitted.append(Admitted(slot, order, request, num_held))
         self.running |= {entry.slot: entry for entry in admitted}
         self._free.difference_update(entry.slot for entry in admitted)
-        for slot in [slot for slot in self.kept if slot not in self._free]:
-            del self.kept[slot]
+        self.kept = {slot: turn for slot, turn in self.kept.items() if slot in self._free}
         return admitted
 
     def _continued(self, chosen: Iterable[tuple[int, Request]]) -> dict[int, int]:
@@ -120,31 +122,39 @@ def padded_width(length: int) -> int:
     return -(-length // step) * step
 
 
+class _Missing(NamedTuple):
+    """The part of a prompt that is not in the cache. Requests with the same whole prompt share it."""
+
+    start: int
+    holder: int | None
+    """The slot that holds the tokens before it, if any; the rest of its prompt is for that slot alone."""
+    tokens: tuple[int, ...]
+
+
 def plan_prompts(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[PromptBatch]:
     """Group the missing parts of prompts by padded width, in order of arrival.
 
     A batch has up to `batch_tokens` tokens, and at least one row.
     """
-    slots_of: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    slots_of: dict[_Missing, list[int]] = {}
     for slot, _, request, held in admitted:
-        if tokens := request.prompt_tokens[held:-1]:
-            # Requests with the same prompt share a row; the rest of a prompt that a slot holds is for that slot alone.
-            slots_of.setdefault((held, slot if held else -1, tokens), []).append(slot)
-    by_width: dict[tuple[bool, int], list[tuple[int, int, tuple[int, ...]]]] = {}
+        tokens = request.prompt_tokens[held:-1]
+        if tokens:
+            holder = slot if held else None
+            slots_of.setdefault(_Missing(held, holder, tokens), []).append(slot)
+    by_width: dict[tuple[bool, int], list[_Missing]] = {}
     for each in slots_of:
-        by_width.setdefault((each[0] > 0, min(padded_width(len(each[2])), max_length)), []).append(each)
+        width = min(padded_width(len(each.tokens)), max_length)
+        by_width.setdefault((each.start > 0, width), []).append(each)
     batches = []
     for (_, width), prompts in by_width.items():
         rows = max(1, batch_tokens // width)
         for start in range(0, len(prompts), rows):
             part = prompts[start : start + rows]
-            batches.append(
-                PromptBatch(
-                    width=width,
-                    rows=rows,
-                    tokens=tuple(tokens for _, _, tokens in part),
-                    starts=tuple(held for held, _, _ in part),
-                    places=tuple((row, slot) for row, each in enumerate(part) for slot in slots_of[each]),
-                )
-            )
+            places: list[tuple[int, int]] = []
+            for row, each in enumerate(part):
+                places += [(row, slot) for slot in slots_of[each]]
+            tokens = tuple(each.tokens for each in part)
+            starts = tuple(each.start for each in part)
+            batches.append(PromptBatch(width=width, rows=rows, tokens=tokens, starts=starts, places=tuple(places)))
     return batches
