@@ -7,6 +7,7 @@ random ones, and the same data always have the same ones: every probability of a
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -147,6 +148,7 @@ def even_points(num: int, dims: int) -> Array:
     return np.clip([first, *others], 1e-12, 1.0 - 1e-12)
 
 
+@lru_cache(maxsize=8)
 def even_normals(num: int, dims: int, stream: int) -> Array:
     """Return standard normal numbers (rows) whose columns are all evenly spread, in an order of their own each."""
     quantiles = normal_quantile((np.arange(num) + 0.5) / num)
