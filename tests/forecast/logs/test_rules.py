@@ -269,3 +269,14 @@ def test_prose_in_rows_is_no_log(tmp_path: Path) -> None:
         for at in range(60)
     ]
     assert "row per answer" in fault(write(tmp_path / "a.jsonl", rows))
+
+
+def test_numbered_tasks_are_no_steps(tmp_path: Path) -> None:
+    rows = [(f"task_{step:03}", reward, reward / 2) for step, reward in STEPS]
+    assert "one row per Task ID" in fault(write(tmp_path / "a.csv", ("Task ID,Action Recall,Action F1", rows)))
+
+
+def test_total_steps_count(tmp_path: Path) -> None:
+    rows = [(reward, 20 * step, 2000 * step) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("rollout/return,total/episodes,total/steps", rows)))
+    assert series.x_label == "total/steps"

@@ -20,9 +20,9 @@ _NAMES = {
         iterations updates train_iteration training_iteration grpo_step rl_step global_step_max_steps checkpoint
         ckpt rollout_step timesteps_total timesteps time_total_timesteps total_timesteps time_iterations
         misc_total_timesteps total_env_interacts env_steps num_env_steps total_env_steps env_step agent_steps
-        num_steps samples games frame frames _step
+        num_steps total_steps samples games frame frames _step
     """,
-    "coarse": "episode episodes epoch episode_num generation generations",
+    "coarse": "episode episodes epoch episode_num total_episodes generation generations",
     "gpu_hours": "gpu_hours gpuhours compute_gpu_hours train_gpu_hours perf_gpu_hours",
     "flops": "flops compute_flops total_flops train_flops training_flops compute total_flos train_total_flos",
     "tokens": """

@@ -201,7 +201,8 @@ def steps_in_names(frame: Frame, options: Selection) -> Reshaped:
         return None
     for name in word_columns(frame):
         words = frame.words(name)
-        if name in options.columns or (words == "").any() or np.isfinite(seconds_since_1970(words)).any():
+        is_of_an_item = has_role(name, "item") or np.isfinite(seconds_since_1970(words)).any()
+        if name in options.columns or is_of_an_item or (words == "").any():
             continue
         steps = _steps_of_names(words)
         if steps is not None and (not has_role(name, "run", "arm", "metric") or _STEP_WORD.search(words[-1])):
