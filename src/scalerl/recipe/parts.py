@@ -123,8 +123,8 @@ class EnvironmentSettings(Settings):
     """Run your own environment or tool in the training process instead of one process per conversation: this is faster
     and exactly repeatable, but a step that hangs or crashes stops the run."""
     step_s: float = Field(default=60.0, gt=0, le=86400)
-    """Time limit in seconds for a step of an environment in its own process; a conversation that exceeds it has no
-    verdict. `train --check` measures the time of steps."""
+    """Limit in seconds on the wall time of a step of an environment in its own process, without the time in which it
+    waits for a core; a conversation that exceeds it has no verdict. `train --check` measures the time of steps."""
     step_cpu_s: Positive = 30.0
     """Limit in seconds on the CPU time of a step, which does not depend on the machine's load."""
     step_memory_mb: int = Field(default=1024, ge=16, le=2**20)

@@ -56,20 +56,22 @@ def here(*, looks_at_gpu: bool = False) -> ActorPlace:
     import ray
 
     context = ray.get_runtime_context()
-    gpus = sorted(map(str, context.get_accelerator_ids().get("GPU", [])), key=by_number)
-    name, free_bytes = "", 0.0
+    gpus = sorted((str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])), key=by_number)
+    device_name = ""
+    free_bytes = 0.0
     # On a machine with GPUs, torch may find them even if Ray gave the process none.
     if gpus and looks_at_gpu:
         import torch
 
         if torch.cuda.is_available():
-            name, free_bytes = torch.cuda.get_device_name(0), float(torch.cuda.mem_get_info(0)[0])
+            device_name = torch.cuda.get_device_name(0)
+            free_bytes = float(torch.cuda.mem_get_info(0)[0])
     return ActorPlace(
         node=context.get_node_id(),
         address=ray.util.get_node_ip_address(),
         pid=os.getpid(),
         gpus=tuple(gpus),
-        device_name=name,
+        device_name=device_name,
         free_bytes=free_bytes,
     )
 
@@ -119,7 +121,8 @@ class RemoteActor:
         """Return a sign of life and the messages since the last call; wait up to `wait_s` for one."""
         with self._changed:
             self._changed.wait_for(lambda: self._outbox, wait_s)
-            messages, self._outbox = self._outbox, []
+            messages = self._outbox
+            self._outbox = []
         return [("beat", self._server.busy_s), *messages]
 
     def receive(self, wait: bool) -> Command | None:
@@ -130,7 +133,8 @@ class RemoteActor:
 
     def send(self, kind: str, value: Any) -> None:
         # Pickle reports here: arrays returned by Ray would keep a block of its object store in use.
-        value = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) if kind == "report" else value
+        if kind == "report":
+            value = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
         with self._changed:
             self._outbox.append((kind, value))
             self._changed.notify_all()
@@ -150,7 +154,9 @@ class ActorLink:
     def __init__(self, actor: Any, make: Callable[[], Any], place: ActorPlace | None = None) -> None:
         """Let the actor serve what `make` returns; the actor reports its place unless it is known already."""
         self.place = place
-        self._actor, self._num_given, self._is_silent = actor, 0, False
+        self._actor = actor
+        self._num_given = 0
+        self._is_silent = False
         self._begun: Any = actor.start.remote(make)
         self._report = actor.take.remote(REPORT_S)
 
@@ -195,9 +201,15 @@ class ActorLink:
         except RayError as error:
             raise Lost("died", self._reason_of_death(error)) from None
         self._report = self._actor.take.remote(REPORT_S)
-        self.place = next((value for kind, value in messages if kind == "place"), self.place)
-        read = [(kind, pickle.loads(value) if kind == "report" else value) for kind, value in messages]
-        return [message for message in read if message[0] != "place"]
+        read: list[Message] = []
+        for kind, value in messages:
+            if kind == "place":
+                self.place = value
+            elif kind == "report":
+                read.append((kind, pickle.loads(value)))
+            else:
+                read.append((kind, value))
+        return read
 
     def kill(self) -> None:
         import ray
@@ -227,16 +239,19 @@ def reason_of(error: Exception) -> str:
 
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
     is_traceback = isinstance(error, RayTaskError) or (isinstance(error, RayActorError) and error.actor_init_failed)
-    return lines[-1 if is_traceback else 0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if is_traceback else lines[0]
 
 
 def _is_lost(node: str) -> bool:
     """Return whether a node is dead. Ray itself takes up to half a minute to notice this."""
     import ray
 
-    entry = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
-    if entry is None:
+    living = [entry for entry in ray.nodes() if entry["NodeID"] == node and entry["Alive"]]
+    if not living:
         return True
+    entry = living[0]
     try:
         socket.create_connection((entry["NodeManagerAddress"], entry["NodeManagerPort"]), timeout=_NODE_S).close()
     except OSError:

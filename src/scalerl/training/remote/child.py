@@ -68,7 +68,8 @@ class ChildLink:
         self._to_send.put(pickle.dumps(None if python else sys.path))
         self._to_send.put(first)
 
-    where, is_placed = "", True
+    where = ""
+    is_placed = True
 
     @property
     def pid(self) -> int:
@@ -171,7 +172,8 @@ _ENDING = threading.Lock()
 
 def serve(connection: Connection) -> NoReturn:
     """Serve the object that the first messages describe until the driver closes it or ends."""
-    inbox, sending = queue.SimpleQueue[bytes](), threading.Lock()
+    inbox = queue.SimpleQueue[bytes]()
+    sending = threading.Lock()
     threading.Thread(target=_read, args=(connection, inbox), daemon=True, name="driver").start()
 
     def receive(wait: bool) -> Command | None:

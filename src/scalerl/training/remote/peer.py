@@ -105,10 +105,12 @@ class Peer:
         self.is_ready = False
         self.busy_s = 0.0
         """The time that the object's current call had taken at its last sign of life."""
-        self._limits, self._news = limits, news
+        self._limits = limits
+        self._news = news
         self._messages: deque[Message] = deque()
         self._is_over = False
-        self._started_at = self._heard_at = time.monotonic()
+        self._started_at = time.monotonic()
+        self._heard_at = self._started_at
         self._doubted_at: float | None = None
         threading.Thread(target=self._listen, name="peer", daemon=True).start()
 
@@ -160,10 +162,12 @@ class Peer:
 
     def _check_life(self) -> None:
         """Raise Lost if a limit is exceeded."""
-        now, limits = time.monotonic(), self._limits
+        now = time.monotonic()
+        limits = self._limits
         if not self.link.is_placed:
             # Limits count from the start of the process.
-            self._started_at = self._heard_at = now
+            self._started_at = now
+            self._heard_at = now
             return
         if not self.is_ready and now - self._started_at > limits.start_s:
             raise Lost("start", f"is not ready after {limits.start_s:g} s", self.link.where)

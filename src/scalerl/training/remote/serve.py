@@ -27,7 +27,8 @@ class ObjectServer:
 
     def __init__(self, receive: Callable[[bool], Command | None], send: Callable[..., None]) -> None:
         """`receive(wait)` returns a command, or None if there is none; `send(kind, value)` sends a message."""
-        self._receive, self._send = receive, send
+        self._receive = receive
+        self._send = send
         self._since: float | None = None
 
     @property

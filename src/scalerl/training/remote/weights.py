@@ -96,7 +96,10 @@ class InMemory(Parcel):
 
     def __init__(self, path: str, mark: bytes, num_bytes: int, spans: Mapping[str, TensorSpan]) -> None:
         """The block begins with `mark` as long as it contains these tensors."""
-        self._path, self._mark, self._num_bytes, self._spans = path, mark, num_bytes, spans
+        self._path = path
+        self._mark = mark
+        self._num_bytes = num_bytes
+        self._spans = spans
 
     def names(self) -> Iterable[str]:
         return self._spans
@@ -150,11 +153,14 @@ class SharedMemory:
 
         Earlier parcels become invalid, unless they are being read.
         """
-        (file, block), mark = self._unread(), uuid.uuid4().bytes
-        spans, end = {}, _ALIGNED
+        file, block = self._unread()
+        mark = uuid.uuid4().bytes
+        spans: dict[str, TensorSpan] = {}
+        end = _ALIGNED
         os.pwrite(file, mark, 0)
         for name, tensor in named:
-            raw, start = _raw(tensor), -(-end // _ALIGNED) * _ALIGNED
+            raw = _raw(tensor)
+            start = -(-end // _ALIGNED) * _ALIGNED
             end = start + len(raw)
             block[start:end].copy_(raw)
             spans[name] = TensorSpan(dtype=_dtype(tensor), shape=tuple(tensor.shape), start=start, end=end)
@@ -305,14 +311,17 @@ def store(named: "Iterable[tuple[str, Tensor]]") -> InStore:
 
 def pack(named: "Iterable[tuple[str, Tensor]]", *, bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
     """Yield the tensors in buckets: as many as it takes to have `bucket_bytes`."""
-    bucket, size = Bucket(), 0
+    bucket = Bucket()
+    num_bytes = 0
     for name, tensor in named:
         # A copy: numpy() would prevent FSDP from freeing the memory of a gathered weight.
         raw = _raw(tensor).to("cpu", copy=True)
-        bucket[name], size = (raw.numpy(), _dtype(tensor), tuple(tensor.shape)), size + len(raw)
-        if size >= bucket_bytes:
+        bucket[name] = raw.numpy(), _dtype(tensor), tuple(tensor.shape)
+        num_bytes += len(raw)
+        if num_bytes >= bucket_bytes:
             yield bucket
-            bucket, size = Bucket(), 0
+            bucket = Bucket()
+            num_bytes = 0
     if bucket:
         yield bucket
 
@@ -339,7 +348,9 @@ class Publisher:
     def __init__(
         self, *, on_ray: bool = False, borrow: "Callable[[Mapping[str, Any]], Parcel | None] | None" = None
     ) -> None:
-        self._on_ray, self._borrow, self._shared = on_ray, borrow, SharedMemory()
+        self._on_ray = on_ray
+        self._borrow = borrow
+        self._shared = SharedMemory()
 
     def __call__(self, weights: Mapping[str, Any]) -> Parcel:
         if isinstance(weights, Parcel):
