@@ -11,7 +11,7 @@ import pytest
 from scalerl.errors import ClusterError, ModelError, RecipeError
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import LearnerSettings
-from scalerl.training.learner.ranks.driver import meeting_place
+from scalerl.training.learner.ranks.driver import ClusterMeeting, LocalMeeting
 from scalerl.training.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.training.models.load import model_folder, name_elsewhere
 from scalerl.training.remote.actors import ActorPlace, RemoteActor, interface_of, reason_of, variables_of
@@ -168,12 +168,14 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
     assert name_elsewhere("owner/name") == "owner/name"
 
 
-def test_rank_names_itself_if_it_has_no_model():
-    meeting, model = meeting_place("127.0.0.1"), os.path.join(os.sep, "no", "such", "model")
+@pytest.mark.parametrize("make", [LocalMeeting, lambda: ClusterMeeting("127.0.0.1")], ids=["local", "cluster"])
+def test_rank_names_itself_if_it_has_no_model(make):
+    meeting, model = make(), os.path.join(os.sep, "no", "such", "model")
     learner = LearnerSettings(sharding="full")
-    spec = RankSpec(learner=learner, address="127.0.0.1", port=meeting.port, model=model, settings=dict)
+    spec = RankSpec(learner=learner, address="127.0.0.1", meeting=meeting.name, model=model, settings=dict)
     with pytest.raises(ModelError, match=rf"rank 0 of the learner, on {socket.gethostname()}: .*does not exist"):
         LearnerRank(spec, 0)
+    meeting.close()
 
 
 def test_model_folder_is_that_of_this_machine():
