@@ -42,7 +42,9 @@ FEWEST_EVALUATIONS = 8  # fewer evaluations than these are not searched for a tr
 SURE_FALL = 3.0  # standard errors of a fall; more, since the highest window is high partly by chance
 # Columns that are derived: steps without anything to train on; tool calls per conversation, as a share of the most so
 # far; the largest lag, or the mean lag in logs without it.
-EMPTY, CALLS_SHARE, LAG = "derived/empty", "derived/tool_calls_share", "derived/lag"
+EMPTY = "derived/empty"
+CALLS_SHARE = "derived/tool_calls_share"
+LAG = "derived/lag"
 SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 FEWEST_CALLS = 0.1  # tool calls per conversation from which an agent counts as using its tools
 # Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
@@ -111,7 +113,8 @@ class Alarm:
     def say(self, **where: str) -> Say:
         """Return the alarm in words; given its `run` and the `unit` of compute, they also say when it was."""
         level = Level.WHY if self.ended is not None else Level.WARNING
-        kind, values = f"alarm_{self.kind}", {**asdict(self), **where}
+        kind = f"alarm_{self.kind}"
+        values = {**asdict(self), **where}
         return Say(kind, values, level, text(kind, values))
 
 
@@ -210,7 +213,8 @@ def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
     if not num_steps:
         return []
     steps = columns.get("step", np.arange(1.0, num_steps + 1))
-    watched, raised = {**columns, **_derived(columns)}, []
+    watched = {**columns, **_derived(columns)}
+    raised = []
     for signal in SIGNALS:
         means = rolling_means(watched.get(signal.key, np.full(num_steps, np.nan)))
         limit = max_lag if signal.alarm == AlarmKind.LAG and max_lag is not None else signal.limit
@@ -281,7 +285,8 @@ def backend_alarms(columns: Columns) -> list[Alarm]:
     difference, ratio = (columns[key][is_equal][-ALARM_STEPS:] for key in ("loss/kl", "loss/ratio_max"))
     if not len(difference) or difference.mean() <= BACKEND_LIMIT:
         return []
-    mean, largest = float(difference.mean()), float(np.nanmax(ratio))
+    mean = float(difference.mean())
+    largest = float(np.nanmax(ratio))
     return [Alarm(kind=AlarmKind.BACKEND, value=mean, limit=BACKEND_LIMIT, ratio=largest)]
 
 
@@ -292,7 +297,8 @@ def overtrained_alarms(rows: Sequence[Mapping[str, Any]], name: str) -> list[Ala
         return []
     # The last window of evaluations against the one with the highest pass@k before it.
     k = ks_of(num)[-1]
-    pass_k, pass_1 = pass_at(correct, num, k), correct / num
+    pass_k = pass_at(correct, num, k)
+    pass_1 = correct / num
     last = len(usable) - WINDOW
     sums = np.convolve(pass_k.mean(axis=1), np.ones(WINDOW), mode="valid")
     peak = int(sums[: last - WINDOW + 1].argmax())  # windows that end before the last one begins
@@ -312,7 +318,8 @@ def fall_alarms(name: str, curve: CurveResult, columns: Columns) -> list[Alarm]:
     if fall is None:
         return []
     began = curve.checkpoint
-    spent, steps = columns.get(curve.axis), columns.get("step")
+    spent = columns.get(curve.axis)
+    steps = columns.get("step")
     if spent is not None and steps is not None and len(steps):
         began = float(steps[min(int(np.searchsorted(spent, fall.last_good)), len(steps) - 1)])
     is_overfitted = began is not None and "step" in columns and _rose_since(columns, began)
@@ -336,7 +343,8 @@ def _rose_since(columns: Columns, step: float) -> bool:
 
 def rolling_means(values: Array) -> Array:
     """Return for each row the mean over the last ALARM_STEPS rows; NaN if fewer than FEWEST_STEPS of them are known."""
-    known, window = np.isfinite(values), np.ones(ALARM_STEPS)
+    known = np.isfinite(values)
+    window = np.ones(ALARM_STEPS)
     total, num = (np.convolve(each, window)[: len(values)] for each in (np.where(known, values, 0.0), known))
     return np.where(num >= FEWEST_STEPS, total / np.maximum(num, 1), np.nan)
 

@@ -95,7 +95,9 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
 
 def compared(result: Result) -> Result:
     """Return a result with the comparison of each evaluation set, on every axis, or with notes on why there is none."""
-    comparisons, by_axis, notes = {}, {}, list(result.notes)
+    comparisons = {}
+    by_axis = {}
+    notes = list(result.notes)
     for name in result.sets:
         members = result.members(name)
         units = sorted({curve.unit for curve in members})
@@ -151,7 +153,8 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
 
 def fitted_part(curve: CurveResult) -> Series:
     """Return the evaluations of a curve that are fitted."""
-    compute, fitted = curve.series.compute, curve.fit.compute
+    compute = curve.series.compute
+    fitted = curve.fit.compute
     return curve.series.take((compute >= fitted.min()) & (compute <= fitted.max()))
 
 
@@ -322,7 +325,8 @@ def part(data: Series, window: Window, options: FitOptions) -> CurveResult:
 
 def held_out_after(data: Series, limit: float) -> Series:
     """Return the series up to a compute, with what lies after it held out."""
-    early, held = data.compute <= limit * (1 + 1e-9), data.holdout_compute > (limit if np.isfinite(limit) else 0.0)
+    early = data.compute <= limit * (1 + 1e-9)
+    held = data.holdout_compute > (limit if np.isfinite(limit) else 0.0)
     return replace(
         data.take(early),
         holdout_compute=np.concatenate([data.compute[~early], data.holdout_compute[held]]),

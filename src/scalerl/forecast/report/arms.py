@@ -41,7 +41,8 @@ def differences(runs: Sequence[Run], base: str) -> Iterator[tuple[str, str, Any,
     arms = {run.arm: run.settings for run in reversed(runs)}
     for arm in dict.fromkeys(run.arm for run in runs):
         for key in {**arms[base], **arms[arm]}:
-            before, value = arms[base].get(key), arms[arm].get(key)
+            before = arms[base].get(key)
+            value = arms[arm].get(key)
             if before != value and key not in PER_RUN:
                 yield arm, key, before, value
 

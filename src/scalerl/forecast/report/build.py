@@ -145,7 +145,8 @@ def _faults(source: Source, runs: Sequence[Run]) -> Iterator[Say]:
 def _with_study_options(options: FitOptions, source: Source) -> FitOptions:
     """Skip what the study skips, unless the user says otherwise."""
     fitted = source.plan.get("fit") or {}
-    share, compute = fitted.get("skip_before"), fitted.get("skip_before_compute")
+    share = fitted.get("skip_before")
+    compute = fitted.get("skip_before_compute")
     if options.skip_before is not None or (not share and compute is None):
         return options
     if share:
@@ -155,11 +156,14 @@ def _with_study_options(options: FitOptions, source: Source) -> FitOptions:
 
 def _window_of(source: Source) -> Window:
     """Return the window of the back-test: what the study fits and holds out, or else the first half."""
-    fitted, held = source.plan.get("fit") or {}, source.plan.get("holdout") or {}
-    until, begin = fitted.get("until", 1.0), held.get("from")
+    fitted = source.plan.get("fit") or {}
+    held = source.plan.get("holdout") or {}
+    until = fitted.get("until", 1.0)
+    begin = held.get("from")
     if until >= 1.0:
         until = HALF if begin is None else begin
-    until_compute, begin_compute = fitted.get("until_compute"), held.get("from_compute")
+    until_compute = fitted.get("until_compute")
+    begin_compute = held.get("from_compute")
     return Window(
         until=until,
         scored_from=begin,

@@ -271,7 +271,8 @@ class TerminalGrid:
         from rich.table import Table
         from rich.text import Text
 
-        block, heads = self.block, self.block.heads
+        block = self.block
+        heads = self.block.heads
         widths = [max(map(len, column)) for column in zip(heads, *block.rows, strict=True)]
         least = [width if block.is_number(place) else min(NARROWEST, width) for place, width in enumerate(widths)]
         if block.title:

@@ -32,7 +32,8 @@ Range = tuple[float, float]
 ROLES = ("fitted", "left out", "held out")
 ODDS = (0.02, 50.0)
 """Range of won over left gain within which noise does not decide."""
-BY_FOLDER, BY_WORD = r"[^/]+|/", r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
+BY_FOLDER = r"[^/]+|/"
+BY_WORD = r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
 """Parts of names: folders, or words and numbers."""
 
 
@@ -41,11 +42,13 @@ def dots_of(series: Series, fit: Fit) -> Dots:
     num = len(series.compute)
     compute = np.concatenate([series.compute, series.holdout_compute])
     reward = np.concatenate([series.reward, series.holdout_reward])
-    labels, run = np.array([""]), np.zeros(len(compute), dtype=int)
+    labels = np.array([""])
+    run = np.zeros(len(compute), dtype=int)
     if series.run is not None:
         labels, run[:num] = np.unique(series.run, return_inverse=True)
     # With a tolerance for rounding.
-    first, last = fit.compute.min(initial=np.inf) * (1 - 1e-9), fit.scale * (1 + 1e-9)
+    first = fit.compute.min(initial=np.inf) * (1 - 1e-9)
+    last = fit.scale * (1 + 1e-9)
     fitted, left_out, held_out = ROLES
     role = np.where((compute >= first) & (compute <= last), fitted, left_out)
     role[num:] = held_out
@@ -81,7 +84,8 @@ def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Lin
     Of a run past its peak, return where it was at its points, its wander included and without a forecast.
     """
     fit = curve.fit
-    first, last = float(fit.compute.min()), fit.scale
+    first = float(fit.compute.min())
+    last = fit.scale
     if curve.fall is not None:
         grid, places = np.unique(np.sort(fit.drawn.blocks.compute), return_index=True)
         draws = course(fit)[:, places]
@@ -92,7 +96,8 @@ def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Lin
         draws = fit.curve_draws(grid) if fit.has_intervals else fit.predict(grid)[None]
     below, above = tails(fit.level)
     low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
-    band, new_band = None, None
+    band = None
+    new_band = None
     if has_bands and fit.has_intervals:
         band = (low, high)
         if curve.fall is None:
@@ -124,7 +129,8 @@ def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, n
     has_bands = len(curves) <= MOST_BANDS
     drawn: list[Drawn] = []
     for place, curve in enumerate(curves):
-        line, ceiling = None, None
+        line = None
+        ceiling = None
         if curve.usable:
             line = line_of(curve, max(shared_end, end_of(curve)), has_bands=has_bands, num=num)
             ceiling = curve.ceiling if has_bands else None
@@ -168,7 +174,9 @@ def strokes(each: Drawn, rewards: Range) -> Iterator[Stroke]:
         for kind, band in (("new-band", line.new_band), ("band", line.band)):
             num = num_inside(band, rewards)
             if band is not None and num > 1:
-                low, high, compute = band[0][:num], band[1][:num], line.compute[:num]
+                low = band[0][:num]
+                high = band[1][:num]
+                compute = line.compute[:num]
                 there_and_back = np.concatenate([compute, compute[::-1]])
                 edge = np.concatenate([low, high[::-1]])
                 yield Stroke(kind=kind, shape="area", compute=there_and_back, reward=edge)
@@ -269,9 +277,12 @@ def _limits_of_rewards(drawn: Sequence[Drawn]) -> Range:
     points = [each.dots.reward for each in drawn if len(each.dots.reward)]
     points = points or [line.reward for line in lines] or [np.array([0.0, 1.0])]
     rewards = np.concatenate(points)
-    low, high = float(rewards.min()), float(rewards.max())
+    low = float(rewards.min())
+    high = float(rewards.max())
     span = max(high - low, 0.02 * abs(high), 1e-9)
-    far_above, lowest, highest = high + FAR_ABOVE * span, low - FAR_BAND * span, high + FAR_BAND * span
+    far_above = high + FAR_ABOVE * span
+    lowest = low - FAR_BAND * span
+    highest = high + FAR_BAND * span
     for line in lines:
         tip = float(line.reward[-1])
         if tip <= far_above:
@@ -331,7 +342,8 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least)
-    first, last = math.ceil(low / step), math.floor(high / step)
+    first = math.ceil(low / step)
+    last = math.floor(high / step)
     return [float(f"{step * place:.12g}") for place in range(first, last + 1)]
 
 
@@ -354,8 +366,10 @@ def straight_chart(curves: Sequence[CurveResult], comparison: Comparison) -> Cur
 
 def _straightened(curve: CurveResult, fit: Fit, colour: int) -> Drawn:
     """Return the fitted points and the line of a curve, as gain won over gain left at the ceiling of its fit."""
-    start, ceiling = fit.params["start"], fit.params["ceiling"]
-    exponent, midpoint = fit.params["exponent"], fit.params["midpoint"]
+    start = fit.params["start"]
+    ceiling = fit.params["ceiling"]
+    exponent = fit.params["exponent"]
+    midpoint = fit.params["midpoint"]
     dots = dots_of(curve.series, fit)
     with np.errstate(divide="ignore", invalid="ignore"):
         odds = (dots.reward - start) / (ceiling - dots.reward)

@@ -112,18 +112,21 @@ def newest_lines(path: Path, root: Root, before: int | None = None) -> Iterator[
     with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
         begin = size if before is None else min(max(before, 0), size)
-        data, is_too_long = b"", False
+        data = b""
+        is_too_long = False
         while begin > 0 or data:
             last_end = data.rfind(b"\n", 0, -1)
             if last_end < 0 and begin > 0:
                 if len(data) > MAX_LINE:
-                    data, is_too_long = b"", True
+                    data = b""
+                    is_too_long = True
                 length = min(_CHUNK, begin)
                 begin -= length
                 file.seek(begin)
                 data = file.read(length) + data
                 continue
-            line, data = data[last_end + 1 :], data[: last_end + 1]
+            line = data[last_end + 1 :]
+            data = data[: last_end + 1]
             row, fault = json_object(line)
             is_too_long = is_too_long or len(line) > MAX_LINE
             yield begin + len(data), None if fault or is_too_long else row

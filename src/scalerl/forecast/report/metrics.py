@@ -111,7 +111,8 @@ def log_columns(log: Log) -> dict[str, Array]:
     missing, or that have no number, are skipped.
     """
     frame = log.frame
-    names, step_name = renamed(list(frame.columns)), step_column(log)
+    names = renamed(list(frame.columns))
+    step_name = step_column(log)
     names.pop("step", None)
     taken = {*names.values(), step_name, *METRICS}
     names |= {name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}
@@ -154,11 +155,13 @@ CHARTS = {
 
 def with_pace(columns: Mapping[str, Array]) -> dict[str, Array]:
     """Add the tokens per second of each step, where tokens and time are logged."""
-    tokens, seconds = columns.get("tokens"), columns.get("time/training_s")
+    tokens = columns.get("tokens")
+    seconds = columns.get("time/training_s")
     if seconds is None and "time/whole_step_s" in columns:
         seconds = np.nancumsum(columns["time/whole_step_s"])
     if tokens is None or seconds is None or len(tokens) < 3:
         return dict(columns)
-    spent, made = np.diff(seconds, prepend=np.nan), np.diff(tokens, prepend=np.nan)
+    spent = np.diff(seconds, prepend=np.nan)
+    made = np.diff(tokens, prepend=np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         return {**columns, PACE: np.where((spent > 0) & (made >= 0), made / spent, np.nan)}

@@ -37,7 +37,8 @@ def axis_label(column: str) -> str:
 
 def unit_of(series: Series, axis: str = "") -> str:
     """Return what compute is counted in on an axis of a curve, unless named its own: hours may be those of CPUs."""
-    label, is_cpu = axis_label(axis or series.x_label), any(each.kind == "cpu_time" for each in series.facts)
+    label = axis_label(axis or series.x_label)
+    is_cpu = any(each.kind == "cpu_time" for each in series.facts)
     return "CPU-hours" if is_cpu and label == AXIS_LABELS["gpu_hours"] else label
 
 
@@ -155,7 +156,8 @@ def changed_options(options: "FitOptions", given: Mapping[str, Any], caller: str
 
     `caller` is the name of the function, and `own` are its arguments besides the options.
     """
-    changes, typed = {}, dict(options.typed)
+    changes = {}
+    typed = dict(options.typed)
     for name, value in given.items():
         if value is None:
             changes[name] = None
@@ -285,7 +287,8 @@ class FitOptions:
         """Return the ceilings that the paper's procedure tries; None for its own, scaled to the data."""
         if not self.ceiling:
             return None
-        low, high = min(self.ceiling), max(self.ceiling)
+        low = min(self.ceiling)
+        high = max(self.ceiling)
         least, most = series.bounds or (low, high)
         num = round((high - low) / (GRID_STEP * (most - least))) + 1 if high > low else 1
         return Grid(ceilings=np.linspace(low, high, num))

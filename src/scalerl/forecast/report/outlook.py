@@ -64,13 +64,16 @@ class LiveForecast:
                 known = ("end_compute", "bounds", "worth", "unit", *FIT_OPTIONS)
                 raise InputError(unknown_argument(name, "LiveForecast()", known))
         self.end_compute = None if end_compute is None else _number(end_compute, "end_compute")
-        self._unit, self._bounds, self._options = unit, bounds, options
+        self._unit = unit
+        self._bounds = bounds
+        self._options = options
         self._worth = None if worth is None else _number(worth, "worth")
         self._evaluations: list[tuple[float, float, int | None]] = []
 
     def add(self, compute: float, reward: float, num_samples: int | None = None) -> None:
         """Add one evaluation: the mean reward of `num_samples` completions after this much compute."""
-        compute, reward = _number(compute, "compute"), _number(reward, "reward")
+        compute = _number(compute, "compute")
+        reward = _number(reward, "reward")
         if compute < 0:
             raise InputError(f"compute must be at least 0, not {compute:g}.")
         if num_samples is not None and _number(num_samples, "num_samples") < 1:

@@ -188,7 +188,8 @@ def _figure(data: Picture) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    ladder, names = data.ladder, data.legend
+    ladder = data.ladder
+    names = data.legend
     width, height = (7.8, 5.6) if ladder is None else (11.5, max(4.6, 2.2 + 0.24 * len(ladder.standings)))
     columns = 1 if len(names) < 4 or max(map(len, names)) > 8 * width else 2
     height += 0.16 * (2 + math.ceil(len(names) / columns))
@@ -238,7 +239,9 @@ def draw_chart(axes: Any, chart: Curves) -> None:
 
 def _draw_stroke(axes: Any, stroke: Stroke, curve: int, *, few: bool) -> None:
     """Draw one stroke of a curve; of many curves, and of many points, thinner."""
-    x, y, look = stroke.compute, stroke.reward, {"color": colour(curve), **LOOKS[stroke.kind]}
+    x = stroke.compute
+    y = stroke.reward
+    look = {"color": colour(curve), **LOOKS[stroke.kind]}
     if stroke.shape == "area":
         axes.fill(x, y, linewidth=0, **look)
     elif stroke.shape == "line":

@@ -48,7 +48,8 @@ class Source:
 def discover(roots: Sequence[Root]) -> tuple[list[Source], list[Say]]:
     """Look at every named path; return what was found, in their order, and notes on what is left out."""
     found = [source for root in roots if root.path is not None for source in _look(root.path, root)]
-    sources, notes = list({source.key: source for source in found}.values()), []
+    sources = list({source.key: source for source in found}.values())
+    notes = []
     if left_out := [source for source in sources if source.kind != "study"][MOST_SOURCES:]:
         notes.append(say("too_many_sources", most=MOST_SOURCES, num=len(left_out)))
         sources = [source for source in sources if source not in left_out]
@@ -72,7 +73,8 @@ def _look(path: Path, root: Root) -> Iterator[Source]:
 
 def _study(folder: Path, root: Root) -> Iterator[Source]:
     """Yield the runs of a study and the study itself, whose faults name the folders that lie outside it."""
-    plan, inside = read_object(folder / store.STUDY, root)[0], Root(folder)
+    plan = read_object(folder / store.STUDY, root)[0]
+    inside = Root(folder)
     name = str(plan.get("name") or folder.resolve().name)
     faults = []
     study = Source(path=folder, root=inside, kind="study", name=name, plan=plan)
@@ -89,7 +91,8 @@ def planned(study: Source) -> Iterator[Source]:
     runs = study.plan.get("runs")
     for row in runs if isinstance(runs, list) else ():
         if isinstance(row, dict) and row.get("arm") is not None:
-            arm, seed = str(row["arm"]), row.get("seed")
+            arm = str(row["arm"])
+            seed = row.get("seed")
             seed = seed if isinstance(seed, int) else None
             name = f"{arm}-seed{seed or 0}"
             path = study.path / store.portable(str(row.get("folder") or f"runs/{name}"))

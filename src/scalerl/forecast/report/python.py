@@ -123,7 +123,8 @@ class Runs:
 
         `options` are those of `FitOptions`, such as level=0.8, worth="1%" or alone=True; here and below.
         """
-        given, computes = self._options("fit()", options, "at"), self._computes(at)
+        given = self._options("fit()", options, "at")
+        computes = self._computes(at)
         return Answer(analyse_fit(self.series, given, computes))
 
     @python_call
@@ -132,7 +133,8 @@ class Runs:
 
         Numbers are in the unit of the log; another one can be written, as in "100B" or "65%".
         """
-        given, computes = self._options("forecast()", options, "at", "reach"), self._computes(at)
+        given = self._options("forecast()", options, "at", "reach")
+        computes = self._computes(at)
         rewards = rewards_typed(each_typed(reach, "reach"), "reach", self.series)
         return Answer(analyse_forecast(self.series, given, computes, rewards))
 
@@ -156,7 +158,8 @@ class Runs:
 
     def to_frame(self) -> Any:
         """Return the points as a pandas DataFrame: curve, run, compute, reward."""
-        pandas, parts = _pandas(), []
+        pandas = _pandas()
+        parts = []
         for data in self.series:
             named = {"curve": data.name, "run": "" if data.run is None else data.run}
             parts.append(pandas.DataFrame({**named, data.x_label: data.compute, data.y_label: data.reward}))

@@ -44,7 +44,8 @@ def run_series(runs: Sequence[Evaluations], axis: str | None = None) -> list[Ser
         axis = _first_axis(runs)
         changed = _uneven_time(runs[0].rows) if len(runs) == 1 else 0.0
         if axis == "gpu_hours" and changed > UNEVEN_TIME:
-            axis, facts = "flops", (fact("counted_in_flops", share=changed),)
+            axis = "flops"
+            facts = (fact("counted_in_flops", share=changed),)
     elif axis not in AXES:
         raise InputError(f"{option:x} {axis}: runs count their compute in {', '.join(AXES)}.")
     sets = list(dict.fromkeys(_set_of(row) for run in runs for row in run.rows))
@@ -100,7 +101,9 @@ def _series(
     facts: tuple[Fact, ...],
 ) -> Series:
     """Return the curve of these evaluations; `labels` has the run of each."""
-    compute, reward, samples = _column(rows, axis), _column(rows, "reward"), _column(rows, "num_samples")
+    compute = _column(rows, axis)
+    reward = _column(rows, "reward")
+    samples = _column(rows, "num_samples")
     samples[(samples < 1) | (samples > MOST_SAMPLES)] = np.nan
     is_known = np.isfinite(compute) & np.isfinite(reward)
     is_start = is_known & (compute == 0)
@@ -109,7 +112,8 @@ def _series(
     points = points[order]
     scale: YScale = "1" if ((reward[is_known] >= 0) & (reward[is_known] <= 1)).all() else "none"
     bounds = SCALES[scale]
-    start, start_sd = None, 0.0
+    start = None
+    start_sd = 0.0
     if is_start.any():
         start = float(reward[is_start].mean())
         start_sd = start_noise(reward[is_start], samples[is_start], bounds)

@@ -203,7 +203,8 @@ class Run:
 
     def end_compute(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
-        settings, last = self.settings, self._last_row
+        settings = self.settings
+        last = self._last_row
         budget = {name: number(settings.get(f"budget.{name}")) for name in store.BUDGET_COLUMNS}
         share = store.share_spent(budget, last)
         return last[axis] / share if share > 0 and last.get(axis, 0.0) > 0 else None
@@ -276,7 +277,8 @@ def read_folder(source: Source) -> Run:
     try:
         store.check_format(folder)
     except RunFolderError as fault:
-        problem, evals = str(fault), []
+        problem = str(fault)
+        evals = []
     return Run(
         source=source,
         columns={key: values[kept] for key, values in columns.items()},

@@ -40,7 +40,8 @@ class Query:
 
 def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
     """Return a page of samples, newest first, and `next`, from which the search goes on (None at the end)."""
-    words, until = query.text.casefold().split(), time.monotonic() + SECONDS
+    words = query.text.casefold().split()
+    until = time.monotonic() + SECONDS
     rows: list[dict[str, Any]] = []
     before = query.before
     next_place: int | None = None
@@ -96,7 +97,9 @@ LABELS = {"correct": "correct", "wrong": "wrong", "none": "no verdict"}
 def sample_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sample as a page shows it, with long texts cut."""
     others = [(str(key), _cut(value), "") for key, value in row.items() if key not in _KNOWN and value is not None]
-    verdict, step, reward = _verdict(row), number(row.get("step")), number(row.get("reward"))
+    verdict = _verdict(row)
+    step = number(row.get("step"))
+    reward = number(row.get("reward"))
     return {
         "step": row["step"] if math.isfinite(step) else None,
         "step_text": f"step {row['step']}" if math.isfinite(step) else "",
@@ -116,9 +119,11 @@ def _cut(value: Any) -> str:
 
 def _spoken(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return who spoke, in order, up to MAX_TEXT characters in all; the answer alone if it is not a conversation."""
-    shown, left = [], MAX_TEXT
+    shown = []
+    left = MAX_TEXT
     for part in _parts(row):
-        text, is_model = _text(part.get("text", ""))[:left], part.get("by") == "model"
+        text = _text(part.get("text", ""))[:left]
+        is_model = part.get("by") == "model"
         if left:
             shown.append(("Model" if is_model else "Environment", text, "model" if is_model else "environment"))
         left -= len(text)

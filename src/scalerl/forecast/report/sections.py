@@ -33,7 +33,8 @@ from scalerl.forecast.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.results import Command, CurveResult, Result, param_value
 from scalerl.forecast.report.words import level_of
 
-WHY, DETAIL = Level.WHY, Level.DETAIL
+WHY = Level.WHY
+DETAIL = Level.DETAIL
 MOST_PAIRS = 15
 """Of more pairs only those with the leader are listed."""
 FAR = 30.0
@@ -82,7 +83,8 @@ def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
 
 def answer(result: Result, name: str) -> Blocks:
     """Say which recipe to choose; of a single curve, where it stands and whether to go on."""
-    comparison, members = result.comparisons.get(name), result.members(name)
+    comparison = result.comparisons.get(name)
+    members = result.members(name)
     if name and len(result.sets) > 1:
         yield say("in_set", set=name)
     if isinstance(comparison, PaperComparison):
@@ -166,7 +168,9 @@ def checkpoint_says(curve: CurveResult, fall: Fall, result: Result) -> Iterator[
 
 def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> Iterator[Say]:
     """Yield which of several recipes to choose at the budget, and what would settle an open choice."""
-    pick, standings, finest = comparison.pick, comparison.standings, decimals_of(members)
+    pick = comparison.pick
+    standings = comparison.standings
+    finest = decimals_of(members)
     if pick is None:
         yield say("no_curve_yet")
         return
@@ -214,7 +218,8 @@ def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> I
 
 def curves(result: Result, name: str) -> Blocks:
     """Show the chart, a line for each curve, and the forecasts that were asked for."""
-    members, comparison = result.members(name), result.comparisons.get(name)
+    members = result.members(name)
+    comparison = result.comparisons.get(name)
     if result.command == "report" and any(len(curve.series.compute) for curve in members):
         from scalerl.forecast.report.figures import chart
 
@@ -265,8 +270,10 @@ PAPER_COLUMNS = {"curve": "{name}", "A": "{ceiling:r}", "B": "{exponent:.2f}", "
 
 def pairs(result: Result, name: str) -> Blocks:
     """Show how recipes stand at the budget, and the paper's axes beside every answer."""
-    comparison, members = result.comparisons.get(name), result.members(name)
-    finest, unit = {"decimals": decimals_of(members)}, members[0].unit
+    comparison = result.comparisons.get(name)
+    members = result.members(name)
+    finest = {"decimals": decimals_of(members)}
+    unit = members[0].unit
     if isinstance(comparison, PaperComparison):
         rows = [({"by_rule": pair.winner or "equal"}, pair) for pair in comparison.pairs]
         yield table("pairs", RULE_COLUMNS, rows, finest, left=2, right=1)
@@ -280,7 +287,8 @@ def pairs(result: Result, name: str) -> Blocks:
     shades = tuple(colours[each.name] for each in comparison.standings)
     yield table("standings", columns, zip(comparison.standings), finest, colours=shades)
     yield from pair_grids(comparison, finest, unit)
-    shared, ceiling = comparison.shared_exponents, comparison.shared_ceiling
+    shared = comparison.shared_exponents
+    ceiling = comparison.shared_ceiling
     if ceiling is not None and len(shared) > 1:
         exponents = tuple(f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items())
         yield say("shared_exponents", ceiling=ceiling, exponents=exponents, **finest)
@@ -292,7 +300,8 @@ def pairs(result: Result, name: str) -> Blocks:
 
 def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
     """Yield each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
-    first, exponents = comparison.standings[0].name, comparison.shared_exponents
+    first = comparison.standings[0].name
+    exponents = comparison.shared_exponents
     every = [pair for pair in comparison.pairs if pair.answer is not None]
     rows = [
         ({"exponents": (exponents.get(pair.a), exponents.get(pair.b))}, pair)
@@ -332,7 +341,8 @@ RULE_COLUMNS: dict[str, words.Words] = {
 
 def axes(result: Result, name: str) -> Blocks:
     """Show the answer on each axis of compute, and say where they disagree."""
-    answers, members = result.by_axis.get(name, ()), result.members(name)
+    answers = result.by_axis.get(name, ())
+    members = result.members(name)
     labels = [unit_of(members[0].series, each.axis) for each in answers]
     by_answer: dict[str, tuple[str, ...]] = {}
     for label, each in zip(labels, answers, strict=True):
@@ -377,7 +387,8 @@ AXIS_COLUMNS = {
 
 def scores(result: Result, name: str) -> Blocks:
     """Show how forecasts did on evaluations that they had not seen."""
-    rows, missing = [], []
+    rows = []
+    missing = []
     for curve in result.members(name):
         whole = "all but held-out rows" if curve.tested_share is None else f"first {curve.tested_share:.0%}"
         parts = [(whole, curve)] if curve.backtest is not None else []
@@ -449,7 +460,8 @@ def log_says(result: Result, explain: bool) -> Blocks:
         yield columns_say(result.curves)
     held = [(fact, curve.name) for curve in result.curves for fact in curve.series.facts]
     for same in grouped(held, lambda each: repr(each[0])):
-        fact, names = same[0][0], tuple(name for _, name in same)
+        fact = same[0][0]
+        names = tuple(name for _, name in same)
         level = level_of(fact.kind)
         if level == DETAIL and not explain:
             continue

@@ -15,8 +15,12 @@ from scalerl.forecast.report.markup import Markup, tag
 from scalerl.forecast.report.numbers import number_text
 
 NUM_COLOURS = 12
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 24, 40
-WIDE, SMALL = (820, 400), (400, 190)
+LEFT = 52
+RIGHT = 12
+TOP = 24
+BOTTOM = 40
+WIDE = (820, 400)
+SMALL = (400, 190)
 """Width and height of a chart of curves, and of one of a column."""
 
 
@@ -32,7 +36,9 @@ class Frame:
         low, high = self.limits[0]
         places = np.asarray(values)
         if self.is_log:
-            low, high, places = math.log(low), math.log(high), np.log(places)
+            low = math.log(low)
+            high = math.log(high)
+            places = np.log(places)
         return LEFT + (places - low) / (high - low) * (self.size[0] - LEFT - RIGHT)
 
     def y(self, values: ArrayLike) -> Array:
@@ -49,7 +55,8 @@ class Frame:
     def drawn(self, label: str, x_label: str, y_label: str, *inside: Markup) -> Markup:
         """Return the chart: its axes, and what is drawn inside them."""
         width, height = self.size
-        right, floor = width - RIGHT, height - BOTTOM
+        right = width - RIGHT
+        floor = height - BOTTOM
         x_limits, y_limits = self.limits
         x_ticks = compute_ticks(*x_limits) if self.is_log else even_ticks(*x_limits, most=5)
         y_ticks = even_ticks(*y_limits, most=height // 48)
@@ -63,7 +70,8 @@ class Frame:
         axes.append(_text(x_label, right, height - 4, "end"))
         axes.append(_text(y_label, 0, 12))
         # What is drawn is clipped at the axes: an svg within the svg shows nothing beyond its own view.
-        across, down = right - LEFT, floor - TOP
+        across = right - LEFT
+        down = floor - TOP
         view = f"{LEFT} {TOP} {across} {down}"
         clipped = tag("svg", *inside, x=LEFT, y=TOP, width=across, height=down, viewBox=view)
         return tag("svg", *axes, clipped, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
@@ -131,7 +139,8 @@ def lines_svg(block: Lines) -> Markup:
     """Return the small chart of a column, a line for each run."""
     lines: list[tuple[str, int, Array, Array]] = []
     for name, colour, steps, values in block.lines:
-        x, y = np.array(steps, dtype=float), np.array(values, dtype=float)
+        x = np.array(steps, dtype=float)
+        y = np.array(values, dtype=float)
         is_known = np.isfinite(x) & np.isfinite(y)
         lines.append((name, colour, x[is_known], y[is_known]))
     every_x = np.concatenate([x for _, _, x, _ in lines])
@@ -139,7 +148,8 @@ def lines_svg(block: Lines) -> Markup:
     if not len(every_x):
         return Markup()
     x_limits = (every_x.min(), max(every_x.max(), every_x.min() + 1))
-    low, high = min(float(every_y.min()), 0.0), max(float(every_y.max()), 0.0)
+    low = min(float(every_y.min()), 0.0)
+    high = max(float(every_y.max()), 0.0)
     limit = block.limit
     if limit is not None and high > 0.4 * limit:
         high = max(high, 1.1 * limit)

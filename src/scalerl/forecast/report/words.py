@@ -152,7 +152,8 @@ ACTIONS = {Action.GO_ON: "go on", Action.STOP: "stop", Action.OPEN: "inconclusiv
 
 def to_do(values: Values) -> str:
     """Say in a few words what to do with a run; nothing of one that was fitted by the paper's procedure."""
-    state, action = values["state"], values["action"]
+    state = values["state"]
+    action = values["action"]
     if state == State.PAST_PEAK:
         place = "at {fall.last_good:c} {unit}" if values["checkpoint"] is None else "of step {checkpoint:,.0f}"
         return filled(f"choose the checkpoint {place}", values)
@@ -170,7 +171,8 @@ TO_DO = {State.TOO_EARLY: "wait: too early to judge", State.FLAT: "check the rec
 
 def column(values: Values) -> str:
     """Name a column; of one that the user did not name, say how it was made, or what else could have been chosen."""
-    rule, name = values["rule"], values["column"]
+    rule = values["rule"]
+    name = values["column"]
     how: list[str] = []
     if rule == "counted":
         how.append(filled("the number of the row; name a column with {option:x}", values))
@@ -218,7 +220,8 @@ def exponents(values: Values) -> str:
 
 
 def _settled(values: Values) -> str:
-    times, seeds = values["times"], values["seeds"]
+    times = values["times"]
+    seeds = values["seeds"]
     ways = [f"about {times:g} times the compute of both ({{p_times:p}})"] if times is not None else []
     ways += [f"about {seeds} seeds of each ({{p_seeds:p}})"] if seeds is not None else []
     if not ways:
@@ -349,7 +352,8 @@ def _alarm(kind: str, values: Values) -> str:
     if values["state"] == "changed":
         before = f"{values['before']:.0%}" if "{value:.0%}" in ALARMS[kind] else f"{values['before']:.2g}"
         return f"{_capital(fact)} now, after {before}."
-    cause, names = values["cause"], " or ".join(values["remedies"])
+    cause = values["cause"]
+    names = " or ".join(values["remedies"])
     why = WHY_EMPTY.get(cause or "mixed") if kind == "empty" else NO_VERDICT.get(cause or "")
     answers = ", ".join(f"{answer!r} for {reference!r}" for answer, reference in values["answers"])
     remedy = REMEDIES.get(kind, "").format(

@@ -49,7 +49,8 @@ class Workers:
         If a worker dies in a call, the call is made again in this process. With `retry_here=False` it raises WorkerDied
         instead and a new worker starts, for callers whose own process must stay responsive.
         """
-        self._retry_here, self._most_bytes = retry_here, most_bytes
+        self._retry_here = retry_here
+        self._most_bytes = most_bytes
         self._workers: list[subprocess.Popen[bytes]] = []
         # The one that was used last comes first: it may have kept what the next call needs.
         self._idle: LifoQueue[subprocess.Popen[bytes]] = LifoQueue()
@@ -74,7 +75,8 @@ class Workers:
         return [job.result() for job in [self.submit(function, argument) for argument in arguments]]
 
     def _call(self, most_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        worker, until = self._idle.get(), time.monotonic() + most_s
+        worker = self._idle.get()
+        until = time.monotonic() + most_s
         # From outside: within a regular expression no signal is handled.
         timer = threading.Timer(min(most_s, threading.TIMEOUT_MAX), worker.kill)
         timer.daemon = True
@@ -132,7 +134,8 @@ def _asked(worker: subprocess.Popen[bytes], call: tuple[Callable[..., Any], tupl
 def _serve(most_bytes: int) -> None:
     if most_bytes:
         limit_data(most_bytes)
-    calls, answers = sys.stdin.buffer, sys.stdout.buffer
+    calls = sys.stdin.buffer
+    answers = sys.stdout.buffer
     sys.stdout = sys.stderr
     while True:
         try:

@@ -35,7 +35,8 @@ MOST_FITS = 200
 RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
 TOGETHER = ("answer", "curves", "pairs", "axes", "log", "settings")
 """Sections of everything together."""
-_DEPTH, _MOST_FILES = 3, 4000
+_DEPTH = 3
+_MOST_FILES = 4000
 
 File = tuple[str, int, int]
 """Path, size and time of the last change in nanoseconds."""
@@ -218,7 +219,8 @@ CELLS = {
 
 def _line(seen: Look, curve: CurveResult, *, several: bool) -> Line:
     """Return the line of a curve in the overview; one of several has its own name, set and step."""
-    series, steps = curve.series, curve.series.axes.get("step", np.empty(0))
+    series = curve.series
+    steps = curve.series.axes.get("step", np.empty(0))
     step = seen.step
     if several:
         step = f"step {steps.max():,.0f}" if len(steps) else ""

@@ -63,7 +63,9 @@ class BoardServer(Server):
     """Serves a board to whoever has the token."""
 
     def __init__(self, board: Board, host: str, port: int, token: str) -> None:
-        self.board, self.token, self.assets = board, token, read_assets()
+        self.board = board
+        self.token = token
+        self.assets = read_assets()
         super().__init__(host, port, BoardHandler)
 
 

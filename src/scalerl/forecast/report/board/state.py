@@ -37,7 +37,8 @@ SLOW_S = 5.0
 MOST_WORKERS = 4
 MOST_TOGETHER = 12
 """Runs and logs that are compared with each other in the overview."""
-PAUSE, MOST_PAUSE_S = 8.0, 60.0
+PAUSE = 8.0
+MOST_PAUSE_S = 60.0
 """Pause after a look at a source: so many times as long as it took, and at most so many seconds."""
 OVERVIEW = ""
 """The key of the page of everything."""
@@ -124,7 +125,8 @@ class Board:
         seen_now = files_of(item.source), str(item.status), item.source
         if item.done_for == seen_now:
             return
-        item.done_for, item.asked_at = seen_now, now
+        item.done_for = seen_now
+        item.asked_at = now
         item.future = self._workers.submit(look, item.source, self._end_compute, most_s=LOOK_S)
 
     def _collect(self, item: Item, now: float) -> None:
@@ -137,7 +139,8 @@ class Board:
             made = unreadable(item.source, f"its reader {reason}")
         item.look = made
         item.took_s = now - item.asked_at
-        item.future, item.next_at = None, now + min(PAUSE * item.took_s, MOST_PAUSE_S)
+        item.future = None
+        item.next_at = now + min(PAUSE * item.took_s, MOST_PAUSE_S)
         self.version += 1
         item.version = self.version
         self._on_look(made)
@@ -156,13 +159,16 @@ class Board:
             sources.append(Source(path=Path("all"), root=Root(), kind="all", name="all", members=single))
         before = {key: item.source for key, item in self._items.items()}, self._notes
         # In the order of discovery, which is the order on the page.
-        earlier, self._items, self._notes = self._items, {}, notes
+        earlier = self._items
+        self._items = {}
+        self._notes = notes
         for source in sources:
             item = earlier.get(source.key)
             if item is None or item.source.kind != source.kind:
                 item = Item(source)
             if item.source != source:
-                item.source, item.version = source, self.version + 1
+                item.source = source
+                item.version = self.version + 1
             if source.kind == "run":
                 item.status = current_status(read_object(source.path / STATUS, source.root)[0])
             self._items[source.key] = item

@@ -39,12 +39,14 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
 
 def plan_document(planned: Planned, curves: Sequence[CurveResult]) -> Document:
     """Return the plan: the decision first, then a line for each arm."""
-    fits, rows = fits_of(curves), []
+    fits = fits_of(curves)
+    rows = []
     for arm in planned.arms:
         value = arm.value if math.isfinite(arm.value) and arm.action == "continue" else None
         advice = arm.action if arm.reason is None else f"{arm.action} ({REASONS.get(arm.reason, arm.reason)})"
         rows.append(({"alone": _alone(fits[arm.name], planned.target), "value": value, "advice": advice}, arm))
-    unit, target = curves[0].unit, compute_text(planned.target)
+    unit = curves[0].unit
+    target = compute_text(planned.target)
     columns = {head.format(unit=unit, target=target): template for head, template in PLAN_COLUMNS.items()}
     return sections(("plan", "Plan", [*plan_says(planned, curves[0]), table("plan", columns, rows, right=1)]))
 
@@ -66,7 +68,8 @@ def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
     if planned.answer is None or not planned.chosen:
         yield say("plan_no_curve_yet")
     else:
-        leader, given = planned.arm(planned.chosen[0]), {"names": planned.chosen, "at": planned.target}
+        leader = planned.arm(planned.chosen[0])
+        given = {"names": planned.chosen, "at": planned.target}
         kind = "plan_either" if planned.answer == Answer.EITHER else planned.answer.name.lower()
         yield say(kind, leader, planned, first, **given)
     going = [arm for arm in planned.arms if arm.action == "continue"]

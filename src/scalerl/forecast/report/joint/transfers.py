@@ -65,9 +65,11 @@ def in_one_scale(typed: Typed, series: Sequence[Series]) -> tuple[float, list[Se
 def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[LeftOut]]:
     """Return the usable smaller siblings, and the curves left out."""
     check_one_axis([curve.series for curve in curves], "siblings must be on one axis of compute")
-    members, left_out = [], []
+    members = []
+    left_out = []
     for curve in curves:
-        series, fit = curve.series, curve.fit
+        series = curve.series
+        fit = curve.fit
         own = parse_size(dict(series.key)[column], f"--size {column}")
         if own >= size * (1 - 1e-9):
             left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
