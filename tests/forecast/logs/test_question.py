@@ -113,3 +113,9 @@ def test_logs_without_a_reward_in_common_say_so(tmp_path: Path) -> None:
 def test_no_number_that_could_be_a_reward_is_refused(tmp_path: Path) -> None:
     log = write(tmp_path / "a.csv", ("step,loss,grad_norm", [(step, 1 - reward, 0.1) for step, reward in STEPS]))
     assert "loss" in fault(log)
+
+
+def test_amounts_that_do_not_move_alike_are_no_runs(tmp_path: Path) -> None:
+    rows = [(step, 900 - 700 * (step % 3 == 0), reward, 400 + step % 2) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("step,wobble,foo,bar", rows)))
+    assert (series.y_label, kinds(series)) == ("foo", ["reward_by_values"])

@@ -121,7 +121,7 @@ CLOCKS = ("seconds_per_step", "elapsed")
 # Rates from the closest to a pass rate on.
 _RATES = (
     r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1",
-    r"acc|accuracy|accuracies|correct|exact_match",
+    r"acc|accuracy|accuracies|correct|solved|exact_match",
     r"(?:avg|mean)@\d+",
     r"rewards?|rews?|returns?|fitness",
     r"scores?|pass@\d+|f1|recall|precision|ndcg|mrr|auc|bleu|rouge\w*",

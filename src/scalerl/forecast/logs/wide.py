@@ -246,10 +246,16 @@ def _is_one_row_per_step(frame: Frame) -> bool:
 
 
 def _largest_family(frame: Frame, names: Names) -> list[str]:
-    """Return the most columns that are like one of them by their values."""
+    """Return the most columns whose values are like those of one of them; amounts move as it does, too."""
     values = {name: frame.numbers(name)[frame.known(name)] for name in names}
-    families = [[other for other in names if _are_alike(values[other], values[name])] for name in names]
-    return max(families, key=lambda family: (len(family), -names.index(family[0])), default=[])
+    best: list[str] = []
+    for name in names:
+        alike = [other for other in names if _are_alike(values[other], values[name])]
+        if _kind(values[name]) != "rate":
+            alike = [other for other in alike if other == name or _goes_with(frame, other, name)]
+        if len(alike) > len(best):
+            best = alike
+    return best
 
 
 def word_columns(frame: Frame) -> list[str]:
