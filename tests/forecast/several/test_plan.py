@@ -102,7 +102,7 @@ def test_longer_horizons_explain_more(arms):
     curve = arms[0].fit
     assert curve is not None
     horizons = np.array([0.35, 0.6, 1.0])
-    explained = explained_sds(curve, 0.25, horizons, 1.0)
+    explained = explained_sds(curve, horizons, 1.0)
     assert (np.diff(explained) > 0).all()
     assert explained[-1] <= curve.curve_draws([1.0]).std() + 1e-9
 

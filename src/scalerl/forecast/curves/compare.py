@@ -242,8 +242,6 @@ class Recipe:
     places: Array
     draws: Array
     """Draws of the curve at `places`, as `wide_curve` returns them, with the spread between runs."""
-    middle: Array
-    """Median of `draws` at each place."""
     budget: float
 
     @cached_property
@@ -275,7 +273,6 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         residual=curve.reward - on_curve,
         places=places,
         draws=draws,
-        middle=np.median(draws, axis=0),
         budget=budget,
     )
 
@@ -407,7 +404,9 @@ def crossing_compute(one: Recipe, other: Recipe, worth: float) -> float | None:
     """
     a, b = one.fit, other.fit
     places = np.geomspace(max(a.compute.min(), b.compute.min()), max(one.budget, a.scale, b.scale), 80)
-    mine, theirs = (np.interp(np.log(places), np.log(each.places), each.middle) for each in (one, other))
+    mine, theirs = (
+        np.interp(np.log(places), np.log(each.places), np.median(each.draws, axis=0)) for each in (one, other)
+    )
     gap = mine - theirs
     clear = np.flatnonzero(np.abs(gap) > worth)
     turns = [(i, j) for i, j in pairwise(clear) if np.sign(gap[i]) != np.sign(gap[j])]

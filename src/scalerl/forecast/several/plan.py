@@ -18,14 +18,13 @@ from typing import Literal
 
 import numpy as np
 
-from scalerl.forecast.curves.decide import Answer, Pick, default_worth, pick, thinned, value_draws
-from scalerl.forecast.curves.draws import Value, explained_share, tails
+from scalerl.forecast.curves.decide import Answer, Pick, default_worth, left_sd, pick, thinned, value_draws
+from scalerl.forecast.curves.draws import Value, tails
 from scalerl.forecast.curves.fit import Fit
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.normal import normal_cdf
 
 NUM_HORIZONS = 6
-GROUPS = 3  # number of means that summarise new evaluations
 LEAST_KNOWN = 3  # least number of curves from which to guess that of an arm without one
 FIRST_STAGE = 0.7  # share of such an arm's spread that its first curve explains
 LEAST_VALUE = 0.02  # share of the worth that continuing an arm must be expected to gain
@@ -204,7 +203,7 @@ def _continued(
         # From one stage to the target.
         num = max(min(NUM_HORIZONS, round((target - arm.spent) / stage)), 1)
         horizons = np.linspace(until, target, num)
-        spread = explained_sds(curve, arm.spent, horizons, target)
+        spread = explained_sds(curve, horizons, target)
     else:
         horizons, spread = np.array([until]), np.array([FIRST_STAGE * (value_at.high - value_at.low) / 3.3])
     values = knowledge_gradient(_gap(arm.name, means), spread)
@@ -235,24 +234,11 @@ def knowledge_gradient(gap: float, spread: Array) -> Array:
     return np.maximum(spread * density - gap * normal_cdf(-ratio), 0.0)
 
 
-def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> Array:
-    """Return the sd of the reward at the target that evaluations between `spent` and each horizon will explain."""
-    shares = (np.arange(GROUPS) + 0.5) / GROUPS
-    places = spent + np.outer(horizons - spent, shares)
-    draws = curve.curve_draws([*places.ravel(), target])
-    wanted, later = draws[:, -1], draws[:, :-1].reshape(len(draws), *places.shape)
-    # New evaluations come at the spacing of the old ones and are averaged in groups.
-    num = np.maximum((horizons - spent) / _spacing(curve), 1.0)
-    shares = [
-        explained_share(wanted, later[:, index], curve.noise_sd**2 * GROUPS / own) for index, own in enumerate(num)
-    ]
-    return wanted.std() * np.sqrt(np.maximum(shares, 0.0))
-
-
-def _spacing(curve: Fit) -> float:
-    """Return the median compute between evaluations. Several runs are assumed to be evaluated at the same computes."""
-    steps = np.diff(np.unique(curve.compute))
-    return float(np.median(steps)) if len(steps) else float(curve.scale)
+def explained_sds(curve: Fit, horizons: Array, target: float) -> Array:
+    """Return the sd of the reward at the target that evaluations from the last one to each horizon will explain."""
+    wanted = curve.curve_draws([target])[:, 0]
+    left = np.array([left_sd(curve, wanted, horizon / curve.scale) for horizon in horizons])
+    return np.sqrt(np.maximum(wanted.var() - left**2, 0.0))
 
 
 def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None) -> tuple[list[ArmPlan], bool]:
