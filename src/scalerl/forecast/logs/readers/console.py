@@ -74,6 +74,7 @@ def console_tables(source: Source) -> Iterator[list[Table]]:
     habits = Habits(lines)
     for meant in habits.kinds:
         records = list(_records(lines, habits, meant))
+        source.budget.spend()
         if _is_being_printed(source, lines, records):
             records.pop()
         if _are_log(records):
@@ -150,9 +151,10 @@ class Habits:
         for line in lines:
             for name, count in line.counters.items():
                 counts.setdefault(name, []).append(count)
+        loose = [line for line in lines if line.values and not line.is_dict and not line.is_verl]
         has_dicts = any(line.is_dict or line.is_verl for line in lines)
-        num_whole = sum(not line.is_dict for line in counting)
-        are_there: dict[Meant, bool] = {"dicts": has_dicts, "whole": num_whole > 1, "all": True}
+        num_whole = sum(line.is_whole for line in loose)
+        are_there: dict[Meant, bool] = {"dicts": has_dicts, "whole": num_whole > 1, "all": bool(loose)}
         self.kinds = [meant for meant, is_there in are_there.items() if is_there]
         """What the records may be, the surest first."""
         self.inner = {name for name, each in counts.items() if _num_falls(each) > _MAX_FALLS * len({*each})}

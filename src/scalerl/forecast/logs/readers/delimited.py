@@ -65,10 +65,10 @@ def delimited_tables(source: Source) -> Iterator[list[Table]]:
 
 def named_rows(header: Names, rows: Sequence[Line]) -> Placed:
     """Return rows by the names of their columns. Of columns with one name the later ones are known by their place."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     for at, cell in enumerate(header, start=1):
         name = cell.strip() or f"column {at}"
-        names.append(f"{name}.{at}" if name in names else name)
+        names[f"{name}.{at}" if name in names else name] = None
     placed: Placed = []
     for at, cells in rows:
         placed.append((f"line {at}", dict(zip(names, cells, strict=False))))
@@ -98,6 +98,7 @@ def is_header(names: list[str], rows: list[list[str]], *, all_numbers: bool = Fa
 def _head_of(source: Source, sample: list[str], marks: str, is_named: bool) -> Head | None:
     """Return where a table begins in the first lines of a text; None if they are none."""
     for at, line in enumerate(sample[:_MAX_PROSE]):
+        source.budget.spend()
         for mark in marks:
             num = line.count(mark)
             is_wide = num >= MAX_COLUMNS and mark != " "
@@ -106,8 +107,11 @@ def _head_of(source: Source, sample: list[str], marks: str, is_named: bool) -> H
             names = _cells(line, mark) if num or mark == marks[0] else []
             if not names or any(map(is_number, names)):
                 continue
-            rows = _rows_of(sample[at + 1 :], mark, names, 3 if is_named else _MAX_SAMPLE)
-            if is_header(names, rows, all_numbers=mark == " " or len(names) == 1):
+            below = sample[at + 1 :]
+            are_numbers = mark == " " or len(names) == 1
+            is_begun = is_header(names, _rows_of(below, mark, names, 1), all_numbers=are_numbers)
+            rows = _rows_of(below, mark, names, 3 if is_named else _MAX_SAMPLE) if is_begun else []
+            if is_header(names, rows, all_numbers=are_numbers):
                 return _with_heads_above(at, names, [_cells(each, mark) for each in sample[:at]], mark)
     return None
 
