@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _READ = (
     *("sft", "task", "tasks", "learner", "model.path", "model.dtype", "seed", "description"),
     *("evaluation.num_prompts", "evaluation.seed", "evaluation.sets"),
-    *("optimizer.bits", "optimizer.on_host"),
+    # The model samples to find trivial prompts.
+    *("rollout", "length", "reward.threshold", "grading", "optimizer.bits", "optimizer.on_host"),
 )
 _SHOWN = 60
 """Number of characters shown of a prompt."""
@@ -85,6 +86,7 @@ def removed_words(removed: "Removed") -> str:
     sets = ", ".join(f"{num:,} with {name}" for name, num in removed.by_set.items())
     why = {
         "contaminated": f"share {removed.limit} words in a row, or all, with an evaluation problem ({sets})",
+        "trivial": f"have a prompt that the model answers correctly in {removed.limit} of {removed.limit} samples",
         "too_long": f"have more than {removed.limit:,} tokens",
     }[removed.kind]
     example = " ".join(removed.example.split())

@@ -792,6 +792,9 @@ class SftSettings(Settings):
     ngram_words: Whole = 13
     """Leave out demonstrations whose prompt shares this many consecutive words with an evaluation problem, or contains
     a shorter one; 0 leaves out none."""
+    trivial_samples: Whole = 4
+    """Leave out demonstrations of trivial prompts, as in the paper: those that the starting model answers correctly in
+    each of this many samples; 0 leaves out none and samples nothing. Not used for a new model."""
     max_tokens: int | None = Field(default=12288, ge=2)
     """Leave out demonstrations with more tokens than this or the model's context, including the prompt; by default the
     paper's limit."""

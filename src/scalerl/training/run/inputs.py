@@ -49,16 +49,18 @@ def load_inputs(
     *,
     sets: Collection[str] = (),
     device: torch.device | None = None,
+    tasks: Mapping[str, Task] | None = None,
     start_up: StartUp | None = None,
 ) -> Inputs:
     """Load the tasks and the model of a recipe and check that they fit together. The caller must close `graders`.
 
-    `sets` are the names of the evaluation sets to load; empty for all. `start_up` measures the parts.
+    `sets` are the names of the evaluation sets to load; empty for all. `tasks` replace those of the recipe. `start_up`
+    measures the parts.
     """
     start_up = start_up or StartUp()
     # Tasks first: an error in a file then shows at once, before the model is loaded.
     path = recipe.model.required_path
-    tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
+    tasks = tasks or build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     further = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     _check_sets(sets, [*tasks, *further])
     start_up.done("problems")

@@ -221,14 +221,14 @@ def test_several_tasks_share_a_base_by_weight(tmp_path: Path):
             assert text.decode(ids) == item.completion
     assert len(text.encode("def f(x):")) == len(["def", " ", "f", "(", "x", ")", ":"])
     assert json.loads((tmp_path / "both" / MADE_BY).read_text())["vocabulary_size"] == len(text.tokenizer)
-    shares = load_inputs(recipe, "new", wide, RunObserver()).examples
+    shares = load_inputs(recipe, "new", wide, RunObserver(), solved=tmp_path / "solved.json").examples
     sums = {item.problem.prompt for item in cast(Any, tasks["sums"].demonstrations)(495, 0)}
     heldout = [text.decode(list(example.request.prompt_tokens[1:])) for example in shares.heldout]
     assert [prompt in sums for prompt in heldout] == [True] * 45 + [False] * 15
 
 
 def test_a_known_model_learns_new_tokens(made: SftResult, tmp_path: Path):
-    settings = {"num_demonstrations": 200, "steps": 12, "new_tokens": "words", "lr": 1e-2}
+    settings = {"num_demonstrations": 200, "steps": 12, "new_tokens": "words", "lr": 1e-2, "trivial_samples": 0}
     result = made_by(recipe_of(task=CODE, model=made.folder, **settings), tmp_path / "more")
     assert result.num_parameters > made.num_parameters
     assert result.curve[-1].heldout_loss < 0.7 * result.curve[0].heldout_loss

@@ -1,7 +1,7 @@
 """Remove demonstrations that show an evaluation problem, as the paper did before its SFT (arXiv 2510.13786, A.3).
 
-The paper does not define its n-grams. Here they have 13 words, as for GPT-3. Demonstrations that are too long are left
-out when they are encoded (demonstrations.py).
+The paper does not define its n-grams. Here they have 13 words, as for GPT-3. Demonstrations of trivial prompts are left
+out next (trivial.py), and those that are too long when they are encoded (demonstrations.py).
 """
 
 import re
@@ -29,12 +29,12 @@ Drawn = Mapping[str, Sequence[Demonstration]]
 class Removed:
     """What one step removed."""
 
-    kind: Literal["contaminated", "too_long"]
+    kind: Literal["contaminated", "trivial", "too_long"]
     num: int
     total: int
     """Number of demonstrations before the step."""
     limit: int
-    """The setting of the step: number of words in a row, or of tokens."""
+    """The setting of the step: number of words in a row, of samples, or of tokens."""
     by_set: Mapping[str, int] = field(default_factory=dict)
     """Number of demonstrations that share words with problems of each evaluation set."""
     example: str = ""

@@ -43,6 +43,7 @@ from scalerl.training.run.resume import lock_folder
 from scalerl.training.run.sft.cleaning import Drawn, Removed, decontaminate
 from scalerl.training.run.sft.demonstrations import Examples, draw, encode, num_inputs, plan_batches
 from scalerl.training.run.sft.learner import batch_of, sft_learner, take_weights
+from scalerl.training.run.sft.trivial import solved_once, without_trivial
 from scalerl.training.tasks.build import build_task, build_tasks
 from scalerl.training.tasks.rows import hide_hub_warnings
 from scalerl.training.tasks.task import Task, shared_answer
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 MADE_BY = "made_by.json"
+SOLVED = "solved.json"
+"""Problems that the starting model solves, in the folder of checkpoints."""
 LR = 3e-5
 """The paper's learning rate, for a pretrained model."""
 NEW_LR = 2e-3
@@ -139,7 +142,7 @@ def sft(
     if not new:
         # Settings that the recipe leaves open follow from the config of the model.
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
-    material = load_inputs(recipe, base, shape, observer)
+    material = load_inputs(recipe, base, shape, observer, solved=checkpoint_folder / SOLVED)
     started = {"settings": recipe.sft.model_dump(mode="json"), "model": base, "seed": recipe.seed}
     if new:
         started["shape"] = asdict(shape)
@@ -250,8 +253,11 @@ def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserver) -> Material:
-    """Load or build the model, draw demonstrations and encode them."""
+def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserver, *, solved: Path) -> Material:
+    """Load or build the model, draw demonstrations and encode them.
+
+    `solved` is the file that keeps which problems the model solves, for a resumed run.
+    """
     settings, new = recipe.sft, base == NEW_MODEL
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     answer = shared_answer(tasks)
@@ -269,6 +275,11 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
     if settings.ngram_words:
         drawn, contaminated = decontaminate(drawn, _evaluation_problems(recipe, tasks), settings.ngram_words)
         removals.append(contaminated)
+        _check_left(drawn)
+    if settings.trivial_samples and not new:
+        found = solved_once(solved, recipe, tasks, drawn, settings.trivial_samples)
+        drawn, trivial = without_trivial(drawn, found, settings.trivial_samples)
+        removals.append(trivial)
     _check_left(drawn)
     # A new model, and rows that are added to a vocabulary, begin with random weights.
     torch.manual_seed(derive_seed("sft weights", recipe.seed))
@@ -326,7 +337,7 @@ def _check_left(drawn: Drawn) -> None:
         if len(items) < 2:
             raise TaskError(
                 f"{len(items)} demonstrations of {name} are left, and two are needed: the others show problems of an "
-                f"evaluation set; change sft.ngram_words, or give more"
+                f"evaluation set, or have trivial prompts; change sft.ngram_words or sft.trivial_samples, or give more"
             )
 
 
