@@ -96,7 +96,7 @@ def test_lag_rule_matches_its_definition(regime, seed):
             rule = rule.restored(json.loads(json.dumps(state)))
             assert rule.state_dict() == state
             reference.untrained = [group for group in reference.untrained if group.first_version is not None]
-        assert rule.num_in_flight + rule.num_finished == len(reference.untrained)
+        assert rule.num_in_flight + len(rule.finished_keys) == len(reference.untrained)
         assert len(reference.untrained) <= (max_lag + 1) * size
         if rule.num_in_flight == 0:
             assert rule.due() or rule.may_submit

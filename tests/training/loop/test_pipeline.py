@@ -328,10 +328,10 @@ def test_a_state_whose_parts_disagree_is_refused():
     regime = Regime(groups_per_batch=1, max_lag=3)
     curriculum = Curriculum(problem_ids(8), seed=0, left_out=uniform)
     pipeline = make_pipeline(regime, SimulatedEngine(slots=100), curriculum=curriculum)
-    version = next(done.version for done in pipeline.steps() if pipeline.lag.num_finished)
+    version = next(done.version for done in pipeline.steps() if pipeline.lag.finished_keys)
     state = saved(pipeline.state())
-    assert len(state.groups) == pipeline.lag.num_finished
-    assert pipeline.lag.num_finished + pipeline.lag.num_in_flight == 3
+    assert len(state.groups) == len(pipeline.lag.finished_keys)
+    assert len(pipeline.lag.finished_keys) + pipeline.lag.num_in_flight == 3
     again = Curriculum.restore(state.meta["curriculum"], problem_ids(8), left_out=uniform)
     for broken, learner_version, message in (
         (state, version + 1, "the pipeline and the learner are of different steps"),

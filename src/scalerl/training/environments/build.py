@@ -56,7 +56,9 @@ def is_limited(settings: EnvironmentSettings) -> bool:
 
 def _parts(settings: EnvironmentSettings) -> Sequence[str]:
     """Return the names or import paths of an environment's tools, or its own."""
-    return settings.own.get("tools", ()) if settings.name == _SEVERAL else (settings.name,)
+    if settings.name == _SEVERAL:
+        return settings.own.get("tools", ())
+    return (settings.name,)
 
 
 def has_tools(settings: EnvironmentSettings) -> bool:
@@ -145,9 +147,10 @@ def build_playing(task: Task, text: Text, num_tokens: int) -> Playing:
 
     `num_tokens` is the size of the model's vocabulary.
     """
+    call_format = ChatCalls(task.answer.thinking_end) if task.prompt.chat else None
     return Playing(
         settings=task.environment,
-        steps=build_steps(task.environment, ChatCalls(task.answer.thinking_end) if task.prompt.chat else None),
+        steps=build_steps(task.environment, call_format),
         observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
         num_tokens=num_tokens,
@@ -179,15 +182,19 @@ def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:
 
 
 def _plain_tokens(text: Text, step: Step) -> list[int]:
-    observed = step.observation + "".join(content for _, content in step.messages)
-    return text.encode(text.plain([observed])[0])
+    return text.encode(text.plain([step.observation + _joined(step)])[0])
+
+
+def _joined(step: Step) -> str:
+    return "".join(content for _, content in step.messages)
 
 
 def offer_tools(task: Task, text: Text) -> Task:
     """Return the task with its tools offered in chat prompts: by the template, or else in a system prompt."""
     if not (task.prompt.chat and has_tools(task.environment)):
         return task
-    schemas = text.plain_values([schema_of(name, tool) for name, tool in find_tools(task.environment).items()])
+    tools = find_tools(task.environment)
+    schemas = text.plain_values([schema_of(name, tool) for name, tool in tools.items()])
     if offers_tools(text, schemas):
         prompt = dataclasses.replace(task.prompt, tools=json.dumps(schemas))
     else:
@@ -208,7 +215,7 @@ def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, 
             turns.insert(0, {"role": "system", "content": f"{system}\n\n{described(tools)}".strip()})
         return tuple(text.encode(text.chat_untrusted(turns, tools=tools)))
     if step.messages:
-        return tuple(text.encode_prompt("".join(content for _, content in step.messages), PromptFormat()))
+        return tuple(text.encode_prompt(_joined(step), PromptFormat()))
     if not task.prompt.chat:
         return (*request.prompt_tokens, *_plain_tokens(text, step))
     asked = request.problem.asked

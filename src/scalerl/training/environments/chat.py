@@ -8,6 +8,7 @@ sampled turns are never rendered again. This is correct only for templates that 
 rejected. Thinking of earlier turns stays in the context.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -86,8 +87,10 @@ class ChatObserver:
         question = {"role": "user", "content": _QUESTION}
         before = self.text.chat([question], tools=self.schemas)
         # Some templates write the tag that opens thinking before the answer.
-        opened = next((tag for tag in (self.answer.partition("\n")[0],) if before.rstrip().endswith(tag)), "")
-        answered = before.rstrip().removesuffix(opened) + self.answer if opened else before + self.answer
+        tag = self.answer.partition("\n")[0]
+        answered = before + self.answer
+        if tag and before.rstrip().endswith(tag):
+            answered = before.rstrip().removesuffix(tag) + self.answer
         turns = [question, {"role": "assistant", "content": self.answer}]
         turns += [{"role": role, "content": content} for role, content in observed]
         whole = self.text.chat_untrusted(turns, before=2, tools=self.schemas)
@@ -96,7 +99,7 @@ class ChatObserver:
 
 def plain_turns(text: Text, turns: Sequence[Message], *, tags: bool = False) -> list[Message]:
     """Return turns from environments for a chat template; neither their roles nor their texts can begin a turn."""
-    plain = text.plain([part for turn in turns for part in turn], tags=tags)
+    plain = text.plain(list(itertools.chain.from_iterable(turns)), tags=tags)
     return list(zip(plain[::2], plain[1::2], strict=True))
 
 
@@ -111,7 +114,10 @@ class ChatCalls:
         """Return the calls in a turn; without `tools`, any name is allowed."""
         written = text.rpartition(self.thinking_end)[2] if self.thinking_end else text
         if "<tool_call>" in written:
-            return [call for match in _CALL.finditer(written) for call in _read(match[1], tools, closed=bool(match[2]))]
+            calls: list[ToolCall] = []
+            for match in _CALL.finditer(written):
+                calls += _read(match[1], tools, closed=bool(match[2]))
+            return calls
         written = written.strip().removeprefix(_PYTHON_TAG).strip()
         if written.startswith("{"):
             try:
@@ -132,7 +138,8 @@ def _read(written: str, tools: Mapping[str, Tool] | None, *, closed: bool = True
         given = parse_json(written)
     except ValueError as error:
         return [ToolCall(name="", error=f"the call is not JSON: {str(error)[:100]}")]
-    return [_call(each, tools) for each in (given if isinstance(given, list) else [given])]
+    listed = given if isinstance(given, list) else [given]
+    return [_call(each, tools) for each in listed]
 
 
 def _call(given: Any, tools: Mapping[str, Tool] | None) -> ToolCall:

@@ -47,21 +47,27 @@ class Conversation:
         start = len(self.tokens)
         if turn.interrupted_at is not None and self.interrupted_at is None:
             self.interrupted_at = start + turn.interrupted_at
-        for name in ("tokens", "log_probs", "versions", "forced"):
-            getattr(self, name).extend(getattr(turn, name).tolist())
+        self.tokens += turn.tokens.tolist()
+        self.log_probs += turn.log_probs.tolist()
+        self.versions += turn.versions.tolist()
+        self.forced += turn.forced.tolist()
         self.turns.append((start, len(self.tokens)))
 
     def observe(self, tokens: Sequence[int], *, version: int | None = None) -> None:
         """Append an observation. Its version is that of the turn before."""
-        self.tokens.extend(tokens)
-        self.log_probs.extend([0.0] * len(tokens))
-        self.versions.extend(len(tokens) * ([version] if version is not None else self.versions[-1:]))
-        self.forced.extend([True] * len(tokens))
+        num = len(tokens)
+        before = self.versions[-1:] if version is None else [version]
+        self.tokens += tokens
+        self.log_probs += [0.0] * num
+        self.versions += before * num
+        self.forced += [True] * num
 
     @property
     def num_written(self) -> int:
         """Number of tokens in the model's turns."""
-        turns = [*self.turns, *(turn for branch in self.branches for turn in branch.turns)]
+        turns = list(self.turns)
+        for branch in self.branches:
+            turns += branch.turns
         return sum(end - start for start, end in turns)
 
     def room(self, num_observed: int, *, context: int, max_tokens: int | None) -> int:

@@ -123,7 +123,9 @@ class Harness:
         end: Future[Any] = Future()
         try:
             returned = program(problem, **settings)
-            end.set_result(asyncio.run(returned) if inspect.iscoroutine(returned) else returned)
+            if inspect.iscoroutine(returned):
+                returned = asyncio.run(returned)
+            end.set_result(returned)
         except BaseException as error:
             end.set_exception(error)
         self._events.put(end)
@@ -144,10 +146,8 @@ class Harness:
             return Step(tokens=new, restart=restart)
         if continues:
             return Step(messages=new)
-        messages: tuple[Message, ...] = tuple(
-            (role, self._written.get((role, content)) or content) for role, content in new
-        )
-        return Step(messages=messages, tools=event.tools, restart=restart)
+        messages = [(role, self._written.get((role, content)) or content) for role, content in new]
+        return Step(messages=tuple(messages), tools=event.tools, restart=restart)
 
 
 class _Endpoint(Server):

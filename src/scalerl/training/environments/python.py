@@ -74,7 +74,9 @@ def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Callable[
             # Code can access the socket of its process and write anything to it.
             match replied:
                 case [bool() as failed, str() as printed]:
-                    shown = printed[:_LONGEST] + (" ..." if len(printed) > _LONGEST else "")
+                    shown = printed[:_LONGEST]
+                    if len(printed) > _LONGEST:
+                        shown += " ..."
                 case _:
                     self.close()
                     reason = f"the code took more than {limits.timeout_s:g} s, too much memory, or ended its process"

@@ -32,8 +32,8 @@ class Session:
 
     def __call__(self, message: Any) -> Reply:
         try:
-            begins = self._environment is None
-            return {"step": read_step(self._begin(*message) if begins else self._environment.step(message))}
+            returned = self._begin(*message) if self._environment is None else self._environment.step(message)
+            return {"step": read_step(returned)}
         except Exception as error:
             return failure(error)
 
@@ -44,10 +44,12 @@ class Session:
     def _begin(self, problem: Problem, seed: int) -> Any:
         """Return the environment's opening observation."""
         has_reset = inspect.isclass(self._start) and hasattr(self._start, "reset")
-        self._environment = self._start(*(() if has_reset else (problem, seed)), **self._settings)
+        given = () if has_reset else (problem, seed)
+        self._environment = self._start(*given, **self._settings)
         if self._environment is None:
             raise TypeError("the environment is None: its function must return an object with step(text)")
-        reset, begin = (getattr(self._environment, name, None) for name in ("reset", "begin"))
+        reset = getattr(self._environment, "reset", None)
+        begin = getattr(self._environment, "begin", None)
         opening = "" if reset is None else _opening(reset, problem, seed)
         return opening if begin is None else begin()
 

@@ -71,10 +71,14 @@ class Plain:
     def calls(self, text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
         if not text.startswith("?"):
             return []
-        name, argument = (next(iter(tools)), text[1:]) if len(tools) == 1 else text[1:].partition(" ")[::2]
+        name, _, argument = text[1:].partition(" ")
+        if len(tools) == 1:
+            name = next(iter(tools))
+            argument = text[1:]
         if name not in tools:
             return [ToolCall(name=name, error="no such tool")]
-        return [ToolCall(name=name, arguments={first_parameter(tools[name]): argument})]
+        first = next(iter(inspect.signature(tools[name]).parameters))
+        return [ToolCall(name=name, arguments={first: argument})]
 
     def observation(self, results: Sequence[ToolResult]) -> str:
         return "".join("!;" if result.failed else f"{result.text};" for result in results)
@@ -119,11 +123,6 @@ def schema_of(name: str, tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": described}
 
 
-def first_parameter(tool: Tool) -> str:
-    """Return the name of a tool's first argument."""
-    return next(iter(inspect.signature(tool).parameters))
-
-
 class Tools:
     """An environment of tools."""
 
@@ -149,8 +148,8 @@ class Tools:
         longest = _MOST_SHOWN // len(results)
         shown = [replace(each, text=each.text[:longest] + " ..." * (len(each.text) > longest)) for each in results]
         observation = self._format.observation(shown)
-        num_errors = len(calls) - sum(not result.failed for result in results)
-        return Step(observation=observation, num_calls=len(calls), num_errors=num_errors)
+        num_done = sum(not result.failed for result in results)
+        return Step(observation=observation, num_calls=len(calls), num_errors=len(calls) - num_done)
 
     def close(self) -> None:
         for tool in self._tools.values():
@@ -165,7 +164,10 @@ class Tools:
             given = arguments_of(call.name, self._kinds[call.name]).validate_python(call.arguments)
             return ToolResult(text=str(tool(**given)))
         except ValidationError as error:
-            faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+            faults = []
+            for each in error.errors():
+                place = ".".join(map(str, each["loc"]))
+                faults.append(f"{place}: {each['msg']}")
             return ToolResult(text="; ".join(faults), failed=True)
         except Exception as error:
             return ToolResult(text=one_line(error), failed=True)

@@ -153,8 +153,10 @@ class TurnsEngine:
     @property
     def first_errors(self) -> dict[str, str]:
         """The first exception of each environment that raised one."""
-        errors = [each.first_errors for each in self._environments.values()]
-        return {name: redact(error) for each in errors for name, error in each.items()}
+        errors: dict[str, str] = {}
+        for playing in self._environments.values():
+            errors |= playing.first_errors
+        return {name: redact(error) for name, error in errors.items()}
 
     def submit(self, requests: Sequence[Request]) -> None:
         if unknown := {request.environment for request in requests} - {"", *self._environments}:
@@ -223,8 +225,10 @@ class TurnsEngine:
         """Send the last turn to the environment, or, at the beginning, the problem and the seed of its group."""
         request = each.conversation.request
         each.submitted = self._clock()
-        opening = (request.problem, derive_seed("environment", request.group))
-        each.playing.steps.tell(each.key, each.texts[-1] if each.texts else opening)
+        message: Any = (request.problem, derive_seed("environment", request.group))
+        if each.texts:
+            message = each.texts[-1]
+        each.playing.steps.tell(each.key, message)
         # Read replies now: a step in this process is done, and its time must not include other steps.
         self._hear(each.playing.steps)
         self.waited_s += self._clock() - each.submitted
@@ -241,9 +245,10 @@ class TurnsEngine:
         """Return the replies of environments; if there is nothing else to do, wait a moment for one."""
         idle = not (self._now.arrived or self._now.num_sampling or self._now.ready)
         started = self._clock()
+        wait_s = _WAIT_S if idle else 0.0
         for playing in self._environments.values():
             if playing.steps.num_pending:
-                self._hear(playing.steps, _WAIT_S if idle else 0.0)
+                self._hear(playing.steps, wait_s)
         if idle:
             self.waited_s += self._clock() - started
         arrived = self._now.arrived
@@ -277,12 +282,16 @@ class TurnsEngine:
         begins = not each.texts
         each.count(step)
         self._now.num_starting -= begins
-        # Without a turn of the model, there is nothing to learn from.
-        if reason := reason or ("no_answer" if step.done and begins else None):
+        if not reason and step.done and begins:
+            # Without a turn of the model, there is nothing to learn from.
+            reason = "no_answer"
+        if reason:
             return self._fail(each, reason, error)
         if step.done:
-            unrewarded = step.truncated and step.reward is None and step.answer is None
-            return self._end(each, 0.0 if unrewarded else step.reward, answer=step.answer, truncated=step.truncated)
+            reward = step.reward
+            if step.truncated and step.answer is None:
+                reward = reward or 0.0
+            return self._end(each, reward, answer=step.answer, truncated=step.truncated)
         if len(each.texts) >= each.playing.settings.max_turns:
             return self._end(each, step.reward or 0.0, truncated=True)
         if step.reward is not None and not begins:
@@ -343,4 +352,5 @@ class TurnsEngine:
         each.playing.steps.end(each.key)
         del self._now.open[each.key]
         episode = replace(each.episode, value=value, answer=answer, base=base, weight=weight, reason=reason)
-        return each.conversation.completion(finish="length" if truncated else "stop", episode=episode)
+        finish = "length" if truncated else "stop"
+        return each.conversation.completion(finish=finish, episode=episode)

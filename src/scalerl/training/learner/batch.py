@@ -10,6 +10,7 @@ that saves time (share.py). With several ranks, each rank filters and weighs the
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -151,11 +152,15 @@ def sequences_of(batch: Batch) -> tuple[list[Completion], NDArray[np.int64]]:
     """Return the sequences to train on, including branches of conversations, and the index of each one's completion."""
     parts = [completion.sequences for completion in _completions(batch)]
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    return list(itertools.chain.from_iterable(parts)), owner
+    return _flat(parts), owner
 
 
 def _completions(batch: Batch) -> list[Completion]:
-    return list(itertools.chain.from_iterable(group.completions for group in batch.groups))
+    return _flat(group.completions for group in batch.groups)
+
+
+def _flat(parts: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(parts))
 
 
 def _rollout(
@@ -163,16 +168,16 @@ def _rollout(
 ) -> Rollout:
     groups = batch.groups
     group = np.repeat(np.arange(len(groups)), [len(each.completions) for each in groups])
-    values = list(itertools.chain.from_iterable(each.values for each in groups))
-    verdicts = itertools.chain.from_iterable(each.correct for each in groups)
-    rewards = itertools.chain.from_iterable(each.rewards for each in groups)
+    values = _flat(each.values for each in groups)
+    verdicts = _flat(each.correct for each in groups)
+    rewards = _flat(each.rewards for each in groups)
     log_probs = torch.from_numpy(_joined((sequence.log_probs for sequence in sequences), np.float32))
     return Rollout(
         group=torch.from_numpy(group),
         value=torch.tensor([value or 0.0 for value in values]),
         correct=torch.tensor([verdict is True for verdict in verdicts], dtype=torch.bool),
         has_verdict=torch.tensor([value is not None for value in values], dtype=torch.bool),
-        rewards=torch.tensor(list(rewards)),
+        rewards=torch.tensor(rewards),
         truncated=torch.tensor([completion.truncated for completion in _completions(batch)], dtype=torch.bool),
         completion_of_token=torch.from_numpy(np.repeat(owner, sizes.tokens)),
         generator_log_probs=log_probs,
@@ -279,8 +284,8 @@ def _facts(completions: Sequence[Completion], groups: Sequence[Group], rewards: 
     if rewards.numel():
         facts["reward/mean"] = float(rewards.double().mean())
         facts["reward/correct_frac"] = sum(group.num_correct for group in groups) / rewards.numel()
-    for name in dict.fromkeys(itertools.chain.from_iterable(group.scores for group in groups)):
-        scores = itertools.chain.from_iterable(group.scores.get(name, ()) for group in groups)
+    for name in dict.fromkeys(_flat(group.scores for group in groups)):
+        scores = _flat(group.scores.get(name, ()) for group in groups)
         known = [score for score in scores if score is not None]
         if known:
             facts[f"score/{name}"] = float(np.mean(known))

@@ -110,8 +110,9 @@ def opened_thinking(prompt: str, task: Task) -> str:
     """
     start = task.answer.thinking_start
     end = task.answer.thinking_end
-    has_tags = bool(start.strip() and end)
-    return start if has_tags and prompt.rstrip().endswith(start.rstrip()) else ""
+    if start.strip() and end and prompt.rstrip().endswith(start.rstrip()):
+        return start
+    return ""
 
 
 def is_pooled(spec: GraderSpec) -> bool:

@@ -86,10 +86,6 @@ class LagRule:
         return len(self._untrained) - len(self._finished)
 
     @property
-    def num_finished(self) -> int:
-        return len(self._finished)
-
-    @property
     def finished_keys(self) -> tuple[str, ...]:
         """Groups that are finished but not yet trained, in the order of issue."""
         return tuple(key for key in self._untrained if key in self._finished)

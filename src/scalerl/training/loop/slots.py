@@ -3,8 +3,7 @@
 Generation sets the pace: S slots finish completions at a constant rate, and N = groups x completions of them make a
 step. So S / N steps pass while one completion of mean length is sampled, and a group whose longest completion is
 `spread` times the mean takes spread x S / N steps from its first token to its last. That is the lag of its first
-token; a token in the middle of a completion of mean length is S / N / 2 steps younger. A learner beside the engine adds
-the share of a step in which it trains: completions that end meanwhile wait for the next step.
+token; a token in the middle of a completion of mean length is S / N / 2 steps younger.
 
 With enough slots the lag rule is the limit: (max_lag + 1) x N completions are untrained at all times, so every group is
 trained max_lag steps after its submission, in the mean where a step does not wait for slow groups (waits_for), and its
@@ -50,13 +49,8 @@ def full_slots(pipeline: PipelineSettings) -> int:
     return (pipeline.max_lag + 1) * pipeline.batch
 
 
-def expected_lag(
-    slots: int, pipeline: PipelineSettings, *, spread: float = SPREAD, learner: float = 0.0
-) -> ExpectedLag:
-    """Return the expected lag if generation, not the learner, sets the pace (always true on one device).
-
-    `learner` is the share of a step in which a learner beside the engine trains; 0 if they take turns.
-    """
+def expected_lag(slots: int, pipeline: PipelineSettings, *, spread: float = SPREAD) -> ExpectedLag:
+    """Return the expected lag if generation, not the learner, sets the pace (always true on one device)."""
     max_lag = pipeline.max_lag
     batch = pipeline.batch
     batches = slots / batch
@@ -68,10 +62,10 @@ def expected_lag(
         binds = True
         slots_to_bind = 1.0
     else:
-        by_slots = (spread - 0.5) * batches + learner
+        by_slots = (spread - 0.5) * batches
         by_rule = max_lag - ((max_lag + 1) / spread - 1) / 2
         mean = max(min(by_slots, by_rule, max_lag), 0.0)
-        largest = SLOWEST * min(spread * batches + learner, max_lag)
+        largest = SLOWEST * min(spread * batches, max_lag)
         if not of_mean:
             largest = min(largest, max_lag)
         # Without waiting for slow groups, only a full engine is limited.

@@ -245,11 +245,6 @@ class Fleet(EngineBase):
         """Ids of the generators' processes; None for one on another machine."""
         return [seat.peer.link.pid for seat in self.seats]
 
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """The last reported version of each generator's weights; -1 before its first report."""
-        return tuple(seat.report.version for seat in self.seats)
-
     def _peer(self, number: int) -> Peer:
         return Peer(self._start(number), limits=self._limits, news=self._news)
 

@@ -128,9 +128,8 @@ class _Slots:
 
 def _pushed_names(model: Any) -> frozenset[str]:
     """Return the names of the weights that change: of the adapters, if there are any."""
-    names = [name for name, _ in model.named_parameters()]
-    adapters = frozenset(filter(is_adapter, names))
-    return adapters or frozenset(names)
+    names = frozenset(dict(model.named_parameters()))
+    return frozenset(filter(is_adapter, names)) or names
 
 
 class _RunningChunk(NamedTuple):
