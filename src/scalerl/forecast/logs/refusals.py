@@ -166,7 +166,7 @@ def _finished_runs(plan: Plan) -> str:
         name for name in word_columns(frame) if name not in (plan["y"], FILE) and _names_something(frame.words(name))
     ]
     named = with_role(frame.columns, "run", "arm")
-    is_history = (np.diff(progress) > 0).all()
+    is_history = bool((np.diff(progress) > 0).all())
     if not is_history:
         named += with_role(frame.columns, "metric")
     name = _own_name(plan, frame, words, named, is_history)
