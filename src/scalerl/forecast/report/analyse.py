@@ -71,10 +71,10 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
         if not 0 < share < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
     result = _analysed("backtest", series, options)
-    done = [
-        replace(curve, early=tuple((share, part(curve.series, Window(until=share), options)) for share in fractions))
-        for curve in result.curves
-    ]
+    done: list[CurveResult] = []
+    for curve in result.curves:
+        early = [(share, part(curve.series, Window(until=share), options)) for share in fractions]
+        done.append(replace(curve, early=tuple(early)))
     return replace(result, curves=tuple(done))
 
 

@@ -61,6 +61,8 @@ def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
 def uneven_pace(runs: Sequence[Run]) -> float:
     """Return the largest ratio of GPU-hours per FLOP between runs of one arm; about 1 unless they shared a machine."""
     known = [run for run in runs if run.cost.get("gpu_hours") and run.cost.get("flops")]
-    paces = [[run.cost["gpu_hours"] / run.cost["flops"] for run in of_arm]
-             for of_arm in grouped(known, lambda run: run.arm)]  # fmt: skip
-    return max((max(each) / min(each) for each in paces), default=1.0)
+    largest = 1.0
+    for of_arm in grouped(known, lambda run: run.arm):
+        paces = [run.cost["gpu_hours"] / run.cost["flops"] for run in of_arm]
+        largest = max(largest, max(paces) / min(paces))
+    return largest

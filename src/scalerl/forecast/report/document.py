@@ -220,7 +220,10 @@ def table(
 
     Each item is a row: the objects that have what templates name, before those that all rows share.
     """
-    rows = [[words.filled(each, words.Lookup(*item, *shared)) for each in columns.values()] for item in items]
+    rows: list[list[str]] = []
+    for item in items:
+        values = words.Lookup(*item, *shared)
+        rows.append([words.filled(each, values) for each in columns.values()])
     return grid(key, tuple(columns), rows, **given)
 
 
@@ -365,14 +368,11 @@ def picked(names: Iterable[str], *objects: Any) -> Json:
 
 def to_json(document: Sequence[Section]) -> list[Json]:
     """Return the sections: each block with its type, and each sentence with its kind and its values."""
-    return [
-        {
-            "key": each.key,
-            "title": each.title,
-            "blocks": [{"type": type(block).__name__.lower(), **plain(block)} for block in each.blocks],
-        }
-        for each in document
-    ]
+    made: list[Json] = []
+    for section in document:
+        blocks = [{"type": type(block).__name__.lower(), **plain(block)} for block in section.blocks]
+        made.append({"key": section.key, "title": section.title, "blocks": blocks})
+    return made
 
 
 def rounded(values: np.ndarray, digits: int = 6) -> list[Any]:

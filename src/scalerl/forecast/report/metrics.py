@@ -115,7 +115,8 @@ def log_columns(log: Log) -> dict[str, Array]:
     step_name = step_column(log)
     names.pop("step", None)
     taken = {*names.values(), step_name, *METRICS}
-    names |= {name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}
+    others = [name for name in frame.columns if name not in taken]
+    names |= {name: name for name in others[:MOST_COLUMNS]}
     names.pop("attempt", None)
     steps = (np.arange(1.0, len(frame) + 1) if step_name is None else frame.numbers(step_name)).tolist()
     # A trainer may write several rows for one step, such as one of the losses and one of the times: the last counts.

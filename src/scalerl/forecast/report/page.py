@@ -18,10 +18,11 @@ def html(document: Sequence[Section]) -> Markup:
 
 
 def _section(section: Section) -> Markup:
-    shown, details = (
-        [BLOCKS[type(block)](block) for block in section.blocks if (block.level == Level.DETAIL) is folded]
-        for folded in (False, True)
-    )
+    shown: list[Markup] = []
+    details: list[Markup] = []
+    for block in section.blocks:
+        place = details if block.level == Level.DETAIL else shown
+        place.append(BLOCKS[type(block)](block))
     title = [tag("h2", section.title)] if section.title else []
     # A section of nothing but details is folded as a whole, behind its title.
     head, summary = (title, "Details") if shown else ([], joined(*title))
@@ -57,12 +58,11 @@ def _sample(sample: Mapping[str, Any], is_open: bool) -> Markup:
     head = [tag("span", text) for text in (sample.get("run"), sample["step_text"]) if text]
     head.append(tag("span", sample["label"], class_=f"verdict-{sample['verdict']}"))
     head += [tag("span", text) for text in (sample["reward_text"], sample["answer_text"]) if text]
-    texts = [
-        each
-        for name, text, by in sample["texts"]
-        if text
-        for each in (tag("h4", name), tag("pre", text, class_="observed" if by == "environment" else None))
-    ]
+    texts: list[Markup] = []
+    for name, text, by in sample["texts"]:
+        if text:
+            texts.append(tag("h4", name))
+            texts.append(tag("pre", text, class_="observed" if by == "environment" else None))
     return tag("details", tag("summary", *head), *texts, class_="sample", open="" if is_open else None)
 
 

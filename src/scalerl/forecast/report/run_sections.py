@@ -299,9 +299,8 @@ def _json(value: Any) -> str:
 def samples(result: Result) -> Blocks:
     """Show the last answers that each run was trained on."""
     query = Query(num=SAMPLES_OF_A_RUN)
-    rows = [
-        {"run": run.name, **sample}
-        for run in result.own_runs
-        for sample in search(run.source.path / store.SAMPLES, run.source.root, query)["samples"]
-    ]
+    rows: list[Json] = []
+    for run in result.own_runs:
+        found = search(run.source.path / store.SAMPLES, run.source.root, query)
+        rows += [{"run": run.name, **sample} for sample in found["samples"]]
     return [Samples(rows=tuple(rows))] if rows else []

@@ -5,7 +5,7 @@ decides nothing and words nothing. `run_sections.py` has those on runs.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -161,7 +161,9 @@ def checkpoint_says(curve: CurveResult, fall: Fall, result: Result) -> Iterator[
     step = curve.checkpoint
     yield say("checkpoint_compute" if step is None else "checkpoint_step", fall, curve)
     runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
-    saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
+    saved: list[int] = []
+    for run in runs:
+        saved += [each for each in run.checkpoints() if step is not None and each <= step]
     if saved:
         yield say("checkpoint_saved", name=curve.name, step=max(saved))
 
@@ -481,9 +483,12 @@ def columns_say(curves: Sequence[CurveResult]) -> Say:
         # A row number is counted because nothing was detected.
         if any(why.rule not in ("option", "counted") for why in choices.values())
     )
-    texts = [tuple(say("column", why, column=column).text for column, why in reasons.items())
-             for reasons in (compute, reward)]  # fmt: skip
-    return say("columns", compute=texts[0], reward=texts[1], detected=detected)
+    return say("columns", compute=_columns_text(compute), reward=_columns_text(reward), detected=detected)
+
+
+def _columns_text(reasons: Mapping[str, Choice]) -> tuple[str, ...]:
+    """Return each column with the reason for which it was taken."""
+    return tuple(say("column", why, column=column).text for column, why in reasons.items())
 
 
 def equal_curves(result: Result) -> Iterator[Say]:

@@ -72,7 +72,8 @@ class Workers:
 
     def map(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
         """Call a function with each of these arguments; return what it returns, in their order."""
-        return [job.result() for job in [self.submit(function, argument) for argument in arguments]]
+        jobs = [self.submit(function, argument) for argument in arguments]
+        return [job.result() for job in jobs]
 
     def _call(self, most_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
         worker = self._idle.get()

@@ -70,7 +70,8 @@ def files_of(source: Source) -> list[File]:
         return sorted(file for member in source.members for file in files_of(member))
     if source.kind == "study":
         names = [path / store.STUDY]
-        names += [run.path / name for run in planned(source) for name in RUN_FILES]
+        for run in planned(source):
+            names += [run.path / name for name in RUN_FILES]
     elif source.kind == "run":
         names = [path / name for name in RUN_FILES]
     elif path.is_dir():

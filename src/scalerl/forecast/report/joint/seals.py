@@ -115,8 +115,13 @@ def _matching_logs(sealed: Sequence[str], given: Sequence[str], folder: Path) ->
     """
     names = [Path(log).name for log in sealed]
     if given:
-        matches = [[log for log in given if Path(log).resolve().name == name] for name in names]
-        return [match[0] for match in matches] if all(len(match) == 1 for match in matches) else [*given]
+        own: list[str] = []
+        for name in names:
+            matches = [log for log in given if Path(log).resolve().name == name]
+            if len(matches) != 1:
+                return [*given]
+            own.append(matches[0])
+        return own
     for name in names:
         if not (Path(name).exists() or (folder / name).exists()):
             raise InputError(f"there is no log {name} here or in {folder}: name the log after the sealed file")
