@@ -74,6 +74,13 @@ def test_a_run_is_read_again_when_it_has_grown_or_was_written_anew(tmp_path: Pat
     assert look(source).step == "step 1"
 
 
+def test_a_run_alone_has_its_name_in_the_answer(tmp_path: Path):
+    folder = write_run(tmp_path / "run", num=12)
+    seen = look(Source(path=folder, root=Root(folder), kind="run", name="first"))
+    (answer, *_) = [each for each in document.says(seen.document) if each.level == document.Level.ANSWER]
+    assert answer.values["name"] == "first"
+
+
 def test_rows_are_not_called_steps(tmp_path: Path):
     (tmp_path / "a.csv").write_text("\n".join(["gpu_hours,reward", *(f"{n},{n / 50}" for n in range(1, 9))]))
     seen = look(Source(path=tmp_path / "a.csv", root=Root(tmp_path), kind="log", name="a"))

@@ -76,7 +76,8 @@ class Run:
 
     @property
     def arm(self) -> str:
-        return self.source.arm
+        """The curve that it belongs to; its own unless a study or its seed says otherwise."""
+        return self.source.arm or self.name
 
     @property
     def seed(self) -> int | None:
