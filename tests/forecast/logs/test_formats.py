@@ -239,9 +239,12 @@ def test_logs_beside_run_folders_and_broken_runs_are_named(tmp_path: Path) -> No
     unread = [("files_unused", ("broken",)), ("files_beside", ("other.csv",))]
     [log] = read_logs([tmp_path])
     assert [(fact.kind, fact.values["names"]) for fact in log.facts] == unread
-    [curve] = build_report([tmp_path], Selection(), FitOptions()).curves
-    kinds = [fact.kind for fact in curve.series.facts]
-    assert {"files_unused", "files_beside"} <= {*kinds}
+    result = build_report([tmp_path], Selection(), FitOptions())
+    [curve] = result.curves
+    assert "files_beside" in [fact.kind for fact in curve.series.facts]
+    # A report knows a run of ours that is broken, and why.
+    [note] = [note for note in result.notes if "broken" in note.text]
+    assert "evals.jsonl" in note.text
 
 
 def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
