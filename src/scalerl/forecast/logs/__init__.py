@@ -1,6 +1,6 @@
 """Read logs of any trainer: rows of any format, one plan of what they mean, and the series to fit.
 
-    path --places--> files --formats--> Log (rows) --plan--> Plan (decisions) --series--> Series
+    path --places--> files --readers--> tables --formats--> Log (rows) --plan--> Plan (decisions) --series--> Series
 
 `read` does all of it. It is a function of paths and options alone, and its result can be pickled: a worker that is
 ended when a log takes too long can call it.
