@@ -123,7 +123,7 @@ def issue_order(regime, *, num_problems, seed, num_steps):
         issued += [one for one in asked if one is not None]
         for one in asked:
             assert one is not None
-            curriculum.graded(one.key, num_correct=0, num_graded=1)
+            curriculum.graded(one.key, num_correct=0, num_graded=1, num_asked=1)
     size = regime.groups_per_batch
     return [[one.key for one in issued[size * number : size * (number + 1)]] for number in range(num_steps)]
 

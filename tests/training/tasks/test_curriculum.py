@@ -40,7 +40,7 @@ def take(curriculum: Curriculum) -> Issued:
 
 
 def solve(curriculum: Curriculum, issued: Issued, num_correct: int, num_graded: int = 10) -> None:
-    curriculum.graded(issued.key, num_correct=num_correct, num_graded=num_graded)
+    curriculum.graded(issued.key, num_correct=num_correct, num_graded=num_graded, num_asked=num_graded)
 
 
 def task_of(issued: Issued) -> str:
@@ -130,7 +130,7 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed,
             if ready:
                 issued, num_graded = ready[number % len(ready)], (number >> 3) % 5
                 num_correct = min((number >> 6) % 6, num_graded)
-                curriculum.graded(issued.key, num_correct=num_correct, num_graded=num_graded)
+                curriculum.graded(issued.key, num_correct=num_correct, num_graded=num_graded, num_asked=num_graded)
                 reference.grades.append((issued, num_correct, num_graded))
         elif step == "train" and reference.untrained:
             issued = reference.untrained[number % len(reference.untrained)]
@@ -194,7 +194,7 @@ def test_bookkeeping_mistakes_are_errors():
     with pytest.raises(ValueError, match="never graded"):
         curriculum.trained(issued.key)
     with pytest.raises(ValueError, match="cannot be"):
-        curriculum.graded(issued.key, num_correct=3, num_graded=2)
+        curriculum.graded(issued.key, num_correct=3, num_graded=2, num_asked=2)
     with pytest.raises(ValueError, match="2 correct of 3 graded of 2 asked cannot be"):
         curriculum.graded(issued.key, num_correct=2, num_graded=3, num_asked=2)
     again = Curriculum.restore(curriculum.state_dict(), ["p0", "p1"], left_out=LATEST)

@@ -81,7 +81,8 @@ class Plain:
         return [ToolCall(name=name, arguments={first: argument})]
 
     def observation(self, results: Sequence[ToolResult]) -> str:
-        return "".join("!;" if result.failed else f"{result.text};" for result in results)
+        texts = ["!" if result.failed else result.text for result in results]
+        return "".join(f"{text};" for text in texts)
 
 
 _ARGUMENT = re.compile(r"^\s*(\w+)(?:\s*\([^)]*\))?:\s*(.+)$")

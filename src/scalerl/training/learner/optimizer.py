@@ -177,19 +177,22 @@ class AdamW:
             copies, weights = map(list, zip(*followed, strict=True))
             torch._foreach_copy_(copies, weights)  # pyright: ignore[reportPrivateImportUsage]
 
+    def _own_moments(self, portion: _Portion, key: str) -> list[Tensor]:
+        return [local(self.state[part.name][key]) for part in portion.parts]
+
     @contextlib.contextmanager
     def _decoded(self, portion: _Portion, is_bad: Tensor, seed: int) -> Iterator[list[list[Tensor]]]:
         """Yield both moments of each part in FP32; then round the updated moments, unless `is_bad`."""
         if not portion.moments:
-            yield [[local(self.state[part.name][key]) for part in portion.parts] for key in _MOMENTS]
+            yield [self._own_moments(portion, key) for key in _MOMENTS]
             return
         if self._settings.bits == 32:
-            yield [[_of_part(part, flat) for part in portion.parts] for flat in portion.moments]
+            yield [_of_parts(portion, flat) for flat in portion.moments]
             return
         tables = mean_shares(self._device), square_shares(self._device)
         rounded = [portion.moments[:2], portion.moments[2:]]
         flats = [decode(codes, scale, table) for (codes, scale), table in zip(rounded, tables, strict=True)]
-        moments = [[_of_part(part, flat).contiguous() for part in portion.parts] for flat in flats]
+        moments = [_of_parts(portion, flat) for flat in flats]
         yield moments
         generator = torch.Generator(self._device).manual_seed(seed)
         for (codes, scale), flat, table, parts in zip(rounded, flats, tables, moments, strict=True):
@@ -290,6 +293,11 @@ def _of_part(part: _Part, flat: Tensor) -> Tensor:
     """Return the view of one part of a portion's moment, in the shape of the weight."""
     *rows, length = part.weight.shape
     return flat[part.cells].view(*rows, -1)[..., :length]
+
+
+def _of_parts(portion: _Portion, flat: Tensor) -> list[Tensor]:
+    """Return one moment of each part: a view, or a copy if rows end inside a block."""
+    return [_of_part(part, flat).contiguous() for part in portion.parts]
 
 
 def _numbers(settings: OptimizerSettings) -> int:

@@ -123,7 +123,7 @@ class ServerReference(Reference):
         self._params = params
         self._api_key = from_environment({"api_key": api_key, "url": url}, "kl.reference.api_key")["api_key"]
         self._threads = ThreadPoolExecutor(num_parallel, thread_name_prefix="teacher")
-        self._asked: dict[int, list[Future[list[np.ndarray]]]] = {}
+        self._asked: dict[int, list[Future[np.ndarray]]] = {}
         """Requests that were sent, by the id of the micro-batch."""
 
     def begin(self, micro_batches: Sequence[MicroBatch]) -> None:
@@ -131,25 +131,25 @@ class ServerReference(Reference):
 
     def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
         asked = self._asked.pop(id(micro), None) or list(self._ask(micro.completions))
-        parts = [part for future in asked for part in future.result()]
-        return torch.from_numpy(np.concatenate(parts)[micro.trained]).to(policy.device)
+        log_probs = np.concatenate([future.result() for future in asked])
+        return torch.from_numpy(log_probs[micro.trained]).to(policy.device)
 
     def flops(self, prepared: PreparedBatch, shape: ModelShape) -> float:
         num_tokens = sum(len(each.request.prompt_tokens) + len(each) for each in prepared.completions)
         return 2 * self._params * num_tokens
 
-    def _ask(self, completions: Sequence[Completion]) -> Iterator[Future[list[np.ndarray]]]:
+    def _ask(self, completions: Sequence[Completion]) -> Iterator[Future[np.ndarray]]:
         for first in range(0, len(completions), _PER_REQUEST):
             yield self._threads.submit(self._asked_now, completions[first : first + _PER_REQUEST])
 
-    def _asked_now(self, completions: Sequence[Completion]) -> list[np.ndarray]:
-        """Return the log-prob of each token of each completion."""
+    def _asked_now(self, completions: Sequence[Completion]) -> np.ndarray:
+        """Return the log-probs of the tokens of all completions."""
         prompts = [[*each.request.prompt_tokens, *each.tokens.tolist()] for each in completions]
         # Sample one token and discard it: not every server accepts 0.
         body = {"model": self._model, "prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1}
         options = {"api_key": self._api_key, "most_bytes": _MOST_BYTES}
         reply = ask(self._url, body, server="the teacher's server", error=LearnerError, **options)
-        return [_token_log_probs(reply, number, each) for number, each in enumerate(completions)]
+        return np.concatenate([_token_log_probs(reply, number, each) for number, each in enumerate(completions)])
 
 
 def _token_log_probs(reply: Any, number: int, completion: Completion) -> np.ndarray:

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scalerl.training.models.template import rendered
@@ -27,29 +27,21 @@ _CUT = "\U0010fffd"
 """Marks where text is cut for encoding: the last private-use character."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
     """A tokenizer, with the few functions that a run needs."""
 
-    tokenizer: "PreTrainedTokenizerBase"
-    stop_tokens: tuple[int, ...]
-    special: Mapping[int, str] = field(init=False, repr=False)
-    """Control tokens by number; untrusted text may not become one."""
-    added: Mapping[int, str] = field(init=False, repr=False)
-    """Control tokens and the tokenizer's other tags, such as those around the result of a tool."""
-    _skeletons: frozenset[str] = field(init=False, repr=False)
-    """The signs of each control token without its letters, such as "<||>"."""
-
-    def __post_init__(self) -> None:
-        added = getattr(self.tokenizer, "added_tokens_decoder", {})
-        named = {number: str(token) for number, token in added.items() if len(str(token).strip()) > 1}
+    def __init__(self, *, tokenizer: "PreTrainedTokenizerBase", stop_tokens: tuple[int, ...]) -> None:
+        self.tokenizer = tokenizer
+        self.stop_tokens = stop_tokens
+        tokens = getattr(tokenizer, "added_tokens_decoder", {})
+        self.added = {number: str(token) for number, token in tokens.items() if len(str(token).strip()) > 1}
+        """Control tokens and the tokenizer's other tags, such as those around the result of a tool, by number."""
         # The unknown token cannot be used for an attack.
-        named.pop(getattr(self.tokenizer, "unk_token_id", None), None)
-        object.__setattr__(self, "added", named)
-        special = {number: named[number] for number in named if added[number].special}
-        object.__setattr__(self, "special", special)
-        skeletons = (re.sub(r"\w", "", token) or token for token in special.values())
-        object.__setattr__(self, "_skeletons", frozenset(skeletons))
+        self.added.pop(getattr(tokenizer, "unk_token_id", None), None)
+        self.special = {number: text for number, text in self.added.items() if tokens[number].special}
+        """Control tokens by number; untrusted text may not become one."""
+        self._skeletons = {re.sub(r"\w", "", text) or text for text in self.special.values()}
+        """The signs of each control token without its letters, such as "<||>"."""
 
     def plain(self, texts: Sequence[str], *, tags: bool = False) -> list[str]:
         """Return untrusted texts for a template: `encode` gives them no control token and, with `tags`, no tag."""

@@ -93,7 +93,7 @@ def each_merged_weight(
     for name, module in model.named_modules():
         if isinstance(module, AdaptedLinear):
             merged = module.merged(whole)
-            yield f"{name}.weight", merged if dtype is None else merged.to(dtype)
+            yield f"{name}.weight", merged.to(dtype or merged.dtype)
         elif isinstance(module, Nf4Linear) and not name.endswith(".base_layer"):
             yield f"{name}.weight", module.decoded(dtype or torch.float32)
     for name, parameter in model.named_parameters():

@@ -71,11 +71,15 @@ class ModelShape:
             head_params=config.hidden_size * config.vocab_size,
             layers=config.num_hidden_layers,
             attention_width=config.num_attention_heads * head_sizes(config)[1],
-            params=sum(parameter.numel() for parameter in model.parameters()),
-            layer_params=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
+            params=_num_params(model),
+            layer_params=max(map(_num_params, layers)),
             linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
             linear_params=sum(linear.weight.numel() for linear in linears),
         )
+
+
+def _num_params(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def head_sizes(config: Any) -> tuple[int, int]:

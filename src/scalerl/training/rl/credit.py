@@ -86,7 +86,8 @@ def gae(
     steps = _steps(inputs, level)
     before = inputs.critic.index_select(0, steps.first)
     by_step = _estimate(before, inputs.rewards.index_select(0, steps.completion), steps.left, gamma, lam)
-    return _spread(inputs, inputs.normalise(by_step[steps.of_trained], _group_of_trained(inputs)))
+    group_of_trained = inputs.group.index_select(0, inputs.completion_of_token)[inputs.trained]
+    return _spread(inputs, inputs.normalise(by_step[steps.of_trained], group_of_trained))
 
 
 def states(inputs: CreditInputs, *, gamma: float = 0.95, weight: float = 1.0) -> Float[Tensor, " tokens"]:
@@ -144,10 +145,6 @@ def _estimate(before: Tensor, rewards: Tensor, left: Tensor, gamma: float, lam: 
         following = torch.where(last[place], 0.0, advantages[(place + 1).clamp(max=len(left) - 1)])
         advantages[place] = errors[place] + gamma * lam * following
     return advantages
-
-
-def _group_of_trained(inputs: CreditInputs) -> Tensor:
-    return inputs.group.index_select(0, inputs.completion_of_token)[inputs.trained]
 
 
 def _spread(inputs: CreditInputs, values: Tensor) -> Tensor:

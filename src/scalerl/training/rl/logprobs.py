@@ -109,7 +109,8 @@ def exact_matmul(device: torch.device) -> Iterator[None]:
 class _HeadLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, head_weight, bias, targets, temperature, chunk, fp32):
-        wide = _wide(_product_dtype(hidden, head_weight, bias, fp32))
+        # The dtype of all operations after the product.
+        wide = torch.promote_types(_product_dtype(hidden, head_weight, bias, fp32), torch.float32)
         log_probs, entropy, log_total = hidden.new_empty(3, targets.numel(), dtype=wide)
         of_rows = _compiled(fused_statistics) if hidden.is_cuda else statistics
         with exact_matmul(hidden.device):
@@ -288,8 +289,3 @@ def _product_dtype(hidden: Tensor, head_weight: Tensor, bias: Tensor | None, fp3
         return hidden.dtype
     dtypes = {tensor.dtype for tensor in (hidden, head_weight, bias) if tensor is not None}
     return torch.float64 if torch.float64 in dtypes else torch.float32
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of all operations after the product."""
-    return torch.promote_types(dtype, torch.float32)

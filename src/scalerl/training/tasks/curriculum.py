@@ -210,23 +210,21 @@ class Curriculum:
             self._in_flight[issued.key] = issued
         return issued
 
-    def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int | None = None) -> None:
+    def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int) -> None:
         """Record the verdicts of a group; call this when it is graded, before any filter.
 
-        With `num_asked`, the number of completions in the group, a group with verdicts on fewer than half of them is
-        not recorded: one correct verdict of 16 must not make a problem solved. Without it, every group with a verdict
-        counts.
+        A group with verdicts on fewer than half of its `num_asked` completions is not recorded: one correct verdict of
+        16 must not make a problem solved.
         """
         if key not in self._in_flight or key in self._reissue:
             raise ValueError(f"group {key!r} is graded but not in flight: it was never issued, or was already graded")
-        most = num_graded if num_asked is None else num_asked
-        if not 0 <= num_correct <= num_graded <= most:
-            asked = "" if num_asked is None else f" of {num_asked} asked"
-            raise ValueError(f"group {key!r}: {num_correct} correct of {num_graded} graded{asked} cannot be")
+        if not 0 <= num_correct <= num_graded <= num_asked:
+            counts = f"{num_correct} correct of {num_graded} graded of {num_asked} asked"
+            raise ValueError(f"group {key!r}: {counts} cannot be")
         issued = self._in_flight.pop(key)
         self._untrained[key] = issued
         record = self._records.get(issued.problem_id, PassRecord())
-        if 2 * num_graded >= (num_asked or 0):
+        if 2 * num_graded >= num_asked:
             record = record.with_group(num_correct, num_graded)
         self._records[issued.problem_id] = record
         self._task_of[issued.problem_id].graded(issued)

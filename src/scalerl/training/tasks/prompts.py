@@ -71,8 +71,5 @@ def render(prompt: str | Sequence[Message], around: PromptFormat, chat_template:
     # A chat template is a program that comes with the model; some reject a system prompt.
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise PromptError(f"the model's chat template rejects {_roles(turns)}: {reason}") from error
-
-
-def _roles(turns: Sequence[Message]) -> str:
-    return "a " + " and a ".join(f"{turn['role']} turn" for turn in turns)
+        roles = " and ".join(f"a {turn['role']} turn" for turn in turns)
+        raise PromptError(f"the model's chat template rejects {roles}: {reason}") from error

@@ -110,8 +110,10 @@ class RankedLearner:
         A rank may fail because another one died, which is noticed up to `cause_s` later. `meeting_place` is kept until
         the learner is closed.
         """
-        self._cause_s, self._meeting_place = cause_s, meeting_place
-        self._lock, self._news = threading.Lock(), threading.Event()
+        self._cause_s = cause_s
+        self._meeting_place = meeting_place
+        self._lock = threading.Lock()
+        self._news = threading.Event()
         self._check_at = 0.0
         self._failure: BaseException | None = None
         self.ranks = [Peer(link, limits=limits, news=self._news) for link in links]
@@ -169,7 +171,9 @@ class RankedLearner:
 
     def close(self) -> None:
         """End the ranks."""
-        ranks, self.ranks, self._failure = self.ranks, [], None
+        ranks = self.ranks
+        self.ranks = []
+        self._failure = None
         close_all(ranks)
         if self._meeting_place is not None:
             self._meeting_place.close()
@@ -185,7 +189,8 @@ class RankedLearner:
 
     def _collect(self) -> list[Any]:
         """Return one answer from each rank, in order."""
-        ranks, answers = self.ranks, dict[int, Any]()
+        ranks = self.ranks
+        answers = dict[int, Any]()
         while True:
             self._news.clear()
             if self.ranks is not ranks:
@@ -212,7 +217,8 @@ class RankedLearner:
             cause = self._loss() if is_effect else None
             for peer in self.ranks:
                 peer.kill()
-            self.ranks, self._failure = [], cause or error
+            self.ranks = []
+            self._failure = cause or error
             if cause is not None:
                 raise cause from error
             raise

@@ -76,7 +76,8 @@ class LearnerRank:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        self._spec, self.rank = spec, rank
+        self._spec = spec
+        self.rank = rank
         if spec.threads:
             torch.set_num_threads(spec.threads)
         self._device = torch.device(spec.device, spec.devices[rank] if spec.devices else rank)
@@ -126,7 +127,8 @@ class LearnerRank:
         Training continues while `write` writes the copy.
         """
         self._snapshot = {}
-        if self.rank >= (self._shard_size if self._is_divided else 1):
+        num_writers = self._shard_size if self._is_divided else 1
+        if self.rank >= num_writers:
             return
         self._snapshot = {kind: _host_copies(tensors) for kind, tensors in self.learner.state_dict().items()}
         if self.rank > 0:
@@ -144,7 +146,8 @@ class LearnerRank:
         """Return whether the last snapshot is written; LearnerError if that failed."""
         if self._writing is None or not self._writing.done():
             return self._writing is None
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         try:
             writing.result()
         except Exception as error:
@@ -176,7 +179,8 @@ class LearnerRank:
         """Find the model, wait until all ranks have it, join them, and return its folder."""
         import torch.distributed as dist
 
-        spec, wait = self._spec, datetime.timedelta(seconds=self._spec.timeout_s)
+        spec = self._spec
+        wait = datetime.timedelta(seconds=self._spec.timeout_s)
         meeting = _store_at(spec.meeting, wait)
         try:
             folder = spec.model if Path(spec.model).is_dir() else str(model_folder(spec.model))
@@ -203,8 +207,10 @@ class LearnerRank:
         from scalerl.training.learner.step import TorchLearner
         from scalerl.training.learner.team import Team
 
-        spec, settings = self._spec, dict(self._spec.settings())
-        lora, learner = settings.pop("lora", LoraSettings()), spec.learner
+        spec = self._spec
+        settings = dict(self._spec.settings())
+        lora = settings.pop("lora", LoraSettings())
+        learner = spec.learner
         team = Team(rank=self.rank, size=learner.ranks, context=learner.context_ranks)
         torch.manual_seed(spec.seed)
         if not self._is_divided:
@@ -244,8 +250,12 @@ def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     folder = path if path.is_dir() else path.parent
-    fault = "does not see" if not path.exists() else "may not write to" if not os.access(folder, os.W_OK) else None
-    if fault is not None:
+    fault = ""
+    if not path.exists():
+        fault = "does not see"
+    elif not os.access(folder, os.W_OK):
+        fault = "may not write to"
+    if fault:
         raise RunFolderError(
             f"rank {rank} of the learner, on {socket.gethostname()}, {fault} {folder}, where it reads and writes its "
             f"part of checkpoints: put the run folder (--out) on a file system that all nodes share"
@@ -254,7 +264,8 @@ def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:
 
 def _host_copies(tensors: Mapping[str, Tensor]) -> _HostCopy:
     """Return host copies of this rank's rows, with the position of each; parts without rows are left out."""
-    parts, rows = {}, {}
+    parts = {}
+    rows = {}
     for name, tensor in tensors.items():
         part = local(tensor).detach()
         if tensor.ndim and not part.numel():

@@ -8,6 +8,7 @@ head: gathered in FP32; body and chunked log-probs are one forward call, because
 """
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,14 +95,17 @@ class ShardedPolicy(Policy):
         self.copies = {}
         # This pass runs uncompiled: no training pass is that short.
         with torch.compiler.set_stance("force_eager"):
-            like: Any = {"device": device, "tolerance": 1e-3 if self._dtype == master_dtype else 0.1}
+            tolerance = 1e-3 if self._dtype == master_dtype else 0.1
+            like: Any = {"device": device, "tolerance": tolerance}
             can_share = check_packing(lambda ids, packing: self._root(ids, packing), self.model.config, **like)
             if context is not None:
                 check_slices(
                     context, lambda *given: self._root(*given[:2], exchange=given[2]), self.model.config, **like
                 )
         num_params = sum(parameter.numel() for parameter in self.model.parameters())
-        fewest = fewest_shared_tokens(num_params, gpu=device.type == "cuda") * (1 if context is None else context.size)
+        fewest = fewest_shared_tokens(num_params, gpu=device.type == "cuda")
+        if context is not None:
+            fewest *= context.size
         self.share_from = fewest if can_share else None
         if compiled:
             warm_up(self, learner.micro_batch_tokens)
@@ -140,7 +144,9 @@ class ShardedPolicy(Policy):
 
         def gathered(parameter: Tensor) -> Tensor:
             values = parameter.detach()
-            return whole(values.to(self._dtype) if self._rounds and id(parameter) not in kept else values)
+            if self._rounds and id(parameter) not in kept:
+                values = values.to(self._dtype)
+            return whole(values)
 
         yield from each_merged_weight(self.model, gathered)
 
@@ -151,12 +157,10 @@ class ShardedPolicy(Policy):
         model = self.model
         mesh = self.mesh
         rounded = self._dtype == torch.bfloat16
-        body = MixedPrecisionPolicy(
-            param_dtype=self._dtype if rounded else None,
-            reduce_dtype=torch.float32 if rounded else None,
-            cast_forward_inputs=False,
-        )
         wide = MixedPrecisionPolicy(cast_forward_inputs=False)
+        body = wide
+        if rounded:
+            body = replace(wide, param_dtype=self._dtype, reduce_dtype=torch.float32)
 
         def divide(module: nn.Module, policy: Any, **options: Any) -> None:
             if weights is not None:

@@ -77,6 +77,7 @@ class Decoder:
         self._body = make_body(model, max_length, fused=fused)
         self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
         self._recorder = RouterRecorder(model) if records_experts else None
+        num_routed = 0 if self._recorder is None else self._recorder.num_routed
         prompt_tokens = max(prefill_tokens, max_length)
         self._cache = SlotCache(
             config,
@@ -85,7 +86,7 @@ class Decoder:
             prompt_tokens=prompt_tokens,
             dtype=weight.dtype,
             device=self._device,
-            num_routed=0 if self._recorder is None else self._recorder.num_routed,
+            num_routed=num_routed,
         )
         self._slots = slots
         self._chunk = chunk
