@@ -47,20 +47,19 @@ class RouterRecorder:
     """Writes the experts of every token that a model computes into a buffer, [tokens, all layers x top_k]."""
 
     def __init__(self, model: "PreTrainedModel") -> None:
-        self._buffer: Tensor | None = None
-        self._places: Tensor | None = None
+        self._target: tuple[Tensor, Tensor] | None = None
+        """A buffer, and the row in it of each token of the next pass."""
         self.num_routed = _hook(model, self._record)
         """Number of experts chosen for a token in all layers together."""
 
     def into(self, buffer: Tensor, places: Tensor) -> None:
         """Write the experts of the next pass's tokens to these rows of the buffer."""
-        self._buffer = buffer
-        self._places = places
+        self._target = buffer, places
 
     def _record(self, router: nn.Module, given: Any, returned: tuple[Tensor, ...], *, columns: slice) -> None:
-        assert self._buffer is not None
-        assert self._places is not None
-        self._buffer[:, columns].index_copy_(0, self._places, returned[2].to(self._buffer.dtype))
+        assert self._target is not None
+        buffer, places = self._target
+        buffer[:, columns].index_copy_(0, places, returned[2].to(buffer.dtype))
 
 
 class RouterReplay:
@@ -116,6 +115,7 @@ def _can_replay(router: Any) -> bool:
     if not isinstance(returned, tuple) or len(returned) != 3:
         return False
     logits, scores, experts = returned
-    return scores.shape == experts.shape and torch.allclose(
-        _scores(router, logits, experts).float(), scores.float(), atol=1e-2 if weight.dtype == torch.bfloat16 else 1e-5
-    )
+    if scores.shape != experts.shape:
+        return False
+    tolerance = 1e-2 if weight.dtype == torch.bfloat16 else 1e-5
+    return torch.allclose(_scores(router, logits, experts).float(), scores.float(), atol=tolerance)
