@@ -178,7 +178,7 @@ def model_folder(name: str, *, has_weights: bool = True) -> Path:
     if path.exists() or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
         what = "is a file" if path.exists() else "does not exist"
         raise ModelError(f"model {name} {what}: give a model folder, a hub name or a .gguf file")
-    patterns = list(_SMALL_FILES)
+    patterns: list[str] = list(_SMALL_FILES)
     if has_weights:
         patterns.append("model*.safetensors")
     return _checked(_downloaded(name, patterns), has_weights)
