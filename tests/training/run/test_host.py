@@ -77,7 +77,7 @@ def test_cpu_time_is_counted_over_processes_and_kept_after_their_end():
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
-    used, alone = CpuTime(lambda: [child.pid, None]), CpuTime()
+    used, alone = CpuTime(lambda: [child.pid]), CpuTime()
     child.stdout.readline()
     assert used() - alone() > 0.2
     child.communicate(b"\n")
@@ -85,6 +85,12 @@ def test_cpu_time_is_counted_over_processes_and_kept_after_their_end():
     before = alone()
     time.sleep(0.3)
     assert alone() - before < 0.2  # a process that waits uses none
+
+
+def test_a_process_on_another_machine_holds_a_core():
+    used, alone = CpuTime(lambda: [None, None]), CpuTime()
+    time.sleep(0.3)
+    assert used() - alone() == pytest.approx(0.6, abs=0.1)
 
 
 @pytest.mark.parametrize("home", ["home", "file/home"])

@@ -70,19 +70,28 @@ def frozen_objects() -> Iterator[None]:
 
 
 class CpuTime:
-    """Counts the CPU time of this process and of processes that it started, also after they have ended."""
+    """Counts the CPU time of this process and of processes that it started, also after they have ended.
+
+    A process on another machine, whose CPU time is not known here, holds a core all the time.
+    """
 
     def __init__(self, pids: Callable[[], Iterable[int | None]] = list) -> None:
-        """`pids` returns the ids of the other processes; None, for one on another machine, is not counted."""
+        """`pids` returns the ids of the other processes; None for one on another machine."""
         self._pids = pids
         self._seconds: dict[int, float] = {}
+        self._elsewhere_s = 0.0
+        self._read_at = time.monotonic()
 
     def __call__(self) -> float:
+        before, self._read_at = self._read_at, time.monotonic()
         for pid in self._pids():
+            if pid is None:
+                self._elsewhere_s += self._read_at - before
+                continue
             with suppress(FileNotFoundError, ProcessLookupError):
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                self._seconds[pid or 0] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-        return time.process_time() + sum(self._seconds.values())
+                self._seconds[pid] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        return time.process_time() + sum(self._seconds.values()) + self._elsewhere_s
 
 
 def machine_load(device: torch.device) -> dict[str, float]:
