@@ -199,3 +199,13 @@ def test_archives_are_named(tmp_path: Path, content: bytes) -> None:
 
 def test_numbers_without_names_ask_for_a_header(tmp_path: Path) -> None:
     assert "put a line with names above them" in fault(write(tmp_path / "a.csv", ("1,0.5", [(2, 0.6), (3, 0.7)])))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_every_end_of_a_line_is_one(tmp_path, end):
+    rows = ["step,reward", *(f"{step},{0.1 + step / 100}" for step in range(8))]
+    path = tmp_path / "log.csv"
+    path.write_bytes(end.join([*rows, ""]).encode())
+    [series] = read(path)
+    assert len(series.compute) == 7
+    assert series.start == pytest.approx(0.1)

@@ -42,7 +42,7 @@ class Head(NamedTuple):
 def delimited_tables(source: Source) -> Iterator[list[Table]]:
     """Yield the table that a text is, if it is one; InputError says what is wrong with one."""
     is_named = source.path.suffix.lower() in _SUFFIXES and not source.is_inside
-    sample = list(itertools.islice(io.StringIO(source.text), _MAX_SAMPLE))
+    sample = list(itertools.islice(io.StringIO(source.text, newline=""), _MAX_SAMPLE))
     marks = f"{_MARKS}| " if is_named else f"{_MARKS} "
     head = _head_of(source, sample, marks, is_named)
     if head is None and is_named:
