@@ -273,10 +273,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
+    """Return the children of a process; those that are known where it ends meanwhile."""
     children: list[int] = []
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            children += [int(child) for child in listed.read_text().split()]
+    # Each step may find that the process, or one of its threads, is gone.
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                listed = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                children += [int(child) for child in listed.split()]
     return children
 
 

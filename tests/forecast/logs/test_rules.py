@@ -181,7 +181,7 @@ def test_a_sweep_of_settings_is_no_history(tmp_path: Path) -> None:
 
 
 def test_a_row_for_each_run_with_few_results_is_refused_before_a_question(tmp_path: Path) -> None:
-    rows = [{"what": f"{'abcdefghijklmno'[at]} was run"} for at in range(1, 15)]
+    rows: list[dict[str, Any]] = [{"what": f"{'abcdefghijklmno'[at]} was run"} for at in range(1, 15)]
     rows[3] |= {"eval/math/acc": 0.4, "eval/code/acc": 0.3}
     rows[6] |= {"eval/math/acc": 0.45, "eval/code/acc": 0.32}
     rows[9] |= {"eval/math/acc": 0.5, "eval/code/acc": 0.35}

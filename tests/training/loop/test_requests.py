@@ -1,6 +1,7 @@
 """Encoding prompts and making requests, with the tokenizer of the embedded model."""
 
 from importlib.resources import files
+from typing import Any, cast
 
 import pytest
 from transformers import AutoTokenizer
@@ -97,7 +98,7 @@ def test_decoding_drops_the_stop_token_and_keeps_tags(text: Text):
     # All at once as one by one, and as a tokenizer without a fast batch does it.
     several = [tokens, [*tokens, text.stop_tokens[0]], []]
     assert text.decode_all(several) == [written, written, ""]
-    slow = Text(tokenizer=SlowTokenizer(text.tokenizer), stop_tokens=text.stop_tokens)
+    slow = Text(tokenizer=cast(Any, SlowTokenizer(text.tokenizer)), stop_tokens=text.stop_tokens)
     assert slow.decode_all(several) == [written, written, ""]
 
 

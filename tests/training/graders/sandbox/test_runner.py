@@ -10,6 +10,7 @@ from sessions import has_ended, running_children
 from until import wait_until
 
 from scalerl.errors import SandboxError
+from scalerl.training.graders.sandbox import runner as runner_module
 from scalerl.training.graders.sandbox.box import Box
 from scalerl.training.graders.sandbox.job import BadTests, Reference, RunLimits
 from scalerl.training.graders.sandbox.runner import Runner, same_output
@@ -351,4 +352,23 @@ def test_a_busy_machine_makes_no_program_late_but_one_that_sleeps(
     computes = COMPUTES + ("\nprint(f(1))" if tests.streams else "")
     assert runner.run(computes, tests, limits).kind == "passed"
     assert runner.run("import time\ntime.sleep(600)", tests, limits).kind == "timeout"
+    runner.close()
+
+
+@needs_bubblewrap
+def test_a_surprise_in_the_middle_of_a_program_grades_no_other(monkeypatch):
+    """What the sandboxes still say of the first program must not be taken for the second."""
+    limit_of = runner_module.TimeLimit
+    runner = Runner()
+
+    def surprise(*given: object) -> None:
+        monkeypatch.setattr(runner_module, "TimeLimit", limit_of)
+        raise OSError("a process is gone")
+
+    for reference, bad in ((Reference(asserts=("assert f(1) == 1",), entry_point="f"), "def f(x): return 0"),
+                           (Reference(streams=(("", "6"),)), "print(5)")):  # fmt: skip
+        monkeypatch.setattr(runner_module, "TimeLimit", surprise)
+        with pytest.raises(OSError, match="gone"):
+            runner.run("print(6)\ndef f(x): return x", reference, LIMITS)
+        assert runner.run(bad, reference, LIMITS).kind == "failed"
     runner.close()

@@ -155,7 +155,7 @@ class Habits:
         has_dicts = any(line.is_dict or line.is_verl for line in lines)
         num_whole = sum(line.is_whole for line in loose)
         are_there: dict[Meant, bool] = {"dicts": has_dicts, "whole": num_whole > 1, "all": bool(loose)}
-        self.kinds = [meant for meant, is_there in are_there.items() if is_there]
+        self.kinds: list[Meant] = [meant for meant, is_there in are_there.items() if is_there]
         """What the records may be, the surest first."""
         self.inner = {name for name, each in counts.items() if _num_falls(each) > _MAX_FALLS * len({*each})}
         """Counters that begin anew again and again: they count within each step."""

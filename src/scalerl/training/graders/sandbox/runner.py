@@ -57,6 +57,10 @@ class Runner:
                 # A program may have damaged its sandbox, so the next one gets a new one.
                 self.close()
                 return Outcome(kind="crash", num_checks=reference.num_tests, detail=str(error))
+            except BaseException:
+                # What the sandboxes still answer is of this program: the next one must not be graded by it.
+                self.close()
+                raise
         raise AssertionError
 
     def close(self) -> None:
