@@ -343,6 +343,7 @@ def test_other_texts_are_not_references(text: str):
 COMPUTES = "import time\ndef f(x):\n    while time.process_time() < 0.7:\n        pass\n    return x"
 
 
+@pytest.mark.slow  # it keeps a core busy; tests/training/graders/test_pool.py has the same for answers
 @pytest.mark.parametrize("tests", [Reference(asserts=("assert f(1) == 1",)), Reference(streams=(("1", "1"),))])
 def test_a_busy_machine_makes_no_program_late_but_one_that_sleeps(
     runner: Runner, one_busy_core: None, tests: Reference
