@@ -48,7 +48,8 @@ def main(steps: int = 5) -> None:
         grading.submit([sorted(each, key=lambda completion: completion.request.index) for each in arrived.values()])
         groups = grading.poll()
         for graded in groups:
-            curriculum.graded(graded.key, num_correct=graded.num_correct, num_graded=graded.num_graded)
+            counts = {"num_correct": graded.num_correct, "num_graded": graded.num_graded}
+            curriculum.graded(graded.key, **counts, num_asked=len(graded.completions))
             curriculum.trained(graded.key)
         completions = [completion for group in groups for completion in group.completions]
 
