@@ -66,12 +66,17 @@ def two(start):
     return start(2, slots=SLOTS, stop_tokens=STOPS, limits=limits, replacements=3)
 
 
+def versions(fleet):
+    """The last reported version of each member's weights."""
+    return [seat.report.version for seat in fleet.seats]
+
+
 @pytest.fixture
 def fleet(two):
     """Two members that are ready, with the weights of the first model."""
     drain(two)
     two.push_weights(MODELS[0].state_dict(), two.version + 1)
-    wait_until(lambda: two.poll() or (two.num_ready == 2 and set(two.versions) == {two.version}), seconds=600.0)
+    wait_until(lambda: two.poll() or (two.num_ready == 2 and {*versions(two)} == {two.version}), seconds=600.0)
     return two
 
 
