@@ -26,9 +26,9 @@ Every setting of a recipe. Change one in a TOML file or with `--set KEY=VALUE`; 
 is a recipe too. A file may begin with `extends`, the recipe that it changes, and with `derived`, the settings that are
 filled in from model and problems when a run starts.
 
-A name with a colon, `package.module:function`, is an import path: **a recipe with import paths is code**, and so is
-`rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths that they will run. Code that comes with
-a model runs only with the option `--trust-remote-code`, given each time.
+Instead of one of the names listed, an axis takes the import path of a function, `package.module:function`: **a recipe
+with import paths is code**, and so is `rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths
+that they will run. Code that comes with a model runs only with the option `--trust-remote-code`, given each time.
 """
 NAMED = {
     "tasks": ("NAME", MixedTaskSettings),
@@ -51,26 +51,29 @@ def page() -> str:
     sections.append(
         "## Settings of each task\n\nKeys of `[task]`, `[tasks.NAME]` and `[evaluation.sets.NAME]`, by the task's name."
     )
-    # Two tasks may be one function with a name bound.
-    functions = {name: getattr(task, "func", task) for name, task in TASKS.items()}
-    names = {function: [name for name in TASKS if functions[name] is function] for function in functions.values()}
-    for own in names.values():
-        parameters, meanings = keyword_settings(TASKS[own[0]]), TASK_SETTINGS[own[0]]
-        rows = [
-            (
-                key,
-                _shown(parameters[key].default) if parameters[key].default is not parameters[key].empty else "required",
-                text,
-            )
-            for key, text in meanings.items()
-        ]
-        sections.append("\n".join([f"### {', '.join(own)}\n", *_table(rows)]))
+    for tasks, rows in _settings_of_tasks().items():
+        sections.append("\n".join([f"### {', '.join(tasks)}\n", *_table(rows)]))
     return "\n\n".join(sections) + "\n"
 
 
 def count() -> int:
     """Return how many settings there are."""
     return sum(line.startswith("| `") for line in page().splitlines())
+
+
+def _settings_of_tasks() -> dict[tuple[str, ...], list[Row]]:
+    """Return the settings of tasks by the tasks that have them, so that a setting is a row once."""
+    users: dict[Row, list[str]] = {}
+    for task, meanings in TASK_SETTINGS.items():
+        parameters = keyword_settings(TASKS[task])
+        for key, text in meanings.items():
+            default = parameters[key].default
+            shown = "required" if default is parameters[key].empty else _shown(default)
+            users.setdefault((key, shown, text), []).append(task)
+    rows_of: dict[tuple[str, ...], list[Row]] = {}
+    for row, tasks in users.items():
+        rows_of.setdefault(tuple(tasks), []).append(row)
+    return rows_of
 
 
 def _top(part: type[Settings]) -> list[Row]:
@@ -83,7 +86,7 @@ def _rows(field: FieldInfo, key: str) -> Iterator[Row]:
     """Yield the settings of a field that is a table or an axis."""
     if choices := axis_choices(field):
         names = ", ".join(f"`{name}`" for name in choices)
-        yield f"{key}.name", _shown(field.get_default().name), f"{_text(field)} One of {names}, or an import path."
+        yield f"{key}.name", _shown(field.get_default().name), f"{_text(field)} One of {names}."
         choosers: dict[Row, list[str]] = {}
         for name, choice in choices.items():
             for own, inner in choice.model_fields.items():

@@ -57,14 +57,14 @@ Axis = Annotated[
 
 class LoraSettings(Settings):
     rank: Whole = 0
-    """Rank of the adapters that are trained instead of the model's weights; 0 trains the weights."""
+    """Rank of the adapters that are trained instead of the model's weights; 0 for none."""
     alpha: Positive = 32.0
     """The output of adapters is scaled by alpha / rank."""
     targets: Listed[str] = ()
-    """Names of the linear layers with adapters, such as ["q_proj", "v_proj"]; empty for all but the head."""
+    """Linear layers with adapters, such as ["q_proj", "v_proj"]; empty for all but the head."""
     bits: Literal[16, 4] = 16
-    """Bits of the frozen weights under adapters: 16 keeps the dtype of the model's files, 4 rounds all linear layers
-    but the head to NF4 (QLoRA). The torch engine then samples with the rounded weights, too."""
+    """Bits of the frozen weights under adapters: 16 keeps the files' dtype, 4 rounds all linear layers but the head to
+    NF4 (QLoRA), for sampling with the torch engine, too."""
 
 
 class ModelSettings(Settings):
@@ -72,17 +72,16 @@ class ModelSettings(Settings):
     """Folder or hub name of the base model, a .gguf file, "tiny-base", "tiny-code-base", "tiny-tools-base" or
     "smollm2-135m"; required for training."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Precision of the body; auto means bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
+    """Precision of the body; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
-    """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); using it on one side only
-    helps less."""
+    """Where head and log-probs are computed in FP32 (docs/math.md); one side alone helps less."""
     trust_remote_code: bool = Field(default=False, exclude=True)
     """Run Python code that comes with the model. Only the option --trust-remote-code can set this, not a file."""
     lora: LoraSettings = LoraSettings()
     """Low-rank adapters."""
     router_replay: bool = False
-    """For mixtures of experts: train every token with the experts to which the engine routed it, and log how often the
-    learner would have chosen others."""
+    """For mixtures of experts: train every token with the experts that the engine chose, and log how often the learner
+    would have chosen others."""
 
     @property
     def required_path(self) -> str:
@@ -100,7 +99,7 @@ class GraderSettings(Settings):
     name: str
     """Name or import path of the grader."""
     weight: NotNegative = 1.0
-    """Weight of the grader in the mean of values; with 0, its values are only reported."""
+    """Weight of the grader in the mean of values; 0 only reports its values."""
 
 
 class EnvironmentSettings(Settings):
@@ -109,26 +108,26 @@ class EnvironmentSettings(Settings):
     model_config = ConfigDict(extra="allow")
 
     name: str = ""
-    """Name of an environment, or import path of a class or function; if empty, a single completion is the answer."""
+    """Name of an environment, or import path of a class or function; if empty, one completion is the answer."""
     max_turns: Count = 8
-    """Largest number of turns of the model; a conversation that needs more is truncated."""
+    """Largest number of the model's turns; a conversation that needs more is truncated."""
     max_tokens: Count | None = None
-    """Largest number of tokens that the model may write in all turns together ([length] limits each turn); if not set,
-    as many as fit into rollout.context with the prompt and the observations."""
+    """Largest number of tokens in all turns of the model together ([length] limits each turn); by default what fits
+    into rollout.context."""
     rewards: Literal["last", "sum", "mean"] = "last"
-    """How the rewards of turns are combined into the value of a conversation."""
+    """How the rewards of turns become the value of a conversation."""
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
-    """Rewards that map to the values 0 and 1; values in between are linear, and values are clipped to this range."""
+    """Rewards that map to the values 0 and 1, linearly; values are clipped to this range."""
     in_process: bool = False
-    """Run your own environment or tool in the training process instead of one process per conversation: this is faster
-    and exactly repeatable, but a step that hangs or crashes stops the run."""
+    """Run your own environment or tool in the training process instead of one process per conversation: faster and
+    exactly repeatable, but a step that hangs or crashes stops the run."""
     step_s: float = Field(default=60.0, gt=0, le=86400)
-    """Limit in seconds on the wall time of a step of an environment in its own process, without the time in which it
-    waits for a core; a conversation that exceeds it has no verdict. `train --check` measures the time of steps."""
+    """Limit in seconds on the wall time of a step in its own process, without waits for a core; a conversation that
+    exceeds it has no verdict. `train --check` measures steps."""
     step_cpu_s: Positive = 30.0
-    """Limit in seconds on the CPU time of a step, which does not depend on the machine's load."""
+    """Limit in seconds on the CPU time of a step."""
     step_memory_mb: int = Field(default=1024, ge=16, le=2**20)
-    """Limit on the memory of a conversation in addition to the environment's imports, on Linux."""
+    """Limit on the memory of a conversation beyond the environment's imports, on Linux."""
 
     @property
     def own(self) -> dict[str, Any]:
@@ -144,9 +143,9 @@ class TaskSettings(Settings):
     name: str | None = None
     """Name of a task, or import path of a function that returns one; required for training."""
     template: str = "{prompt}"
-    """Text of the prompt, in which {prompt} is replaced by the problem."""
+    """Text of the prompt; {prompt} is replaced by the problem."""
     chat: bool = False
-    """Format the problem as a user's turn with the chat template of the model's tokenizer."""
+    """Format the problem as a user's turn with the tokenizer's chat template."""
     system: str = ""
     """System prompt of the chat."""
     grader: str = ""
@@ -169,15 +168,15 @@ class MixedTaskSettings(TaskSettings):
     """One of several tasks of a run."""
 
     weight: Positive = 1.0
-    """How often its problems are drawn, relative to the weights of the other tasks."""
+    """How often its problems are drawn, relative to other tasks."""
 
 
 class NoPositiveResamplingSettings(Settings):
     name: Literal["no_positive_resampling"] = "no_positive_resampling"
     threshold: Share = 0.9
-    """Problems with at least this pass rate are left out of later epochs."""
+    """Problems with at least this pass rate leave later epochs."""
     history: Literal["latest", "cumulative"] = "latest"
-    """Whether the pass rate is that of a problem's latest group or of all its groups."""
+    """Whether the pass rate is of a problem's latest group or of all its groups."""
 
 
 class PoolsSettings(Settings):
@@ -187,11 +186,11 @@ class PoolsSettings(Settings):
     hard: Fraction = 0.0
     """Problems with at most this pass rate are hard."""
     easy_frac: Fraction = 0.1
-    """Share of the epochs that include an easy problem; 0 for none."""
+    """Share of the epochs with an easy problem; 0 for none."""
     hard_frac: Fraction = 0.5
-    """Share of the epochs that include a hard problem."""
+    """Share of the epochs with a hard problem."""
     history: Literal["latest", "cumulative"] = "latest"
-    """Whether the pass rate is that of a problem's latest group or of all its groups."""
+    """Whether the pass rate is of a problem's latest group or of all its groups."""
 
 
 class UniformSettings(Settings):
@@ -204,14 +203,13 @@ Curriculum = Axis[NoPositiveResamplingSettings | PoolsSettings | UniformSettings
 class InterruptionSettings(Settings):
     name: Literal["interruption"] = "interruption"
     thinking_min: Count = 10240
-    """Earliest token after which thinking is interrupted; the position is drawn for each request."""
+    """Earliest token after which thinking is interrupted; drawn for each request."""
     thinking_max: Count = 12288
     """Latest token after which thinking is interrupted."""
     marker: str = Field(
         default="Okay, time is up. Let me stop thinking and formulate a final answer now. </think>", min_length=1
     )
-    """Text forced at that position, by default the paper's. It must contain the task's thinking_end, and is never
-    trained on."""
+    """Text forced there, by default the paper's; never trained on. It must contain the task's thinking_end."""
     answer_budget: Count = 2048
     """Largest number of tokens after the end of thinking, including a forced marker."""
 
@@ -254,7 +252,7 @@ class GspoSettings(Settings):
     clip_high: NotNegative = 4e-3
     """The sequence ratio is clipped above at 1 + clip_high."""
     length_normalised: bool = True
-    """Whether the sequence ratio is the geometric mean of token ratios, as in the GSPO paper, or their product."""
+    """Whether the sequence ratio is the geometric mean of token ratios (GSPO's paper) or their product."""
 
 
 class TisSettings(Settings):
@@ -287,7 +285,7 @@ class SequenceTruncateSettings(Settings):
     cap: Positive = 2.0
     """Largest ratio of a completion."""
     length_normalised: bool = False
-    """Whether the ratio of a completion is the geometric mean over its tokens, or their product."""
+    """Whether a completion's ratio is the geometric mean over its tokens, or their product."""
 
 
 class SequenceMaskSettings(Settings):
@@ -297,7 +295,7 @@ class SequenceMaskSettings(Settings):
     high: Positive = 2.0
     """Completions with a larger ratio are left out."""
     length_normalised: bool = False
-    """Whether the ratio of a completion is the geometric mean over its tokens, or their product."""
+    """Whether a completion's ratio is the geometric mean over its tokens, or their product."""
 
 
 Correction = Axis[NoCorrectionSettings | BandSettings | SequenceTruncateSettings | SequenceMaskSettings]
@@ -310,7 +308,7 @@ class NoEntropyControlSettings(Settings):
 class EntropyBonusSettings(Settings):
     name: Literal["bonus"] = "bonus"
     coefficient: Positive = 1e-3
-    """Weight of the policy's entropy relative to the reward, whose advantages have a standard deviation of 1."""
+    """Weight of the policy's entropy relative to advantages with a standard deviation of 1."""
 
 
 class ClipCovSettings(Settings):
@@ -359,21 +357,20 @@ class StartReferenceSettings(Settings):
 class TeacherReferenceSettings(Settings):
     name: Literal["teacher"] = "teacher"
     path: str = Field(min_length=1)
-    """Folder or hub name of the teacher, which must have the same tokenizer; it is loaded in addition to the policy."""
+    """Folder or hub name of the teacher, which must have the same tokenizer and is loaded beside the policy."""
 
 
 class ServerReferenceSettings(Settings):
     name: Literal["server"] = "server"
     url: str = Field(min_length=1)
-    """Address of a server with OpenAI's interface that returns log-probs of a prompt, such as vLLM's:
-    "http://HOST:8000/v1"."""
+    """Address of a server with OpenAI's interface that returns log-probs of a prompt, such as "http://HOST:8000/v1" of
+    vLLM."""
     model: str = Field(min_length=1)
     """Name of the model at the server, which must have the same tokenizer."""
     api_key: str = ""
-    """Key of the server, or "env:NAME" for an environment variable that contains it."""
+    """Key of the server, or "env:NAME" for the variable that contains it."""
     params: NotNegative = 0.0
-    """Number of parameters by which the server's model multiplies a token, for the compute axis; 0 does not count its
-    work."""
+    """Parameters by which the server's model multiplies a token, for the compute axis; 0 does not count its work."""
     num_parallel: Count = 16
     """Number of concurrent requests."""
 
@@ -381,11 +378,10 @@ class ServerReferenceSettings(Settings):
 class SelfReferenceSettings(Settings):
     name: Literal["self"] = "self"
     temperature_frac: Share = 1.0
-    """Temperature of the reference as a share of the sampling temperature; below 1, the policy is pulled towards its
-    most likely tokens."""
+    """Temperature of the reference as a share of the sampling temperature; below 1, likely tokens become likelier."""
     hint: str = ""
-    """Prompt of the policy as its own teacher, before the task's template is applied: {prompt} is replaced by the
-    problem and {answer} by its answer. Empty for the problem alone."""
+    """Prompt of the policy as its own teacher, before the task's template: {prompt} is the problem and {answer} its
+    answer. Empty for the problem alone."""
 
 
 KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerReferenceSettings | SelfReferenceSettings]
@@ -393,14 +389,12 @@ KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerRef
 
 class KlSettings(Settings):
     coefficient: NotNegative = 0.0
-    """Weight of a KL term, added to the loss, that pulls the policy towards a reference; 0, as in the paper, for
-    none."""
+    """Weight of the term, which is added to the loss; 0, as in the paper, for none."""
     estimator: KlEstimator = K3Settings()
-    """The term of a token: "k3", as in GRPO, or "reverse", the policy gradient of the reverse KL, as in
-    distillation."""
+    """The term of a token: as in GRPO, or the policy gradient of the reverse KL, as in distillation."""
     reference: KlReference = StartReferenceSettings()
-    """The model with which the policy is compared: a copy of the model at the start; a teacher, in a folder or at a
-    server; or the policy itself, with a hint or at a lower temperature."""
+    """The model with which the policy is compared: a copy from the start; a teacher, in a folder or at a server; or the
+    policy itself, with a hint or at a lower temperature."""
 
 
 class PromptAverageSettings(Settings):
@@ -469,7 +463,7 @@ class StatesSettings(Settings):
     gamma: Share = 0.95
     """Discount per turn of a conversation's value."""
     weight: NotNegative = 1.0
-    """Weight of the comparison of turns relative to the comparison of conversations."""
+    """Weight of comparing turns relative to comparing conversations."""
 
 
 Credit = Axis[CompletionCreditSettings | GaeSettings | StatesSettings]
@@ -479,72 +473,72 @@ class CriticSettings(Settings):
     """Settings of the critic for advantage.credit = "gae": a second model, which starts as a copy of the policy."""
 
     lr: Positive | None = None
-    """Learning rate of the critic; by default ten times the policy's. Its other settings are those of [optimizer]."""
+    """Learning rate of the critic; by default ten times the policy's. The rest is as in [optimizer]."""
     warmup_steps: Whole = 0
-    """Number of first steps in which only the critic learns; the policy's warm-up begins after them."""
+    """First steps, in which only the critic learns; the policy's warm-up follows."""
 
 
 class AdvantageSettings(Settings):
     baseline: Baseline = MeanBaselineSettings()
-    """The baseline subtracted from a reward: the mean of its group, or of the other completions in its group."""
+    """What is subtracted from a reward: the mean of its group, or of the others in its group."""
     normalisation: Normalisation = BatchNormalisationSettings()
-    """The standard deviation by which advantages are divided: that of the batch, of the prompt, or none."""
+    """Whose standard deviation divides advantages."""
     credit: Credit = CompletionCreditSettings()
-    """The advantage of a token: that of its completion; "gae", from a critic, as in PPO; or "states", which adds the
-    advantage of its turn over other turns of the group that began in the same state of an environment."""
+    """The advantage of a token: that of its completion; from a critic, as in PPO; or with that of its turn over others
+    of the group that began in the same state of an environment."""
 
 
 class RewardSettings(Settings):
     correct: float = 1.0
-    """Reward of a completion with value 1, before the length control's adjustment."""
+    """Reward of a completion with value 1, before length control."""
     wrong: float = -1.0
-    """Reward of a completion with value 0; rewards in between are linear. Completions without a verdict are never
+    """Reward of a completion with value 0; values in between are linear. Completions without a verdict are never
     trained on."""
     threshold: Share = 1.0
-    """Smallest value of a correct completion, for pass rates, the curriculum and evaluations."""
+    """Smallest value that counts as correct, for pass rates, the curriculum and evaluations."""
 
 
 class GradingSettings(Settings):
     """Limits for graders that run in child processes: math, gym's, and users' own."""
 
     num_workers: Whole = 0
-    """Number of answers that a grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for
-    graders that wait for servers: a judge, or a coroutine function."""
+    """Answers that a grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for graders
+    that wait for servers (a judge, a coroutine function)."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
-    """Limit in seconds on the wall time of an answer, without the time in which it waits for a core of a busy machine;
-    so it ends what sleeps or hangs. If it is exceeded, the answer has no verdict."""
+    """Limit in seconds on the wall time of an answer, without waits for a core, for what sleeps or hangs; beyond it,
+    the answer has no verdict."""
     cpu_limit_s: Positive = 3.0
-    """Limit in seconds on the CPU time of an answer, which does not depend on the machine's load."""
+    """Limit in seconds on the CPU time of an answer, whatever the machine's load."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
-    """Limit on the memory of grading an answer in addition to the grader's imports, on Linux."""
+    """Limit on the memory of an answer beyond the grader's imports, on Linux."""
 
 
 class FilterSettings(Settings):
     zero_variance: bool = True
-    """Drop groups whose verdicts are all equal. With loss = "none" the default is false, and the curriculum uniform."""
+    """Drop groups whose verdicts are all equal. With loss = "none" the default is false."""
     refill: Whole = 0
-    """Replace dropped groups until a batch is full, as in DAPO, with at most this many batches of new groups per step;
-    0, as in the paper, trains on the remaining groups. Sampling new groups counts as compute."""
+    """Replace dropped groups until a batch is full, as in DAPO, with at most this many batches of new groups per step,
+    whose sampling counts as compute; 0, as in the paper, trains on the rest."""
     drop_truncated: bool = True
-    """Drop completions that reached their length limit, as in the paper; if false, they are trained on as graded."""
+    """Drop completions that reached their length limit, as in the paper; else they are trained on as graded."""
 
 
 class PipelineSettings(Settings):
     max_lag: Whole = 8
-    """Bound on the number of steps between a group's first token and training on it: of the mean over groups, or of
-    every group (waits_for). At most (max_lag + 1) batches are untrained at a time; 0 is synchronous."""
+    """Bound on the steps between a group's first token and training on it: of the mean over groups, or of every group
+    (waits_for). At most (max_lag + 1) batches are untrained at a time; 0 is synchronous."""
     push_every: Count = 1
-    """Number of steps between two pushes of weights to the generator."""
+    """Steps between two pushes of weights to the generator."""
     drain: bool = False
-    """Finish everything sampled with one policy before pushing the next, so that no completion mixes policies."""
+    """Finish everything sampled with one policy before pushing the next, so that completions never mix policies."""
     waits_for: Literal["batch", "groups"] = "batch"
-    """What a step waits for, and so what max_lag bounds. "batch": only for a full batch, so max_lag bounds the mean
-    lag, and slow groups may be several times older. "groups": also for every group that would otherwise become older
-    than max_lag steps, so it bounds the lag of every group, and one slow group can stop training."""
+    """What a step waits for. "batch": only for a full batch, so max_lag bounds the mean lag, and slow groups may be
+    several times older. "groups": also for every group that would become older than max_lag, so that one slow group can
+    stop training."""
     groups_per_batch: Count = 48
-    """Number of problems per step, before any filter."""
+    """Problems per step, before any filter."""
     completions_per_group: Count = 16
-    """Number of completions per problem; at least two, because advantages compare them."""
+    """Completions per problem; at least two, because advantages compare them."""
 
     @property
     def batch(self) -> int:
@@ -556,99 +550,99 @@ class OptimizerSettings(Settings):
     lr: Positive = 5e-7
     """Learning rate after the warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls after the warm-up; the paper's is constant."""
+    """How the learning rate falls after the warm-up; constant in the paper."""
     decay_steps: Count | None = None
-    """Number of the step at which it has fallen, counted from the start of the run; by default budget.steps."""
+    """Step at which it has fallen, counted from the start of the run; by default budget.steps."""
     final_lr_frac: Fraction = 0.0
-    """The final learning rate as a fraction of lr."""
+    """Final learning rate as a fraction of lr."""
     warmup_steps: Whole = 100
-    """Number of steps over which it rises linearly from 0."""
+    """Steps over which it rises linearly from 0."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """AdamW's decay of the mean gradient."""
+    """Decay of the mean gradient."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    """AdamW's decay of the mean squared gradient."""
+    """Decay of the mean squared gradient."""
     eps: Positive = 1e-15
-    """AdamW's epsilon, much smaller than usual because RL gradients are small."""
+    """Much smaller than usual, because RL gradients are small."""
     weight_decay: NotNegative = 0.01
     """Decoupled weight decay."""
     grad_clip: NotNegative = 1.0
     """Largest norm of the gradient; 0 disables clipping."""
     bits: Literal[32, 8] = 32
-    """Bits per number of AdamW's two moments: 8 takes a quarter of the memory and rounds them, without bias, to about
-    5 %."""
+    """Bits per number of the two moments: 8 takes a quarter of the memory and rounds them, without bias, to about
+    5%."""
     on_host: bool = False
-    """Keep FP32 weights (except the head's) and moments in host memory; an update copies them to the GPU in portions.
-    This saves 12 bytes per weight and gives the same results."""
+    """Keep FP32 weights (except the head's) and moments in host memory, and update them on the GPU in portions: saves
+    12 bytes per weight, with the same results."""
 
 
 class LearnerSettings(Settings):
     micro_batch_tokens: Count = 32768
-    """Largest number of tokens in a forward and backward pass; splitting a batch does not change its gradient."""
+    """Most tokens in a forward and backward pass; splitting a batch does not change its gradient."""
     share_prompts: bool = True
-    """Compute a prompt once for all its completions in a pass, if that saves at least a tenth of the tokens and, on a
-    GPU, passes are large enough for it to be faster; the gradient is the same."""
+    """Compute a prompt once for all its completions in a pass, where that is faster and saves at least a tenth of the
+    tokens; the gradient is the same."""
     gradient_checkpointing: Literal[True, False, "auto"] = "auto"
-    """Recompute activations in the backward pass: less memory, about a third more compute, and the same gradient. auto
-    does so if not all activations would fit on a GPU."""
+    """Recompute activations in the backward pass: less memory, a third more compute, the same gradient. auto does so if
+    they would not fit on a GPU."""
     ranks: Count = 1
-    """Number of processes that compute a step together, one per device; a batch is divided among them by tokens."""
+    """Processes that compute a step together, one per device, each a share of the tokens."""
     sharding: Literal["none", "replicate", "full", "hybrid"] = "none"
     """What each rank holds: replicate, a whole copy of weights and optimiser; full, a part of both (FSDP2); hybrid, a
-    part of a copy that learner.shard_size ranks share. none uses only this process."""
+    part of a copy that learner.shard_size ranks share. none uses this process alone."""
     shard_size: int | None = Field(default=None, ge=2)
-    """With hybrid sharding, the number of ranks that share a copy, such as the ranks of a node."""
+    """Ranks that share a copy with hybrid sharding, such as those of a node."""
     context_ranks: Count = 1
-    """With full sharding, the number of neighbouring ranks that compute each pass together, to divide the activations
-    of long sequences: each computes a slice of the tokens, and in attention some of the heads. A divisor of ranks."""
+    """Neighbouring ranks that compute each pass together with full sharding, each a slice of the tokens and, in
+    attention, some of the heads: for long sequences. A divisor of ranks."""
     silent_s: Positive = 15.0
-    """Seconds without a sign of life after which a rank counts as lost. For a rank on this machine that was not
-    stopped, the limit is at least 60 s, because a long call may block its Python."""
+    """Seconds without a sign of life after which a rank counts as lost; at least 60 for a rank on this machine that was
+    not stopped, because a long call may block its Python."""
     start_s: Positive = 3600.0
-    """Time limit in seconds for ranks to download the model, and again to load it; after this, the run ends."""
+    """Seconds that ranks have to download the model, and again to load it."""
 
 
 class VllmSettings(Settings):
     """Settings of vLLM, for rollout.engine = "vllm". Other settings of [rollout] apply to all engines."""
 
     tensor_parallel: Count = 1
-    """Number of GPUs among which every layer is divided."""
+    """GPUs among which every layer is divided."""
     devices: Listed[int] = ()
-    """Numbers of the GPUs for vLLM, as many as tensor_parallel; empty for the first ones."""
+    """Numbers of the GPUs for vLLM, tensor_parallel of them; empty for the first ones."""
     memory_share: Share = 0.4
-    """Share of a GPU's memory for vLLM's weights and cache; increase it if the learner is on other GPUs."""
+    """Share of a GPU's memory for vLLM's weights and cache; raise it if the learner is on other GPUs."""
     prefix_caching: bool = True
     """Whether the completions of a problem share the cache of its prompt, for the same weights."""
     quantisation: str = ""
-    """How vLLM quantises the pushed weights, such as "fp8"; empty for no quantisation."""
+    """How vLLM quantises the pushed weights, such as "fp8"; empty for not at all."""
     python: str = ""
     """Python interpreter of an environment with scalerl and vLLM; empty for the one that trains."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    """Other arguments of vllm.EngineArgs, passed on unchanged: [rollout.vllm.engine_args]."""
+    """Other arguments of vllm.EngineArgs, passed on unchanged."""
 
 
 class RolloutSettings(Settings):
     engine: Literal["torch", "vllm"] = "torch"
-    """Name of the engine that samples completions."""
+    """Engine that samples completions."""
     slots: Count | None = None
-    """Number of completions sampled at the same time; by default (max_lag + 1) batches, as far as memory allows."""
+    """Completions sampled at the same time; by default (max_lag + 1) batches, as far as memory allows."""
     context: Count = 16384
-    """Largest number of tokens in a prompt and its completion together."""
+    """Most tokens in a prompt and its completion together."""
     max_prompt_tokens: Count = 2048
     """Problems with a longer prompt are left out."""
     temperature: Positive = 1.0
-    """Sampling temperature in training; the learner's log-probs use the same."""
+    """Sampling temperature in training, also of the learner's log-probs."""
     vllm: VllmSettings = VllmSettings()
     """Settings of vLLM, if it is the engine."""
     generators: Whole = 0
-    """Number of engines that sample while the learner trains, each on its own devices and with slots / generators
-    slots. 0 means one engine; the torch engine then runs in turns with the learner on the learner's device."""
+    """Engines that sample while the learner trains, each on its own devices with slots / generators slots. 0 means one
+    engine; the torch engine then takes turns with the learner on its device."""
     max_generators: Count | None = None
-    """Largest number of generators on a cluster that gains and loses nodes: the run begins with `generators`, and more
-    join while there is room. If not set, none join."""
+    """Most generators on a cluster that gains and loses nodes: more than `generators` join while there is room; if not
+    set, none."""
     gpus_per_generator: Whole | None = None
     """GPUs per generator; by default 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
     max_replacements: Whole = 10
-    """Number of generators that may be replaced within an hour because they died or hung; one more ends the run."""
+    """Generators that may be replaced within an hour because they died or hung; one more ends the run."""
     silent_s: Positive = 15.0
     """Seconds without an answer after which a generator is replaced."""
 
@@ -662,25 +656,23 @@ class RolloutSettings(Settings):
 
 class ClusterSettings(Settings):
     address: str = ""
-    """Ray cluster for generators and the learner's ranks: "auto" for the cluster of this machine, "HOST:PORT", or
-    "local" to start Ray on this machine for this run. Without Ray (empty), generators and ranks are child processes of
-    the training process."""
+    """Ray cluster for generators and the learner's ranks: "auto" for this machine's, "HOST:PORT", or "local" to start
+    Ray here for this run. Empty: child processes, without Ray."""
 
 
 class EvalSetSettings(TaskSettings):
     """A further evaluation set; unset values, except the number of problems, are as for other sets."""
 
     every: Count | None = None
-    """Number of steps between two evaluations of this set. Like all sets, it is evaluated before the first step and at
-    the end, too."""
+    """Steps between two evaluations of this set; it is also evaluated before the first step and at the end."""
     num_prompts: Count | None = None
-    """Number of problems in this set; by default all rows of a file or data set, or 1000 of a generated task."""
+    """Problems in this set; by default all rows of a file or data set, or 1000 of a generated task."""
     samples_per_prompt: Count | None = None
-    """Number of completions per problem of this set."""
+    """Completions per problem of this set."""
     temperature: NotNegative | None = None
-    """Sampling temperature of this set; 0 is greedy."""
+    """This set's sampling temperature."""
     top_p: Share | None = None
-    """Sample this set from the smallest set of tokens with this probability."""
+    """This set's `evaluation.top_p`."""
 
 
 class EvalSampling(NamedTuple):
@@ -693,17 +685,17 @@ class EvalSampling(NamedTuple):
 
 class EvaluationSettings(Settings):
     every: Count = 100
-    """Number of steps between two evaluations; there is always one before the first step."""
+    """Steps between two evaluations; there is always one before the first step."""
     num_prompts: Count = 1000
-    """Number of problems of the task that are withheld from training for evaluation."""
+    """Problems of the task that are withheld from training for evaluation."""
     samples_per_prompt: Count = 16
-    """Number of completions per problem; the reported value is the mean of `correct`."""
+    """Completions per problem; the reported value is the mean of `correct`."""
     temperature: NotNegative = 1.0
     """Sampling temperature; 0 is greedy."""
     top_p: Share = 1.0
     """Sample from the smallest set of tokens with this probability."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Selects the withheld problems and the sampling noise; runs with equal seeds can be compared per prompt."""
+    """Selects the withheld problems and the sampling noise; equal seeds allow comparison per prompt."""
     sets: dict[str, EvalSetSettings] = Field(default_factory=dict)
     """Further evaluation sets, each a task with its own name: [evaluation.sets.NAME]."""
 
@@ -740,23 +732,23 @@ class BudgetSettings(Settings):
     """The run ends when the first limit is reached; at least one must be set."""
 
     steps: Count | None = None
-    """Number of optimiser steps."""
+    """Optimiser steps."""
     gpu_hours: Positive | None = None
-    """Number of devices held x hours of training, for generators and learners together; without GPUs, CPU hours."""
+    """Devices held x hours of training, of generators and learners together; without GPUs, CPU hours."""
     flops: Positive | None = None
     """Floating-point operations of generators and learner."""
 
 
 class CheckpointSettings(Settings):
     every: Count = 100
-    """Number of steps between two checkpoints."""
+    """Steps between two checkpoints."""
     every_minutes: Positive = 5.0
-    """Largest number of minutes between two checkpoints, which limits the loss when a run is killed."""
+    """Most minutes between two checkpoints, which a killed run can lose."""
     keep: Count = 2
-    """Number of latest checkpoints that are kept."""
+    """Latest checkpoints that are kept."""
     best: str = ""
-    """Evaluation set whose best checkpoint is also kept, saved when it is evaluated; by default the set of the first
-    task, which is called "main" if it is the only one. With "none", only the latest checkpoints are kept."""
+    """Evaluation set whose best checkpoint is also kept; by default the first task's ("main" if it is the only one).
+    "none" keeps only the latest."""
 
 
 SinkName = Literal["tensorboard", "trackio", "wandb"]
@@ -769,32 +761,31 @@ class SftSettings(Settings):
     """Settings for making a base model from demonstrations; the optimizer settings of RL are not used."""
 
     model: str = ""
-    """Model to start from, in the form of model.path, which is the default; "new" builds a small Llama."""
+    """Model to start from, as in model.path, which is the default; "new" builds a small Llama."""
     new_tokens: Literal["none", "characters", "words"] = "none"
-    """Tokens to add to the tokenizer: unknown characters of the demonstrations ("characters"), or these and words that
-    take several tokens ("words"). A new model always has all characters."""
+    """Tokens to add to the tokenizer: unknown characters of the demonstrations, or also words that take several tokens.
+    A new model always has all characters."""
     lr: Positive | None = None
     """Largest learning rate; by default 3e-5, the paper's, or 2e-3 for a new model."""
     epochs: Positive | None = None
-    """Number of passes over the demonstrations; by default 4, as in the paper, unless steps is set."""
+    """Passes over the demonstrations; by default 4, as in the paper, unless steps is set."""
     steps: Count | None = None
-    """Number of optimiser steps, instead of epochs; by default 5000 for a new model."""
+    """Optimiser steps, instead of epochs; by default 5000 for a new model."""
     batch_tokens: Count | None = None
-    """Number of tokens per step, including prompts; by default 2 million or an eighth of an epoch, whichever is
-    smaller, or 9000 for a new model."""
+    """Tokens per step, prompts included; by default the smaller of 2 million and an eighth of an epoch, or 9000 for a
+    new model."""
     warmup_frac: Fraction = 0.04
     """Share of the steps over which the learning rate rises linearly."""
     num_demonstrations: int | None = Field(default=None, ge=2)
-    """Largest number of demonstrations; by default all of a file, 10,000 of a generated task, or 250,000 for a new
-    model."""
+    """Most demonstrations; by default all of a file, 10,000 of a generated task, or 250,000 for a new model."""
     num_heldout: Count = 4000
-    """Number of held-out demonstrations, which only measure the loss; at most a tenth of all."""
+    """Held-out demonstrations, which only measure the loss; at most a tenth of all."""
     ngram_words: Whole = 13
-    """Leave out demonstrations whose prompt shares this many consecutive words with an evaluation problem, or contains
-    a shorter one; 0 leaves out none."""
+    """Leave out prompts that share this many consecutive words with an evaluation problem, or contain a shorter one; 0
+    leaves out none."""
     trivial_samples: Whole = 4
-    """Leave out demonstrations of trivial prompts, as in the paper: those that the starting model answers correctly in
-    each of this many samples; 0 leaves out none and samples nothing. Not used for a new model."""
+    """Leave out prompts that the starting model answers correctly in each of this many samples, as in the paper; 0
+    leaves out none. Not used for a new model."""
     max_tokens: int | None = Field(default=12288, ge=2)
-    """Leave out demonstrations with more tokens than this or the model's context, including the prompt; by default the
+    """Leave out longer demonstrations, including the prompt, and those beyond the model's context; by default the
     paper's limit."""

@@ -37,15 +37,15 @@ class Recipe(Settings):
     loss: parts.Loss = parts.CispoSettings()
     """The loss of a token."""
     correction: parts.Correction = parts.NoCorrectionSettings()
-    """How to treat tokens whose probability differs between generator and learner, in addition to the loss's cap or
-    clip: leave out tokens (band) or completions (sequence_mask), or weigh by the ratio of the completion."""
+    """How to treat tokens whose probability differs between generator and learner, besides the loss's cap or clip:
+    leave out tokens or completions outside a band, or weigh by the ratio of the completion."""
     weights: parts.Weights = parts.PromptAverageSettings()
-    """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
+    """What has equal weight when token losses are averaged; or a constant denominator."""
     entropy: parts.EntropyControl = parts.NoEntropyControlSettings()
-    """How to keep the policy from becoming certain too early: an entropy bonus, or clip_cov, which drops the gradient
-    of the few tokens that lower the entropy most."""
+    """How to keep the policy from becoming certain too early: an entropy bonus, or no gradient for the few tokens that
+    lower the entropy most."""
     imitation: parts.Imitation = parts.NoImitationSettings()
-    """Which completions are also imitated, as in supervised fine-tuning: none, or the correct ones."""
+    """Which completions are also imitated, as in supervised fine-tuning."""
     kl: parts.KlSettings = parts.KlSettings()
     """A KL term in addition to the loss, or instead of it: it keeps the policy near its start, or distils a teacher."""
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()

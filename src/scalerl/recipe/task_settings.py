@@ -3,27 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
-_NUM_PROBLEMS = "Number of training problems."
+_NUM_PROBLEMS = "Training problems."
 _SEED = "Selects the training problems."
 
 _SOURCE = {
     "path": "File with the problems, in JSON lines or parquet.",
-    "evaluation_path": "File with the evaluation problems; if empty, problems of the first file are withheld.",
-    "dataset": "Name of a data set on the Hugging Face hub, or a folder with a data set, instead of a file.",
+    "evaluation_path": "File with the evaluation problems; if empty, some of the first file are withheld.",
+    "dataset": "Data set on the Hugging Face hub, or a folder with one, instead of a file.",
     "subset": "Configuration of the data set; empty for the only one.",
     "split": "Split with the problems.",
-    "evaluation_split": "Split with the evaluation problems; if empty, problems of the first split are withheld.",
+    "evaluation_split": "Split with the evaluation problems; if empty, some of the first split are withheld.",
 }
 
 _FIELDS = {
-    "prompt_field": "Field with the problem; if rows lack it, question, problem or query, if they have only one of "
-    "these.",
-    "answer_field": "Field with the correct answer; if rows lack it, target, label, reference or ground_truth, if they "
-    "have only one of these.",
-    "id_field": "Field with the id of a row; if there is none, the number of the row is used.",
-    "demonstration_field": "Field with a completion to imitate; empty if there is none.",
-    "answer_pattern": "Regular expression with one group, the answer, for references that contain more; the last match "
-    "counts.",
+    "prompt_field": "Field with the problem; if it is missing, question, problem or query, where only one is there.",
+    "answer_field": "Field with the correct answer; if it is missing, target, label, reference or ground_truth, where "
+    "only one is there.",
+    "id_field": "Field with the id of a row; by default the row's number.",
+    "demonstration_field": "Field with a completion to imitate; empty for none.",
+    "answer_pattern": "Regular expression whose one group is the answer, for references that contain more; the last "
+    "match counts.",
 }
 
 TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
@@ -46,7 +45,7 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "kinds": "Types of arguments: one or more of numbers, lists, strings, separated by spaces.",
         "min_steps": "Smallest number of steps in a function.",
         "max_steps": "Largest number of steps in a function.",
-        "num_tests": "Number of test inputs that the prompt does not show.",
+        "num_tests": "Test inputs that the prompt does not show.",
         "show_example": "Whether the prompt shows an example; without it, prompts are half as long.",
         "slip_rate": "Share of wrong steps in demonstrations.",
     },
