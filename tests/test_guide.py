@@ -157,7 +157,7 @@ def test_guide_works_with_a_model(folder: Path):
 
 
 def test_tutorial_works_as_written(folder: Path):
-    assert len(follow(DOCS / "tutorial.md")) == 7
+    assert len(follow(DOCS / "tutorial.md")) == 6
     assert missing(folder, "compare.png", "report/report.html") == []
 
 
