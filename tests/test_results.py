@@ -30,7 +30,7 @@ SENTENCES = [
         flags=re.MULTILINE,
     )
 ]
-NUMBER = re.compile(r"(?<![\w.])\d+\.\d+(?!\w)|\d+(?:\.\d+)?(?= %)")
+NUMBER = re.compile(r"(?<![\w.])\d+\.\d+(?!\w)|\d+(?:\.\d+)?(?= ?%)")
 
 
 def marks(command: str) -> list[pytest.MarkDecorator]:
