@@ -1,7 +1,6 @@
 """How well the first part of published runs forecasts the rest, against a sigmoid by least squares.
 
     python benchmarks/backtests.py table CURVES.csv     errors of points that were held out, median and mean
-    python benchmarks/backtests.py draw PICTURE         the halves of Qwen2.5 base models
 
 CURVES.csv has columns figure, series, kind (train, extended), gpu_hours and pass_rate. It was read off the figures
 of that paper and is not part of this repository.
@@ -94,33 +93,8 @@ def error(values: ArrayLike) -> float:
 HEAD = "| points | curves | number | error: scalerl | error: least squares | inside 90% |\n|---|---|---|---|---|---|"
 
 
-def draw(path: Path, prefix: str = "qwen2.5-base") -> None:
-    """Draw the second halves of curves with their forecasts from the first."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"font.size": 8, "axes.linewidth": 0.6}):
-        figure = Figure(figsize=(10.5, 4.6), dpi=140, layout="constrained")
-        axes = figure.subplots(2, 4).ravel()
-        for place, case in zip(axes, halves(prefix), strict=False):
-            fitted = fit(case.run.compute, case.run.reward, **arguments(case.run))
-            places = np.linspace(case.run.compute.min(), case.compute.max(), 100)
-            place.fill_between(places, *fitted.new_interval(places), color="#0072B2", alpha=0.13, linewidth=0)
-            place.plot(places, fitted.predict(places), color="#0072B2", linewidth=1.2)
-            place.plot(case.run.compute, case.run.reward, ".", color="black", markersize=3)
-            place.plot(case.compute, case.reward, "o", color="#D55E00", markersize=2.2, markerfacecolor="white")
-            place.set_title(case.name, loc="left", fontsize=8)
-            place.spines[["top", "right"]].set_visible(False)
-        axes[-1].axis("off")
-        figure.supxlabel("training FLOPs", fontsize=8)
-        figure.supylabel("pass@1", fontsize=8)
-        figure.savefig(path, facecolor="white")
-
-
 def run(*words: str) -> None:
     match words:
-        case ("draw", path):
-            draw(Path(path))
         case ("table", path):
             print(HEAD)
             print(table("held out by the paper, 8B", [*paper(Path(path))]))

@@ -1,9 +1,7 @@
-"""How far an answer depends on luck: on the seed of a fit, on the points of its draws, or on how finely it is summed.
+"""How far an answer depends on luck: on the points of a fit's draws, or on its seed.
 
-    python benchmarks/luck.py seeds               ranges over five seeds
     python benchmarks/luck.py points              ranges over five places of the points at which draws are taken
-    python benchmarks/luck.py brute               errors against brute force (minutes)
-    python benchmarks/luck.py verdicts [seeds|points|brute] [STUDY ...]
+    python benchmarks/luck.py verdicts [seeds|points] [STUDY ...]
                                                   every verdict of docs/results, tried ten times (minutes)
 
 What is in units of the reward is divided by the width of the ceiling's interval. Series are those of arXiv 2510.13786,
@@ -14,8 +12,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from unittest.mock import patch
 
 import numpy as np
@@ -24,9 +21,9 @@ from gate_fitters import arguments
 from measured import published_curves, together
 from populations import Run
 
-from scalerl.forecast.curves import Fit, Kind, compare, decide, fit, grid, model, sample
+from scalerl.forecast.curves import Fit, Kind, compare, decide, fit, sample
 
-NUM_SEEDS = 5
+NUM_PLACES = 5
 NUM_TRIED = 10
 """How often each verdict is tried."""
 GOLDEN = 0.618
@@ -34,16 +31,6 @@ GOLDEN = 0.618
 LEAST = 6
 """Evaluations that a series needs."""
 STUDIES = ("loo", "seeds", "smollm2", "model-size", "loss", "precision", "first-curves")
-MORE = {
-    "FINE": 1 / 3000,
-    "RESOLVED": 1 / 400,
-    "AT_ONCE": 150,
-    "MOST_ROUNDS": 30,
-    "NUM_WEIGHED": 20_000,
-    "MOST_COURSES": 100,
-}
-"""Constants of `grid` for brute force: some thirty times as many boxes, and every course of a fall."""
-MORE_DRAWS = 20_000
 ANSWERS = ("ceiling", "low end", "high end", "P(fall)", "P(flat)")
 
 
@@ -83,14 +70,6 @@ def fitted(run: Run, seed: int = 0) -> Fit:
     return fit(run.compute, run.reward, **arguments(run), seed=seed)
 
 
-@contextmanager
-def brute_force() -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(patch.multiple(grid, **MORE))
-        stack.enter_context(patch.object(model, "NUM_DRAWS", MORE_DRAWS))
-        yield
-
-
 def moved_points(place: int):
     return patch.object(sample, "ROTATION", GOLDEN * place % 1.0)
 
@@ -104,25 +83,13 @@ def in_widths(change: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.concatenate([change[:3] / max(high - low, 1e-9), change[3:]])
 
 
-def by_seed(run: Run) -> np.ndarray:
-    every = np.array([answers(fitted(run, seed)) for seed in range(NUM_SEEDS)])
-    return in_widths(np.ptp(every, axis=0), *every[:, 1:3].mean(axis=0))
-
-
 def by_points(run: Run) -> np.ndarray:
     rows = []
-    for place in range(NUM_SEEDS):
+    for place in range(NUM_PLACES):
         with moved_points(place):
             rows.append(answers(fitted(run)))
     every = np.array(rows)
     return in_widths(np.ptp(every, axis=0), *every[:, 1:3].mean(axis=0))
-
-
-def by_brute_force(run: Run) -> np.ndarray:
-    mine = answers(fitted(run))
-    with brute_force():
-        theirs = answers(fitted(run))
-    return in_widths(np.abs(mine - theirs), *theirs[1:3])
 
 
 # Verdicts -------------------------------------------------------------------------------------------------------------
@@ -147,7 +114,7 @@ def verdicts(runs: dict[str, Run], seed: int = 0) -> Verdicts:
 
 
 def tried(way: str, runs: dict[str, Run]) -> Iterator[Verdicts]:
-    """Yield the verdicts once for each seed, for each place of the points, or by brute force after the usual way."""
+    """Yield the verdicts once for each seed, or for each place of the points."""
     match way:
         case "seeds":
             yield from (verdicts(runs, seed) for seed in range(NUM_TRIED))
@@ -155,10 +122,6 @@ def tried(way: str, runs: dict[str, Run]) -> Iterator[Verdicts]:
             for place in range(NUM_TRIED):
                 with moved_points(place):
                     yield verdicts(runs)
-        case "brute":
-            yield verdicts(runs)
-            with brute_force():
-                yield verdicts(runs)
 
 
 def show_verdicts(way: str = "seeds", *names: str) -> None:
@@ -180,9 +143,9 @@ def show_verdicts(way: str = "seeds", *names: str) -> None:
     print(f"Ranges of their probabilities: median {middle:.4f}, 90th percentile {high:.4f}, largest {most:.4f}.")
 
 
-def show(name: str, runs: list[Run], change: Callable[[Run], np.ndarray]) -> None:
+def show(name: str, runs: list[Run]) -> None:
     begin = time.process_time()
-    found = np.quantile([change(run) for run in runs], [0.5, 0.9, 1.0], axis=0).T
+    found = np.quantile([by_points(run) for run in runs], [0.5, 0.9, 1.0], axis=0).T
     cells = (" / ".join(f"{value:.3f}" for value in row) for row in found)
     print(
         f"| {len(runs)} {name} | {' | '.join(cells)} | {1e3 * (time.process_time() - begin) / len(runs):.0f} |",
@@ -192,20 +155,15 @@ def show(name: str, runs: list[Run], change: Callable[[Run], np.ndarray]) -> Non
 
 def main(*words: str) -> None:
     match words:
-        case ("seeds",):
-            change = by_seed
         case ("points",):
-            change = by_points
-        case ("brute",):
-            change = by_brute_force
+            print("median / 90th percentile / largest\n")
+            print(f"| | {' | '.join(ANSWERS)} | ms of all its fits |\n|{'---|' * 7}")
+            show("series", [*series()])
+            show("arms", [*arms()])
         case ("verdicts", *others):
             show_verdicts(*others)
-            return
         case _:
             raise SystemExit(__doc__)
-    print(f"median / 90th percentile / largest\n\n| | {' | '.join(ANSWERS)} | ms of all its fits |\n|{'---|' * 7}")
-    show("series", [*series()], change)
-    show("arms", [*arms()], change)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,10 @@ def test_server_that_never_answers_holds_nothing_up():
 
 
 def test_without_a_url_nothing_is_done():
+    before = set(threading.enumerate())
     with Notifier(None, "run", warn=unexpected) as notifier:
         notifier.send("news")
+        assert set(threading.enumerate()) == before
 
 
 @pytest.mark.parametrize("url", ["hooks.slack.com/secret", "ftp://a/secret", "https:///secret", "http://a b/secret"])
