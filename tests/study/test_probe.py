@@ -1,10 +1,12 @@
 """Check that every arm can start, and estimate the cost of a study."""
 
+import json
 from pathlib import Path
 
 import pytest
 from small_study import STUDY, command_of, plan_of
 
+from scalerl import processes
 from scalerl.errors import StudyError
 from scalerl.runfolder import store
 from scalerl.study.failure_reason import failure_reason, last_error
@@ -68,6 +70,22 @@ def test_a_probe_times_the_base_and_leaves_nothing_behind(tmp_path):
     assert pace.step_gpu_hours == pytest.approx(0.1)
     assert pace.step_flops == pytest.approx(1e9)
     assert pace.sample_s == pytest.approx(3 / 120)
+
+
+def test_a_probe_evaluates_few_problems_of_every_set(tmp_path, monkeypatch):
+    run, seen = processes.run, []
+
+    def reading(command):
+        [recipe] = [word for word in command if word.endswith("recipe.json")]
+        seen.append(json.loads(Path(recipe).read_text())["evaluation"])
+        return run(command)
+
+    monkeypatch.setattr(processes, "run", reading)
+    sets = '[evaluation.sets.large]\nname = "programs"\nnum_prompts = 500\nevery = 2\n'
+    (tmp_path / "base.toml").write_text('extends = "tiny-cpu"\n' + sets)
+    probe(plan_of(tmp_path, STUDY.replace("tiny-cpu", "base.toml")).base.recipe, command_of(tmp_path, {}))
+    assert seen[0]["num_prompts"] == 32
+    assert seen[0]["sets"]["large"]["num_prompts"] == 1
 
 
 def test_base_that_ends_before_its_first_step_gives_no_estimate():

@@ -99,14 +99,25 @@ def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
 
 def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
     """Measure the pace of a recipe: train it for a few steps in a temporary folder, with a small evaluation."""
-    few = {"evaluation.every": _STEPS, "evaluation.num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
-    short = replaced(recipe, {"budget": BudgetSettings(steps=_STEPS), **few})
     began = time.monotonic()
-    with _temporary_run(short, command) as (folder, fault):
+    with _temporary_run(_shortened(recipe), command) as (folder, fault):
         seconds = time.monotonic() - began
         if fault:
             raise StudyError(f"the base cannot be run here: {fault}")
         return pace_from(store.read_metrics(folder), store.read_evals(folder), seconds)
+
+
+def _shortened(recipe: Recipe) -> Recipe:
+    """Return the recipe with a few steps, and an evaluation of a few problems before and after them."""
+    # One problem shows that a further set can be read and graded, and every set has that many.
+    sets = {name: replaced(each, {"num_prompts": 1}) for name, each in recipe.evaluation.sets.items()}
+    changes = {
+        "budget": BudgetSettings(steps=_STEPS),
+        "evaluation.every": _STEPS,
+        "evaluation.num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS),
+        "evaluation.sets": sets,
+    }
+    return replaced(recipe, changes)
 
 
 def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds: float) -> Pace:
