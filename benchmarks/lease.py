@@ -4,8 +4,9 @@
 
 The seeds of the base come first, then every arm, seed by seed; or those that --runs names, in its order. A run that
 fails is started once more, last. At the first evaluation past each share of its budget a run's forecast is sealed by
-`scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
-as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py.
+`scalerl forecast RUN --x AXIS --fit-until C --seal FILE`, where AXIS is that of the budget; with too few evaluations
+there is none. When the time is up, what still trains is killed and stays as far as it came.
+OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py.
 """
 
 import argparse
@@ -132,8 +133,12 @@ def train_all(
 
 
 def last_evaluation(lease: Lease, run: PlannedRun) -> str:
-    row = (evaluations(lease.out / "runs" / run.name) or [{}])[-1]
-    return f"{row.get('reward')} at step {row.get('step')}"
+    rows = evaluations(lease.out / "runs" / run.name)
+    if not rows:
+        return "no evaluation"
+    # The task's own set is the first of each evaluation.
+    of_last = [row for row in rows if row["step"] == rows[-1]["step"]]
+    return f"{of_last[0].get('reward')} at step {of_last[0].get('step')}"
 
 
 def runs_of(study: str, changes: Sequence[str]) -> list[PlannedRun]:
@@ -163,7 +168,9 @@ def main() -> None:
     left = train_all(waiting, jobs=arguments.jobs, seconds=arguments.seconds, seals=not arguments.no_seals)
     for process in lease.sealing:
         process.wait()
-    lease.say(f"{len(lease.sealed)} forecasts sealed, {len(left)} runs not started")
+    # A forecast that comes too early has no curve, and so no file.
+    num_sealed = sum(file.exists() for file in lease.sealed)
+    lease.say(f"{num_sealed} of {len(lease.sealed)} forecasts sealed, {len(left)} runs not started")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_lease_runs_in_order_repeats_a_failure_seals_and_cuts(tmp_path, monkeypa
     )
     monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path / "out"), "--runs", *runs])
     lease.main()
-    assert said.pop() == "2 forecasts sealed, 0 runs not started"
+    assert said.pop() == "2 of 2 forecasts sealed, 0 runs not started"
     started = [line for line in said if line.endswith(" started")]
     assert started == [f"{run} started" for run in (*runs, "dapo-seed0")]
     ended = [line.partition(":")[0] for line in said if "ended" in line or "cut" in line]

@@ -53,6 +53,15 @@ def test_choice_by_memory(model, gigabytes, rank, bits, moments, on_host):
     assert reasons(recipe(), model, gpu(gigabytes), choice).keys() == set(KEYS)
 
 
+@pytest.mark.parametrize("gigabytes", [80, 141, 150])
+def test_passes_are_shortened_before_activations_are_recomputed_or_moments_leave_the_device(gigabytes):
+    settings = recipe("pipeline.groups_per_batch=32", "pipeline.completions_per_group=16")
+    choice = choose_savings(settings, SMALL, gpu(gigabytes))
+    assert choice is not None
+    assert SAVINGS[0].items() <= choice.changes.items()
+    assert choice.memory.recipe.learner.gradient_checkpointing is False
+
+
 def test_more_memory_is_never_slower():
     for model in (SMALL, LARGE):
         choices = [choose_savings(recipe(), model, gpu(gigabytes)) for gigabytes in (24, 48, 80)]
