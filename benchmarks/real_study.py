@@ -54,7 +54,7 @@ METRICS = (
         "tokens",
         "flops",
         "reward/mean",
-        "length/mean",
+        "rollout/length_mean",
         "loss/kl",
         "loss/entropy",
         "optim/grad_norm",
@@ -62,6 +62,8 @@ METRICS = (
     *("rollout/lag_mean", "rollout/lag_max", "rollout/truncated_frac", "batch/zero_variance_frac"),
     *("time/step_s", "time/wait_s"),
 )
+ENVIRONMENT = ("scalerl", "python", "torch", "transformers", "device", "slots", "expected_lag", "start_up")
+"""What is kept of a run's versions and hardware."""
 EVERY = 5
 """One step in so many is kept."""
 NUM_RESAMPLED = 400
@@ -131,13 +133,25 @@ def record(out: str) -> None:
         evals = "".join(json.dumps(row) + "\n" for row in store.read_evals(folder))
         write_packed(target / "evals.jsonl.gz", evals)
         write_packed(target / "metrics.csv.gz", thinned(list(store.read_metrics(folder))))
-        store.write_json(target / "recipe.json", dict(store.read_recipe(folder) or {}))
-        (target / "env.json").write_bytes((folder / store.ENV).read_bytes())
+        store.write_json(target / "recipe.json", without_folders(store.read_recipe(folder) or {}))
+        env = json.loads((folder / store.ENV).read_text())
+        store.write_json(target / "env.json", {name: env[name] for name in ENVIRONMENT if name in env})
         for share in SHARES:
             seal = Path(out) / "sealed" / share / f"{folder.name}-{share}.json"
             if seal.exists():
                 (target / f"sealed-{share}.json").write_bytes(seal.read_bytes())
         print(f"{target}: {len(evals.splitlines())} evaluations")
+
+
+def without_folders(settings: Any) -> Any:
+    """Return settings with the names of files alone: where they lay says nothing about a run."""
+    if not isinstance(settings, dict):
+        return settings
+    named: Row = {}
+    for key, value in settings.items():
+        is_path = key in ("path", "evaluation_path") and isinstance(value, str)
+        named[key] = Path(value).name if is_path else without_folders(value)
+    return named
 
 
 def thinned(rows: Sequence[Row]) -> str:

@@ -4,6 +4,7 @@ import gzip
 import importlib
 import json
 import math
+import re
 import runpy
 from pathlib import Path
 
@@ -33,8 +34,8 @@ def truth(arm: str, compute: float) -> float:
 def make_run(folder, arm: str, seed: int, share: float = 1.0) -> None:
     """Write a run's folder as the trainer does: problems differ in difficulty, and are the same for all runs."""
     store.create_run(folder)
-    store.write_json(folder / store.RECIPE, {"seed": seed})
-    store.write_json(folder / store.ENV, {"device": "none"})
+    store.write_json(folder / store.RECIPE, {"seed": seed, "model": {"path": "/some/where/model.gguf"}})
+    store.write_json(folder / store.ENV, {"device": "none", "platform": "somebody's"})
     hard = np.random.default_rng(0).normal(0, 1, NUM_PROBLEMS)
     noise = np.random.default_rng([seed, *arm.encode()])
     for place in range(round(share * NUM_EVALS) + 1):
@@ -87,7 +88,14 @@ def test_what_is_recorded_is_the_same_each_time(lease):
     assert file.read_bytes() == first
     with gzip.open(file.with_name("metrics.csv.gz"), "rt") as lines:
         assert lines.readline().startswith("step,gpu_hours,tokens,flops,reward/mean")
-    assert json.loads(file.with_name("recipe.json").read_text()) == {"seed": 0}
+    assert json.loads(file.with_name("recipe.json").read_text()) == {"seed": 0, "model": {"path": "model.gguf"}}
+    assert json.loads(file.with_name("env.json").read_text()) == {"device": "none"}
+
+
+def test_kept_columns_are_those_that_a_run_writes():
+    table = (Path(__file__).parents[1] / "docs" / "math.md").read_text().partition("### Metrics\n")[2]
+    written = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)?)`", table))
+    assert set(real_study.METRICS) <= written
 
 
 def test_ends_are_equivalent_or_different_as_they_were_made():
