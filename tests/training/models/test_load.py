@@ -1,5 +1,6 @@
 import json
 import resource
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -282,6 +283,18 @@ def test_templates_of_any_thread_are_stopped(tmp_path, monkeypatch):
         with pytest.raises(ModelError, match="takes more than"):
             endless.result()
         assert threads.submit(template.rendered, tokenizer, [turn]).result() == "w2"
+
+
+def test_one_thread_watches_all_templates(monkeypatch):
+    """A data set has thousands of prompts."""
+    monkeypatch.setattr(template, "_CHECK_S", 60.0)
+    monkeypatch.setattr(template, "_WATCH", template._Watch())
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    before = threading.active_count()
+    for _ in range(20):
+        assert template.rendered(tokenizer, [{"role": "user", "content": "w2"}]) == "w2"
+    assert threading.active_count() == before + 1
 
 
 @pytest.mark.parametrize("sentence", BROKEN)
