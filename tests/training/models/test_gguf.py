@@ -188,16 +188,30 @@ def test_folder_is_made_once_and_kept_under_its_hash(tmp_path, cache, monkeypatc
     path = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
     first = gguf_folder(path)
     assert first == cache / hashlib.sha256(path.read_bytes()).hexdigest()
-    assert {path.name for path in cache.iterdir()} == {first.name, f"{first.name}-config"}
+    small = cache / f"{GgufFile(path).header_hash}-config"
+    assert {*cache.iterdir()} == {first, small}
     monkeypatch.setattr(ours, "_whole_model", lambda *_: pytest.fail("it was made again"))
+    monkeypatch.setattr(ours, "_read_config", lambda *_: pytest.fail("it was made again"))
     assert gguf_folder(path) == first
-    assert gguf_folder(path, has_weights=False) == first
+    assert gguf_folder(path, has_weights=False) == small
+
+
+def test_configuration_and_tokenizer_are_found_without_reading_the_whole_file(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(ours, "_sha256", lambda path: pytest.fail("it was read"))
+    first = write(tmp_path / "first.gguf", tiny_llama())
+    small = gguf_folder(first, has_weights=False)
+    # Other values have the same folder, another header has not.
+    values = bytearray(first.read_bytes())
+    values[-1] ^= 1
+    (tmp_path / "second.gguf").write_bytes(values)
+    assert gguf_folder(tmp_path / "second.gguf", has_weights=False) == small
+    assert gguf_folder(write(tmp_path / "third.gguf", tiny_llama(), "Q8_0"), has_weights=False) != small
 
 
 def test_model_is_the_same_from_the_file_and_from_its_folder(tmp_path, cache):
     path = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
     direct = load(path)
-    assert [folder.name for folder in cache.iterdir()] == [f"{hashlib.sha256(path.read_bytes()).hexdigest()}-config"]
+    assert [folder.name for folder in cache.iterdir()] == [f"{GgufFile(path).header_hash}-config"]
     through = load(gguf_folder(path))
     assert direct.stop_tokens == through.stop_tokens
     assert type(direct.tokenizer) is type(through.tokenizer)

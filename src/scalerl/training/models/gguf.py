@@ -1,6 +1,6 @@
 """Load GGUF files: check them, and make a model or a model folder of them.
 
-    header (gguf_file.py) -> config.json, tokenizer    by transformers, cached in a folder under the file's hash
+    header (gguf_file.py) -> config.json, tokenizer    by transformers, cached in a folder under the header's hash
     tensors               -> weights                   by gguf_values.py, on the device that will use them
 
 Weights are FP32, because a block's scale times its integer does not fit into 16 bits. Other processes (vLLM, ranks)
@@ -71,21 +71,26 @@ def gguf_folder(path: Path, name: str = "", *, has_weights: bool = True) -> Path
     """
     name = name or str(path)
     file = _read_header(path, name)
-    whole = cache_folder() / "gguf" / _sha256(path)
+    folders = cache_folder() / "gguf"
+    if not has_weights:
+        return _folder_of_header(file, folders / f"{file.header_hash}-config", name)
+    whole = folders / _sha256(path)
     if whole.is_dir():
         return whole
-    if has_weights:
-        model = _whole_model(file, name)
-        tokenizer = read_tokenizer(file, name, model.config.model_type)
+    model = _whole_model(file, name)
+    tokenizer = read_tokenizer(file, name, model.config.model_type)
 
-        def write_all(folder: Path) -> None:
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
-        return _new_folder(whole, name, write_all)
-    small = whole.with_name(f"{whole.name}-config")
-    if small.is_dir():
-        return small
+    return _new_folder(whole, name, write)
+
+
+def _folder_of_header(file: GgufFile, target: Path, name: str) -> Path:
+    """Return a folder with the configuration and the tokenizer; they depend on the header alone."""
+    if target.is_dir():
+        return target
     config = _read_config(file, name)
     tokenizer = read_tokenizer(file, name, config.model_type)
 
@@ -93,7 +98,7 @@ def gguf_folder(path: Path, name: str = "", *, has_weights: bool = True) -> Path
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return _new_folder(small, name, write)
+    return _new_folder(target, name, write)
 
 
 def has_known_weights(path: Path) -> bool:
