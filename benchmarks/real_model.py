@@ -54,7 +54,9 @@ def train(settings: Sequence[str], folder: Path, *, limit_gb: float | None, resu
     from scalerl.training.run.derive import derive
     from scalerl.training.run.memory import Gpus
     from scalerl.training.run.run import TrainingRun
+    from scalerl.training.run.start_up import StartUp
 
+    start_up = StartUp()
     gpus, on_gpu = None, torch.cuda.is_available()
     if limit_gb is not None:
         gpus = Gpus(1, 1e9 * limit_gb)
@@ -67,7 +69,8 @@ def train(settings: Sequence[str], folder: Path, *, limit_gb: float | None, resu
             recipe, derived = derive(recipe, gpus)
             for each in derived:
                 print(f"{each.key} = {each.value}: {each.reason}", flush=True)
-        run = TrainingRun(recipe, folder, observer=Terminal(), resume=resume)
+        start_up.done("settings")
+        run = TrainingRun(recipe, folder, observer=Terminal(), resume=resume, start_up=start_up)
     end = run.train()
     print(f"ended: {end.reason}", flush=True)
     peaks = {"host_gb": host_peak_gb()}

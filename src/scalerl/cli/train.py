@@ -73,11 +73,21 @@ def train(
         from scalerl.training.run.memory import Gpus
         from scalerl.training.run.resume import as_started
         from scalerl.training.run.run import TrainingRun
+        from scalerl.training.run.start_up import StartUp
 
+        start_up = StartUp()
         devices = None if gpus is None else Gpus.parse(gpus)
         settings, derived = (as_started(settings, out), ()) if resume else derive(settings, devices)
+        start_up.done("settings")
         make_run = partial(
-            TrainingRun, settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at
+            TrainingRun,
+            settings,
+            out,
+            observer=terminal,
+            resume=resume,
+            hung_s=hung_after,
+            pause_at=pause_at,
+            start_up=start_up,
         )
         if check:
             _check(recipe, settings, derived, devices, price, make_run)

@@ -24,15 +24,19 @@ from scalerl.training.run import checkpoint as checkpoints
 from scalerl.training.run.export import export
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.run import TrainingRun
+from scalerl.training.run.start_up import StartUp
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     """A run that has ended by itself, after six steps."""
     recipe, folder = small("budget.steps=6", "budget.flops=1e30"), tmp_path_factory.mktemp("runs") / "done"
+    start_up = StartUp()
+    start_up.done("settings")
     before = time.monotonic()
-    run = TrainingRun(recipe, folder)
+    run = TrainingRun(recipe, folder, start_up=start_up)
     took_s = time.monotonic() - before
+    assert [*run.start_up.seconds][:3] == ["imports", "settings", "recipe"]
     # Not so if the clock began when all was loaded.
     assert run.clock.row()["time/start_up_s"] > 0.9 * took_s
     assert run.budget.share == 0

@@ -56,11 +56,14 @@ class TrainingRun:
         resume: bool = False,
         hung_s: float | None = None,
         pause_at: float | None = None,
+        start_up: StartUp | None = None,
     ) -> None:
         """`pause_at` is the share of the budget at which the run writes a checkpoint and pauses. If a call of the
-        engine or a grader takes longer than `hung_s`, the process ends; see watchdog.py for the default.
+        engine or a grader takes longer than `hung_s`, the process ends; see watchdog.py for the default. `start_up`
+        has what the caller measured before.
         """
-        started, self.start_up = time.monotonic(), StartUp()
+        started = time.monotonic()
+        self.start_up = start_up or StartUp()
         self.recipe = as_started(recipe, folder) if resume else derive(recipe)[0]
         self.folder, self.observer, self._resumes = folder, observer or RunObserver(), resume
         if resume:
