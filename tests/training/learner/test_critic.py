@@ -99,6 +99,22 @@ def test_policy_begins_its_warmup_when_it_first_moves():
     assert [rates[version] for version in range(20, 30)] == pytest.approx(falling)
 
 
+def test_policy_keeps_nothing_of_a_warmup_in_which_it_did_not_move():
+    first, second = random_batch(1, clean=True), random_batch(2, clean=True)
+    warming = make_learner(*PPO, "critic.warmup_steps=9")
+    for version in range(VERSION, 9):
+        warming.step(Batch(version=version, groups=first.groups))
+    for state in warming.optimizer.state.values():
+        assert all(not moment.any() for moment in state.values())
+    fresh = make_learner(*PPO)
+    fresh.critic.load_state_dict(warming.critic.state_dict())
+    fresh.version = 9
+    for learner in (warming, fresh):
+        learner.step(Batch(version=9, groups=second.groups))
+    for name, weight in warming.policy.parameters.items():
+        torch.testing.assert_close(weight, fresh.policy.parameters[name])
+
+
 def test_resumed_critic_goes_on_as_before():
     learner = make_learner(*PPO)
     learner.step(random_batch(1))

@@ -284,14 +284,17 @@ class TorchLearner:
     def _update(self, loss: Tensor) -> Tensor:
         """Clip and update, unless the loss or a gradient is not finite; return the gradient norm.
 
-        One bad batch must not end a run. The optimiser's kernel reads `is_bad`, so the host does not wait.
+        One bad batch must not end a run. The optimiser's kernel reads `is_bad`, so the host does not wait. At rate 0
+        the moments do not change either: those of a critic's warm-up would be a part of the first updates after it.
         """
         gradients = self.policy.gradients()
         norm = whole(torch.nn.utils.get_total_norm(gradients.values()))
         if self._settings.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self.policy.holders.values(), self._settings.grad_clip, norm)
-        is_bad = (~(norm.isfinite() & loss.isfinite())).float()
-        self.optimizer.update(gradients, lr=self.lr, is_bad=is_bad, seed=self.version)
+        lr = self.lr
+        if lr > 0:
+            is_bad = (~(norm.isfinite() & loss.isfinite())).float()
+            self.optimizer.update(gradients, lr=lr, is_bad=is_bad, seed=self.version)
         return norm
 
     def _flops(self, prepared: PreparedBatch) -> float:
