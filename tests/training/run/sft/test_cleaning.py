@@ -46,13 +46,19 @@ def shown(prompt, name="p"):
         ("Solve the problem: Compute $\\sin 60^\\circ$. Think first.", "sums"),
         ("Solve the problem: compute  $\\sin 60^\\circ$", "sums"),
         ("Compute $\\sin 600^\\circ$.", None),
+        ("compute \\sin 60^\\circ", "sums"),
+        # A number is read whole, with its decimals and thousands.
+        ("Question: What is 9 + 4?", "sums"),
+        ("What is 9 + 4.5?", None),
+        ("What is 9 + 4,000?", None),
+        ("What is 9 + 4, please?", "sums"),
         # A word alone, or a number, is asked for in too many prompts.
         ("7", "sums"),
         ("What is 7 plus 8?", None),
     ],
 )
 def test_prompts_that_share_words(prompt, expected):
-    sums = [TRAIN.format(60, 2), TRAIN.format(90, 3), "12+34=", "1+2=", "Compute $\\sin 60^\\circ$.", "7"]
+    sums = [TRAIN.format(60, 2), TRAIN.format(90, 3), "12+34=", "1+2=", "Compute $\\sin 60^\\circ$.", "What is 9 + 4?", "7"]
     ngrams = EvaluationNgrams({"sums": [problem(text, text) for text in sums]}, 13)
     assert ngrams.set_of(problem(prompt)) == expected
 
@@ -64,6 +70,12 @@ def test_words_of_a_template_tell_nothing():
     assert [item.problem.id for item in kept["main"]] == ["8", "16", "20", "28", "32", "36"]
     assert (removed.kind, removed.num, removed.total, removed.by_set) == ("contaminated", 2, 8, {"main": 2})
     assert removed.example == NAMED.format(12, 3)
+
+
+def test_problems_that_differ_in_symbols_alone_are_found():
+    template = "A teacher writes on the board and asks everybody in the class for the value of 3 {} 4 today"
+    ngrams = EvaluationNgrams({"sums": [problem(template.format(sign), sign) for sign in "+-"]}, 13)
+    assert [ngrams.set_of(problem(template.format(sign))) for sign in "+-*"] == ["sums", "sums", None]
 
 
 def test_equal_evaluation_problems_are_one():

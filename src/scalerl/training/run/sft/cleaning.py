@@ -16,8 +16,9 @@ from scalerl.training.types import Problem
 FEWEST_TOKENS = 3
 """Words and symbols of the shortest problem that counts inside a longer prompt; a shorter one must be equal."""
 _WORD = re.compile(r"\w+")
-_TOKEN = re.compile(r"\w+|[^\w\s]")
-_BETWEEN = frozenset(".,:;!?\"'()[]{}$`")
+# A number with its decimals or thousands is one token; the marks of a formula are none.
+_TOKEN = re.compile(r"\d+(?:[.,]\d+)+|\w+|[^\w\s$]")
+_BETWEEN = frozenset(".,:;!?\"'()[]{}`")
 """Symbols that may stand beside a problem without being a part of it."""
 
 Ngram = tuple[str, ...]
@@ -42,7 +43,7 @@ class Removed:
 
 
 class EvaluationNgrams:
-    """Finds evaluation problems in prompts: by n-grams of words, and short problems, of fewer words, as a whole.
+    """Finds evaluation problems in prompts: equal ones, by n-grams of words, and short ones, of fewer words, as a part.
 
     N-grams that several problems of a set share belong to a template and are not evidence of contamination.
     """
@@ -50,26 +51,29 @@ class EvaluationNgrams:
     def __init__(self, problems: Mapping[str, Sequence[Problem]], length: int) -> None:
         self._length = length
         self._sets: dict[Ngram, str] = {}
+        self._whole: dict[Ngram, str] = {}
         self._short: dict[Ngram, str] = {}
         for name, of_set in problems.items():
             counts = Counter[Ngram]()
             for text in {problem.prompt.casefold() for problem in of_set}:
                 ngrams = _ngrams(_WORD.findall(text), length)
                 counts.update(ngrams)
+                tokens = _tokens(text)
+                self._whole[tokens] = name
                 if not ngrams:
-                    self._short[_short_tokens(text)] = name
+                    self._short[tokens] = name
             self._sets |= {ngram: name for ngram, num in counts.items() if num == 1}
         self._short_lengths = sorted({len(tokens) for tokens in self._short})
 
     def set_of(self, problem: Problem) -> str | None:
-        """Return an evaluation set of which the prompt has an n-gram or a short problem; None if there is none."""
+        """Return an evaluation set of which the prompt is or has a problem, or an n-gram; None if there is none."""
         text = problem.prompt.casefold()
+        tokens = _tokens(text)
+        if tokens in self._whole:
+            return self._whole[tokens]
         for ngram in _ngrams(_WORD.findall(text), self._length):
             if ngram in self._sets:
                 return self._sets[ngram]
-        tokens = _short_tokens(text)
-        if tokens in self._short:
-            return self._short[tokens]
         for length in self._short_lengths:
             if length < FEWEST_TOKENS:
                 continue
@@ -85,10 +89,10 @@ def _ngrams(words: Sequence[str], length: int) -> set[Ngram]:
     return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
-def _short_tokens(text: str) -> Ngram:
-    """Return the words and symbols of a text without the marks at its end."""
+def _tokens(text: str) -> Ngram:
+    """Return the words and symbols of a text without the marks at its end; "5!" is another number than "5"."""
     tokens = _TOKEN.findall(text)
-    while tokens and tokens[-1] in ".?!":
+    while tokens and tokens[-1] in ".?":
         tokens.pop()
     return tuple(tokens)
 
