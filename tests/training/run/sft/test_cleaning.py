@@ -58,7 +58,8 @@ def shown(prompt, name="p"):
     ],
 )
 def test_prompts_that_share_words(prompt, expected):
-    sums = [TRAIN.format(60, 2), TRAIN.format(90, 3), "12+34=", "1+2=", "Compute $\\sin 60^\\circ$.", "What is 9 + 4?", "7"]
+    short = ["12+34=", "1+2=", "Compute $\\sin 60^\\circ$.", "What is 9 + 4?", "7"]
+    sums = [TRAIN.format(60, 2), TRAIN.format(90, 3), *short]
     ngrams = EvaluationNgrams({"sums": [problem(text, text) for text in sums]}, 13)
     assert ngrams.set_of(problem(prompt)) == expected
 
