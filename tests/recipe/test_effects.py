@@ -2,8 +2,9 @@
 
 import pytest
 
-from scalerl.recipe.effects import without_effect
-from scalerl.recipe.load import list_recipes, load_recipe
+from scalerl.recipe.effects import only_for_sft, without_effect
+from scalerl.recipe.load import given_keys, list_recipes, load_recipe
+from scalerl.recipe.task_settings import DEMONSTRATION_SETTINGS, TASK_SETTINGS
 
 SILENT = {
     ("loss=none", "kl.coefficient=1", "entropy=bonus"): {"entropy.name"},
@@ -62,3 +63,11 @@ def test_a_file_that_distils_may_keep_the_filter(tmp_path):
     (tmp_path / "own.toml").write_text('extends = "base.toml"\nfilter.zero_variance = true\nloss = "none"\n')
     assert not load_recipe(tmp_path / "base.toml").filter.zero_variance
     assert load_recipe(tmp_path / "own.toml").filter.zero_variance
+
+
+def test_settings_that_only_sft_reads_are_named_if_they_are_given():
+    given = ["sft.lr=1e-3", "task.slip_rate=0.5", "task.min_terms=2", "optimizer.lr=1e-3", "sft={steps=3}"]
+    recipe = load_recipe("tiny-cpu", given)
+    said = list(only_for_sft(recipe, given_keys(given)))
+    assert [sentence.split(" ")[0] for sentence in said] == ["sft.lr", "task.slip_rate", "sft.steps"]
+    assert all(names <= TASK_SETTINGS[task].keys() for task, names in DEMONSTRATION_SETTINGS.items())

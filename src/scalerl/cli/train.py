@@ -62,6 +62,7 @@ def train(
     if price is not None and not check:
         raise UsageError("--price adds costs to an estimate: add --check")
     settings = load(recipe, overrides, trust_remote_code=trust_remote_code)
+    _say_what_is_not_read(settings, overrides or ())
     terminal = Terminal(notify, out.resolve().name, settings.model_dump(mode="json"))
     (store.check_resumable if resume else store.check_new)(out)
     if settings.cluster.address and gpus is None:
@@ -94,6 +95,14 @@ def train(
             return
         run = make_run()
     _train(run, terminal, board=board, plots=plots)
+
+
+def _say_what_is_not_read(settings: "Recipe", overrides: Sequence[str]) -> None:
+    from scalerl.recipe.effects import only_for_sft
+    from scalerl.recipe.load import given_keys
+
+    for sentence in only_for_sft(settings, given_keys(overrides)):
+        typer.echo(sentence)
 
 
 def _check(

@@ -11,6 +11,7 @@ from scalerl.recipe import parts
 from scalerl.recipe.keys import dotted, is_at
 from scalerl.recipe.recipe import Recipe, body_dtype
 from scalerl.recipe.suggest import show
+from scalerl.recipe.task_settings import DEMONSTRATION_SETTINGS
 from scalerl.recipe.tree import settings_of
 
 
@@ -140,6 +141,19 @@ def without_effect(recipe: Recipe, *, gpu: bool) -> Iterator[str]:
         tables = [table for table in reasons if is_at(key, table)]
         if tables:
             yield f"{key} = {show(value)} has no effect: {reasons[max(tables, key=len)]}"
+
+
+def only_for_sft(recipe: Recipe, keys: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence on each of these settings that training does not read, because only `scalerl sft` does.
+
+    A recipe may have them: it also says how its base was made. Who gives one to a command expects it to act.
+    """
+    read_by_sft = ["sft"]
+    for table, task in {**recipe.task_tables, **recipe.eval_tables}.items():
+        read_by_sft += [dotted(table, name) for name in DEMONSTRATION_SETTINGS.get(task.name or "", ())]
+    for key in keys:
+        if any(is_at(key, each) for each in read_by_sft):
+            yield f"{key} has no effect on training: only scalerl sft reads it"
 
 
 def changed(recipe: Recipe) -> Mapping[str, Any]:

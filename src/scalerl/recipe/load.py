@@ -5,7 +5,7 @@ recipes/scalerl.toml  <-  extends  <-  mine.toml  <-  --set loss.cap=4  ->  Reci
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -85,6 +85,14 @@ def with_derived(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 def override_layer(text: str) -> Layer:
     """Return the layer of a user's `--set text`."""
     return f"--set {text}", expand(nested(*read_override(text)))
+
+
+def given_keys(overrides: Sequence[str]) -> Iterator[str]:
+    """Yield the keys of the settings that a user's `--set` texts change."""
+    for text in overrides:
+        _, layer = override_layer(text)
+        for key, _ in leaves(layer):
+            yield key
 
 
 def _with_layers(tree: Tree, layers: Sequence[Layer], origins: Origins) -> dict[str, Any]:

@@ -64,6 +64,12 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
     "hub": {**_SOURCE, **_FIELDS},
 }
 
+DEMONSTRATION_SETTINGS: Mapping[str, frozenset[str]] = {
+    "arithmetic": frozenset({"guess_share", "guess_growth", "slip_rate", "tool_share", "tool_format"}),
+    "programs": frozenset({"slip_rate"}),
+}
+"""Settings of tasks that act on demonstrations alone, which only `scalerl sft` reads."""
+
 
 def own_meanings(name: str | None, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a description of each setting of a task; settings of a user's function are unknown here."""
