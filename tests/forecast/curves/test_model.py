@@ -300,6 +300,21 @@ def test_the_order_of_points_does_not_matter():
     assert fit(compute[order], reward[order]).params == fit(compute, reward).params
 
 
+@pytest.mark.parametrize("unit", [1.0, 3.7e17])
+def test_neither_the_names_of_runs_nor_a_unit_decide_anything(unit: float):
+    """Runs that differ only in the spread between them have one ceiling: errors of rounding must not order them."""
+    rng = np.random.default_rng(11)
+    compute = np.tile(np.linspace(0.2, 5.0, 20), 3)
+    names = np.repeat(["a", "b", "c"], 20)
+    rise = np.repeat(0.3 + 0.02 * rng.standard_normal(3), 20) * compute**2 / (1.7 + compute**2)
+    reward = 0.35 + rise + 0.008 * rng.standard_normal(60)
+    one = fit(compute, reward, run=names, start=0.35)
+    new_names = np.array([{"a": "z", "b": "x", "c": "y"}[name] for name in names])
+    other = fit(unit * compute, reward, run=new_names, start=0.35)
+    np.testing.assert_allclose(np.sort(other.drawn.ceiling), np.sort(one.drawn.ceiling), atol=1e-6)
+    assert other.probability(Kind.fall) == one.probability(Kind.fall)
+
+
 def test_runs_that_agree_have_no_spread():
     """Two runs that bend more sharply than a sigmoid do so together: that is the recipe's, not a spread of its runs."""
     table = Path(__file__).parents[3] / "docs" / "results" / "principles" / "truncated.csv.gz"

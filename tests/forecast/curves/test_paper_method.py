@@ -11,7 +11,7 @@ from known import known
 
 from scalerl.cli import main
 from scalerl.forecast.curves import Grid, compare_by_paper, fit
-from scalerl.forecast.curves.paper import LARGE_MIDPOINTS
+from scalerl.forecast.curves.paper import LARGE_MIDPOINTS, default_grid
 
 FEW = Grid(ceilings=np.array([0.60, 0.605, 0.61, 0.645, 0.65]))  # a tenth of the grid, for a tenth of the time
 
@@ -39,6 +39,16 @@ def test_the_unit_of_compute_does_not_matter(unit: float):
     assert other.params["ceiling"] == one.params["ceiling"]
     assert other.params["exponent"] == pytest.approx(one.params["exponent"], rel=1e-3)
     assert other.params["midpoint"] == pytest.approx(unit * one.params["midpoint"])
+
+
+@pytest.mark.parametrize(("bounds", "per_cent"), [((0.0, 1.0), (0.0, 100.0)), (None, None)])
+@pytest.mark.parametrize("start", [0.2, 0.4])
+def test_the_unit_of_the_reward_does_not_matter(bounds, per_cent, start: float):
+    """The ceilings that are tried are the same for shares and for per cent, so the best one is, too."""
+    _, reward = curve(0.612, 1.7, 2500.0, 8_000)
+    one = default_grid(start, reward, bounds).ceilings
+    two = default_grid(100 * start, 100 * reward, per_cent).ceilings
+    np.testing.assert_allclose(two, 100 * one)
 
 
 def test_midpoints_of_smaller_runs_stay_on_the_small_grid():

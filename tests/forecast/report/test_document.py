@@ -26,7 +26,7 @@ from scalerl.forecast.report.document import (
     to_json,
 )
 from scalerl.forecast.report.figures import chart
-from scalerl.forecast.report.numbers import fixed, interval_text, ratio_text, worth_text
+from scalerl.forecast.report.numbers import fixed, interval_text, probability_text, ratio_text, worth_text
 from scalerl.forecast.report.page import page
 from scalerl.forecast.report.result_json import curve_json, result_json
 from scalerl.forecast.report.results import AxisAnswer, Result
@@ -220,6 +220,16 @@ def test_no_number_is_cut_on_a_narrow_terminal(width: int):
 )
 def test_worth_has_two_digits(value: float, text: str):
     assert worth_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.896, "89.6%"), (0.904, "90.4%"), (0.9, "90%"), (0.8999, "just below 90%"), (0.09501, "9.5%"), (0.8, "80%"),
+     (0.502, "50.2%"), (0.997, "above 99%")],
+)  # fmt: skip
+def test_a_probability_beside_a_threshold_is_not_written_as_the_threshold(value: float, text: str):
+    """'a 90% chance of being best (90% needed)' would explain nothing."""
+    assert probability_text(value) == text
 
 
 def test_small_negative_numbers_are_not_minus_zero():

@@ -208,7 +208,7 @@ def fit(
         return empty
     if method == "paper":
         assert start is not None
-        params, edges = paper_fit(points.compute, points.reward, start, grid)
+        params, edges = paper_fit(points.compute, points.reward, start, bounds, grid)
         return replace(empty, params=params, edges=edges)
     blocks = make_blocks(points, start, start_sd)
     prior = _prior_with(fixed, WEAK if pool is None else pool, blocks.scale)

@@ -256,9 +256,8 @@ def posterior(
     prepared, rise = search_rises(problem)
     parts = [rise]
     if len(problem.courses.place) > 1:
-        courses = np.arange(1, len(problem.courses.place))
-        kept = Kept(course=courses, covariance=covariances_with_likely_spread(prepared, rise))
-        parts.append(search(prepared, kept, log_others=log_sum(rise.log_mass))[0])
+        falls, _ = search(prepared, kept_for_falls(prepared, rise), log_others=log_sum(rise.log_mass))
+        parts.append(falls)
     flat_mass = weigh_flat(prepared)
     # The masses of the rises and falls are conditional on a curve that is not flat.
     log_masses = [log_sum(part.log_mass) + np.log(1.0 - flat) for part in parts]
@@ -317,14 +316,23 @@ UNLIKELY_SPREAD = 0.05
 """A spread with less than this share of the mass of rises is not tried for falls."""
 
 
-def covariances_with_likely_spread(prepared: Prepared, rise: Weighed) -> np.ndarray:
-    """Return the covariances with a likely spread between runs, given the rises; a fall does not change that spread."""
+def kept_for_falls(prepared: Prepared, rise: Weighed) -> Kept:
+    """Return what is weighed for falls: every course, under covariances whose spread between runs is likely.
+
+    A fall does not change that spread, so the likely ones have the share of the mass that they have for rises.
+    """
+    courses = np.arange(1, len(prepared.problem.courses.place))
     if prepared.spread is None:
-        return np.arange(len(prepared.level))
+        return Kept(course=courses, covariance=np.arange(len(prepared.level)))
     mass = np.exp(rise.log_mass - rise.log_mass.max()).sum(axis=0)
     tried = np.unique(prepared.spread)
     shares = np.array([mass[prepared.spread[rise.covariance] == spread].sum() for spread in tried]) / mass.sum()
-    return np.flatnonzero(np.isin(prepared.spread, tried[shares > UNLIKELY_SPREAD]))
+    is_likely = shares > UNLIKELY_SPREAD
+    return Kept(
+        course=courses,
+        covariance=np.flatnonzero(np.isin(prepared.spread, tried[is_likely])),
+        log_share=float(np.log(shares[is_likely].sum())),
+    )
 
 
 def weigh_flat(prepared: Prepared) -> Array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalerl.forecast.curves.data import Bounds
 from scalerl.forecast.curves.forms import Array
 
 CEILINGS = np.linspace(0.450, 0.800, 71)
@@ -30,20 +31,24 @@ class Grid:
     ceilings: Array
 
 
-def default_grid(start: float, reward: Array) -> Grid:
+def default_grid(start: float, reward: Array, bounds: Bounds) -> Grid:
     """Return the printed grid if the rewards lie within it, else the same grid scaled to these rewards.
 
-    So a curve in another unit gets the same ceiling in that unit, and the same exponent.
+    The printed grid is of rewards from 0 to 1, and is scaled to other bounds; without bounds, no unit is known in which
+    it would hold. So a curve in another unit gets the same ceiling in that unit, and the same exponent.
     """
     best = float(reward.max())
-    if CEILINGS[0] <= best <= CEILINGS[-1] - STEP and start < CEILINGS[0]:
-        return Grid(ceilings=CEILINGS)
+    if bounds is not None:
+        low, high = bounds
+        printed = low + (high - low) * CEILINGS
+        if start < printed[0] <= best <= printed[-1] - (high - low) * STEP:
+            return Grid(ceilings=printed)
     unit = max(best - start, 1e-12) / GAIN
     return Grid(ceilings=start + unit * (CEILINGS - START))
 
 
 def paper_fit(
-    compute: Array, reward: Array, start: float, grid: Grid | None
+    compute: Array, reward: Array, start: float, bounds: Bounds, grid: Grid | None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return the parameters with the least squared error, and the names of those on the grid's edge.
 
@@ -51,7 +56,7 @@ def paper_fit(
     that the unit of compute does not matter. While the best midpoint is on its upper edge, try a larger grid: that of
     the paper's larger runs, then three times as long ones.
     """
-    ceilings = (grid or default_grid(start, reward)).ceilings
+    ceilings = (grid or default_grid(start, reward, bounds)).ceilings
     scale = float(compute.max())
     unit = scale / COMPUTE
     larger = (unit * 3**power * LARGE_MIDPOINTS for power in itertools.count())

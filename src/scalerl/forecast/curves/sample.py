@@ -57,6 +57,10 @@ class Draws:
         return Draws(**{name: np.concatenate([getattr(each, name) for each in many]) for name in Draws.__slots__})
 
 
+ALIKE = 1e-9
+"""Ceilings are ordered to this share of the noise."""
+
+
 def draw(prepared: Prepared, weighed: Weighed, num: int) -> Draws:
     """Draw cells by their mass, then the parameters that were integrated out.
 
@@ -65,7 +69,9 @@ def draw(prepared: Prepared, weighed: Weighed, num: int) -> Draws:
     problem = prepared.problem
     of_cell, of_noise, of_drop, of_gain, of_level, of_unseen = even_points(num, 6)
     # A cell is one of the normals of the gain's prior, with a covariance, a shape and a course.
-    order = np.argsort(likely_ceiling(prepared, weighed).ravel(), kind="stable")
+    # Many have one ceiling, as those that differ in the spread between runs: errors of rounding must not order them.
+    ceiling = np.round(likely_ceiling(prepared, weighed) / (ALIKE * problem.blocks.noise))
+    order = np.argsort(ceiling.ravel(), kind="stable")
     drawn = np.unravel_index(order[pick_by_mass(weighed.log_mass.ravel()[order], of_cell)], weighed.log_mass.shape)
     cell = drawn[1]
     covariance, course = weighed.covariance[cell], weighed.course[cell]

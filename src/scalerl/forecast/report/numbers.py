@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from scalerl.forecast.curves import Fit, Value
+from scalerl.forecast.curves.decide import LIKELIER, SURE, UNLIKELY
 from scalerl.forecast.logs.written import amount_text
 
 Format = Callable[[float], str]
@@ -53,6 +54,8 @@ def number_text(value: float) -> str:
 
 two_decimals: Format = "{:.2f}".format
 share_text: Format = "{:.0%}".format
+THRESHOLDS = (UNLIKELY, LIKELIER, SURE)
+"""Probabilities from which something is said or advised."""
 
 
 def interval_text(value: Value | None, show: Format = number_text) -> str:
@@ -69,10 +72,22 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
 
 
 def probability_text(probability: float) -> str:
-    """Format a probability; one near 0 or 1 is not written as 0% or 100%."""
+    """Format a probability; one near 0 or 1 is not written as 0% or 100%, nor one near a threshold as the threshold."""
     if math.isnan(probability):
         return "-"
-    return "above 99%" if probability > 0.99 else "below 1%" if probability < 0.01 else f"{probability:.0%}"
+    if probability > 0.99:
+        return "above 99%"
+    if probability < 0.01:
+        return "below 1%"
+    shown = f"{probability:.0%}"
+    for threshold in THRESHOLDS:
+        if shown == f"{threshold:.0%}" and probability != threshold:
+            return f"{probability:.1%}" if abs(probability - threshold) >= 0.0005 else _beside(probability, threshold)
+    return shown
+
+
+def _beside(probability: float, threshold: float) -> str:
+    return f"just {'below' if probability < threshold else 'above'} {threshold:.0%}"
 
 
 def money_text(amount: float) -> str:
