@@ -77,14 +77,19 @@ def test_column_per_run(tmp_path: Path, header: str, expected: list[str]) -> Non
 @pytest.mark.parametrize(
     "header",
     ["step,seed 0,seed 1", "step,seed_0,seed_1", "step,reward_seed0,reward_seed1",
-     "step,reward (seed 1),reward (seed 2)", "step,seed1/acc,seed2/acc",
-     "step,seed0_acc,seed1_acc,acc_mean", "step,acc_seed0,acc_seed1,acc_mean,acc_std"],
+     "step,reward (seed 1),reward (seed 2)", "step,seed1/acc,seed2/acc"],
 )  # fmt: skip
 def test_column_per_seed_is_one_curve(tmp_path: Path, header: str) -> None:
-    rows = [(s, a, b, round((a + b) / 2, 4), 0.01 + s / 9999)[: header.count(",") + 1] for s, a, b in WIDE]
-    [series] = read(write(tmp_path / "wide.csv", (header, rows)))
+    [series] = read(write(tmp_path / "wide.csv", (header, WIDE)))
     assert (len(runs(series)), len(series.compute)) == (2, 80)
     assert sorted(points(series)) == sorted(LOW + HIGH)
+
+
+@pytest.mark.parametrize("header", ["step,seed0_acc,seed1_acc,acc_mean", "step,acc_seed0,acc_seed1,acc_mean,acc_std"])
+def test_mean_beside_its_seeds_is_the_reward(tmp_path: Path, header: str) -> None:
+    rows = [(s, a, b, round((a + b) / 2, 4), 0.01 + s / 9999)[: header.count(",") + 1] for s, a, b in WIDE]
+    [series] = read(write(tmp_path / "wide.csv", (header, rows)))
+    assert (series.y_label, len(series.compute)) == ("acc_mean", 40)
 
 
 def test_columns_per_arm_and_seed(tmp_path: Path) -> None:
@@ -123,12 +128,12 @@ def test_other_columns_beside_those_of_runs(
     assert [points(series) for series in curves] == [LOW, HIGH]
 
 
-def test_runs_in_per_cent_beside_turns_and_lengths(tmp_path: Path) -> None:
+def test_runs_in_per_cent_beside_turns_are_asked_about(tmp_path: Path) -> None:
     rows = [
         (s, round(100 * a, 2), round(100 * b, 2), t, n) for (s, a, b), t, n in zip(WIDE, TURNS, LENGTHS, strict=True)
     ]
-    curves = read(write(tmp_path / "wide.csv", ("step,baseline,ours,turns,chars", rows)))
-    assert names(curves) == ["baseline", "ours"]
+    log = write(tmp_path / "wide.csv", ("step,baseline,ours,turns,chars", rows))
+    assert [each.name for each in candidates(log)] == ["baseline", "ours", "turns"]
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,8 @@ _is_smoothed = _tells(
 _is_share_of_something = re.compile(r".*_(?:rate|ratio|frac|fraction|prob|pct|percent|ema|score|loss)").fullmatch
 # hits@10 is measured among the best ten.
 _is_of_the_best = re.compile(r"[a-z_]+@\d+").fullmatch
+names_a_variant = _tells("no|with|without|only|base|baseline|vanilla|ours|ablation")
+"""Whether a word of a name tells variants of a recipe apart, as no_kl does beside baseline."""
 _CLOSENESS = tuple(map(_tells, _RATES))
 _KINDS_OF_REWARD = (_is_bound, is_part, _is_format, _is_total, _is_mean, _names_evaluation, *_CLOSENESS)
 

@@ -21,11 +21,12 @@ from scalerl.forecast.logs.columns import (
     is_rate,
     is_spread,
     is_statistic,
+    names_a_variant,
     reward_rank,
     with_role,
 )
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
-from scalerl.forecast.logs.frame import Floats, Frame, Names, concatenated, grouped, objects
+from scalerl.forecast.logs.frame import Frame, Names, concatenated, grouped, objects
 from scalerl.forecast.logs.names import num_shared, without_seed
 from scalerl.forecast.logs.selection import Selection
 
@@ -35,9 +36,10 @@ _SEPARATOR = " - "
 _WORD = re.compile(r"[\w.]*+=[-+.\w]++|[^\W_]++(?:[.@][^\W_]++)*+")
 _LETTER = re.compile(r"[A-Za-z]")
 _BRACKETS = re.compile(r"([^()\[\]]*[^()\[\]\s])\s*[(\[]([^()\[\]]+)[)\]]")
+_MOST_PER_CENT = 100.0
 # More columns are metrics; comparing each with each takes long.
 _MAX_COLUMNS_OF_RUNS = 800
-# Columns of one unit begin within this factor of each other's peaks.
+# Runs in per cent reach heights within this factor of each other's.
 _ALIKE = 2.0
 
 Cells = dict[str, tuple[str, str]]
@@ -55,7 +57,7 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[F
         return None
     cells = _by_names(frame, columns) or _by_values(frame, columns)
     if not cells:
-        siblings = _grid([name for name in columns if reward_rank(name)])
+        siblings = _by_place([name for name in columns if reward_rank(name)])
         return frame, facts_of("siblings", columns=tuple(siblings))
     if {*options.columns} & {*cells}:
         return None
@@ -112,7 +114,11 @@ def _spreads(names: Names) -> set[str]:
 
 def _by_names(frame: Frame, columns: Names) -> Cells:
     """Return run and metric of columns that are every metric of every run, as their names say."""
-    return _of_an_export(frame, columns) or _in_brackets(columns) or _grid(columns) or _of_seeds(columns)
+    return _of_an_export(frame, columns) or _in_brackets(columns) or _by_place(columns)
+
+
+def _by_place(columns: Names) -> Cells:
+    return _grid(columns, from_end=False) or _grid(columns, from_end=True)
 
 
 def _of_an_export(frame: Frame, columns: Names) -> Cells:
@@ -127,59 +133,44 @@ def _of_an_export(frame: Frame, columns: Names) -> Cells:
 
 
 def _in_brackets(columns: Names) -> Cells:
-    """Return run and metric of columns such as acc (baseline) and acc (length); none where brackets hold no runs.
+    """Return run and metric of columns such as acc (baseline) and acc (length); there a quantity names a run, too.
 
-    There the word for a quantity names a run. A statistic does not, and neither does the part of a reward.
+    A split, a benchmark, a number, a statistic and the part of a reward name none.
     """
-    cells: Cells = {}
+    runs: dict[str, Cells] = {}
     for name in columns:
         match = _BRACKETS.fullmatch(name.strip())
-        if match and not all(is_spread(word) for word in _WORD.findall(match[2])):
-            cells[name] = match[2].strip(), match[1]
-    if any(_is_no_run_of(run, metric) for run, metric in cells.values()):
-        return {}
-    runs = _runs_by_metric(cells)
-    best = next((runs[metric] for metric in runs if reward_rank(metric) or is_average(metric)), set[str]())
-    return {name: cell for name, cell in cells.items() if runs[cell[1]] == best} if len(best) > 1 else {}
+        if match is None:
+            continue
+        metric, run = match.groups()
+        words = _WORD.findall(run)
+        is_part_of_it = not is_rate(metric) and any(map(is_kind_of_reward, words))
+        if are_splits([run]) or is_benchmark(run) or not _LETTER.search(run):
+            return {}
+        if is_part_of_it or all(map(is_spread, words)):
+            return {}
+        runs.setdefault(metric, {})[name] = run, metric
+    rewards = [cells for metric, cells in runs.items() if reward_rank(metric) and len(cells) > 1]
+    return {name: cell for cells in rewards for name, cell in cells.items()}
 
 
-def _is_no_run_of(run: str, metric: str) -> bool:
-    """Return whether brackets hold a split, a benchmark, a number, or which part of a reward it is."""
-    if are_splits([run]) or is_benchmark(run) or not _LETTER.search(run):
-        return True
-    is_part_of_it = not is_rate(metric) and any(is_kind_of_reward(word) for word in _WORD.findall(run))
-    return bool(without_seed(run)) and is_part_of_it
-
-
-def _runs_by_metric(cells: Cells) -> dict[str, set[str]]:
-    runs: dict[str, set[str]] = {}
-    for run, metric in cells.values():
-        runs.setdefault(metric, set()).add(run)
-    return runs
-
-
-def _of_seeds(columns: Names) -> Cells:
-    """Return seed and metric of columns such as seed0_acc and seed1_acc, beside acc_mean and acc_std of them."""
-    apart = [name for name in columns if not any(is_spread(word) for word in _WORD.findall(name.replace("_", " ")))]
-    cells = _grid(apart) if len(apart) < len(columns) else {}
-    return {} if any(without_seed(run) for run, _ in cells.values()) else cells
-
-
-def _grid(columns: Names) -> Cells:
-    """Return run and metric of columns that are every metric of every run; none if they are not.
+def _grid(columns: Names, *, from_end: bool) -> Cells:
+    """Return run and metric of columns whose metric stands first, or last, in their names; none if they are no grid.
 
     What is left of a name without its metric names a run, unless it says what is measured, or makes a part of a whole.
     """
-    for from_end in (False, True):
-        cells = _split(columns, from_end)
-        runs = _runs_by_metric(cells)
-        are_equal = all(each == {run for run, _ in cells.values()} for each in runs.values())
-        has_several = any(len(each) > 1 for each in runs.values())
-        has_reward = any(reward_rank(metric) or is_average(metric) for metric in runs)
-        is_no_run = any(_is_no_run(run) or is_part(name) > is_part(metric) for name, (run, metric) in cells.items())
-        if are_equal and has_several and has_reward and not is_no_run:
-            return {name: (run, VALUE if is_average(metric) else metric) for name, (run, metric) in cells.items()}
-    return {}
+    cells = _split(columns, from_end)
+    runs: dict[str, set[str]] = {}
+    for name, (run, metric) in cells.items():
+        runs.setdefault(metric, set()).add(run)
+        if _is_no_run(run) or is_part(name) > is_part(metric):
+            return {}
+    are_equal = len(set(map(frozenset, runs.values()))) == 1
+    has_several = len({run for run, _ in cells.values()}) > 1
+    has_reward = any(reward_rank(metric) or is_average(metric) for metric in runs)
+    if not (are_equal and has_several and has_reward):
+        return {}
+    return {name: (run, VALUE if is_average(metric) else metric) for name, (run, metric) in cells.items()}
 
 
 def _is_no_run(name: str) -> bool:
@@ -191,27 +182,29 @@ def _is_no_run(name: str) -> bool:
 
 
 def _split(columns: Names, from_end: bool) -> Cells:
-    """Return run and metric of each column if the metric stands first, or last, in its name."""
-    turn = -1 if from_end else 1
-    words = {name: [*_WORD.finditer(name)][::turn] for name in columns}
-    texts = {name: [word[0] for word in words[name]] for name in columns}
+    """Return run and metric of each column: the metric is what all columns with its first, or last, word share."""
     cells: Cells = {}
-    for family in grouped(columns, lambda name: texts[name][0] if texts[name] else name):
-        num = _num_of_the_metric([texts[name] for name in family], may_end_before_number=from_end)
+    for family in grouped(columns, lambda name: (_words(name, from_end) or [name])[0]):
+        texts = [_words(name, from_end) for name in family]
+        num = min(num_shared(texts), *(len(words) - 1 for words in texts))
+        if num > 1 and not from_end and any(words[num].isdigit() for words in texts):
+            num -= 1  # a number alone does not name a run, the word before it does: reward (seed 1)
         for name in family:
-            metric, run = words[name][:num], words[name][num:]
-            cells[name] = _text(name, run[::turn]), _text(name, metric[::turn])
+            cells[name] = _cut(name, num, from_end)
     return {name: cells[name] for name in columns}
 
 
-def _num_of_the_metric(texts: list[list[str]], *, may_end_before_number: bool) -> int:
-    """Return how many first words of names are their metric: those that all share, and something is left for the run.
+def _words(name: str, from_end: bool) -> list[str]:
+    words = _WORD.findall(name)
+    return words[::-1] if from_end else words
 
-    A number alone does not name a run: the word before it does, as in reward (seed 1).
-    """
-    num = min(num_shared(texts), *(len(each) - 1 for each in texts))
-    is_number = any(each[num].isdigit() for each in texts if each[num:])
-    return num - 1 if is_number and num > 1 and not may_end_before_number else num
+
+def _cut(name: str, num: int, from_end: bool) -> tuple[str, str]:
+    """Return the run and the metric in a name of which so many words are the metric."""
+    words = [*_WORD.finditer(name)]
+    at = len(words) - num if from_end else num
+    before, after = _text(name, words[:at]), _text(name, words[at:])
+    return (before, after) if from_end else (after, before)
 
 
 def _text(name: str, words: list[re.Match[str]]) -> str:
@@ -222,19 +215,15 @@ def _text(name: str, words: list[re.Match[str]]) -> str:
 
 
 def _by_values(frame: Frame, columns: Names) -> Cells:
-    """Return the columns that are one metric of different runs by their values, if they are most of the columns."""
+    """Return the columns that are one metric of different runs or benchmarks, if they are at least half of all."""
     if not _is_one_row_per_step(frame) or any(_is_reward(name) for name in columns):
         return {}
     sets = [name for name in columns if is_benchmark(name)]
-    nameless = [name for name in columns if "=" in name or (_LETTER.search(name) and not _says_what(name))]
-    best = sets if len(sets) > 1 else _largest_family(frame, nameless)
-    if not best:
+    nameless = [name for name in columns if not is_benchmark(name) and _may_name_a_run(name)]
+    runs = _of_one_unit(frame, sets if len(sets) > 1 else nameless)
+    if len(runs) < 2 or 2 * len(runs) < len(columns):
         return {}
-    metrics = [name for name in columns if name not in (*nameless, *sets) and is_statistic(name)]
-    unclear = {*columns} - {*nameless, *sets, *metrics}
-    runs = {*best, *(name for name in unclear if _goes_with(frame, name, best[0]))}
-    are_most = 2 * len(runs) >= len(columns) and len(runs) > max(len(metrics), 1)
-    return {name: (name, VALUE) for name in columns if name in runs} if are_most else {}
+    return {name: (name, VALUE) for name in runs}
 
 
 def _is_one_row_per_step(frame: Frame) -> bool:
@@ -245,29 +234,10 @@ def _is_one_row_per_step(frame: Frame) -> bool:
     return all(frame.num_groups([name]) == 1 for name in word_columns(frame))
 
 
-def _largest_family(frame: Frame, names: Names) -> list[str]:
-    """Return the most columns whose values are like those of one of them; amounts move as it does, too."""
-    values = {name: frame.numbers(name)[frame.known(name)] for name in names}
-    best: list[str] = []
-    for name in names:
-        alike = [other for other in names if _are_alike(values[other], values[name])]
-        if _kind(values[name]) != "rate":
-            alike = [other for other in alike if other == name or _goes_with(frame, other, name)]
-        if len(alike) > len(best):
-            best = alike
-    return best
-
-
 def word_columns(frame: Frame) -> list[str]:
     """Return the columns of words that may name something: neither numbers nor times."""
     names = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
     return [name for name in names if not has_role(name, "step", "wall_clock", "date", "elapsed")]
-
-
-def _says_what(name: str) -> bool:
-    """Return whether a word of a name says what is measured."""
-    is_said = is_statistic(name) and not are_splits([name])
-    return is_said or is_measured(name) or reward_rank(name) is not None
 
 
 def _is_reward(name: str) -> bool:
@@ -275,33 +245,27 @@ def _is_reward(name: str) -> bool:
     return reward_rank(name) is not None and is_statistic(name)
 
 
-def _are_alike(one: Floats, other: Floats) -> bool:
-    """Return whether columns have one unit: both are rates, or the values of each begin near those of the other."""
-    if _kind(one) != _kind(other):
-        return False
-    is_near = one.min() <= _ALIKE * np.abs(other).max() and other.min() <= _ALIKE * np.abs(one).max()
-    return _kind(one) == "rate" or bool(is_near)
+def _may_name_a_run(name: str) -> bool:
+    """Return whether no word of a name says what is measured; lr=1e-6 and no_kl name runs."""
+    if "=" in name or names_a_variant(name):
+        return True
+    is_said = is_statistic(name) and not are_splits([name])
+    return _LETTER.search(name) is not None and not (is_said or is_measured(name) or reward_rank(name))
 
 
-def _kind(values: Floats) -> str:
-    if values.min() >= -1 and values.max() <= 1:
-        return "rate"
-    return "count" if (values % 1 == 0).all() else "amount"
-
-
-def _goes_with(frame: Frame, name: str, run: str) -> bool:
-    """Return whether a column has values in most rows of a run, of about its size, and moves in its direction."""
-    known = frame.known(name) & frame.known(run)
-    fewer = min(frame.known(name).sum(), frame.known(run).sum())
-    if 2 * known.sum() <= fewer:
-        return False
-    one, other = frame.numbers(name)[known], frame.numbers(run)[known]
-    peaks = np.abs(one).max(), np.abs(other).max()
-    is_of_one_size = max(peaks) <= _ALIKE * min(peaks) and _kind(one) == _kind(other)
-    return bool(is_of_one_size and _rise(one) * _rise(other) > 0)
-
-
-def _rise(values: Floats) -> float:
-    """Return how far the later half lies above the earlier one."""
-    half = len(values) // 2
-    return float(values[half:].mean() - values[:half].mean()) if half else 0.0
+def _of_one_unit(frame: Frame, names: Names) -> Names:
+    """Return the columns that are shares; without those all columns, if they are per cent of about one size."""
+    shares: list[str] = []
+    highest: list[float] = []
+    for name in names:
+        values = frame.numbers(name)[frame.known(name)]
+        if values.min() >= -1 and values.max() <= 1:
+            shares.append(name)
+        elif values.min() < 0 or values.max() > _MOST_PER_CENT or (values % 1 == 0).all():
+            highest.append(np.inf)
+        else:
+            highest.append(float(values.max()))
+    if len(shares) > 1:
+        return shares
+    are_alike = len(highest) > 1 and max(highest) <= _ALIKE * min(highest) < np.inf
+    return names if are_alike and not shares else ()
