@@ -133,7 +133,6 @@ def test_what_else_could_be_the_reward_is_named(tmp_path: Path) -> None:
         ("step,eval/acc,reward", (1, 0.5, 0.4), {}, "y", ("eval/acc", "evaluation")),
         ("step,quality", (1, 0.5), {}, "y", ("quality", "only_numbers")),
         ("step,reward,timing_s_step", (1, 0.5, 36), {}, "hours", ("timing_s_step", "per_step")),
-        ("step,reward,t_rollout,t_train", (1, 0.5, 30, 6), {}, "hours", ("t_rollout", "per_step")),
         ("step,reward,_runtime", (1, 0.5, 36), {}, "hours", ("_runtime", "elapsed")),
         ("step,reward,timestamp", (1, 0.5, 1.7e9), {}, "hours", ("timestamp", "clock")),
         ("step,reward,step_time", (1, 0.5, 36), {"gpus": 2}, "gpu_hours", ("hours", "times_gpus")),

@@ -41,8 +41,6 @@ _NAMES = {
         perf_step_time time_step_time timing_total time_per_step step_time_s total_step_time step_seconds
         iteration_time t_step
     """,
-    "rollout_seconds": "t_rollout rollout_time time_rollout timing_s_gen generation_time time_generate",
-    "train_seconds": "t_train train_time time_train timing_s_update_actor training_time update_time",
     "elapsed": """
         elapsed_s relative_time_process relative_time_wall _runtime runtime elapsed elapsed_time
         time_time_elapsed time_elapsed elapsed_seconds wall_clock_s

@@ -15,13 +15,14 @@ from scalerl.errors import InputError, option
 from scalerl.forecast.logs.amounts import seconds_since_1970
 from scalerl.forecast.logs.columns import AXES, CLOCKS, has_role, is_lower_better, reward_rank, with_role
 from scalerl.forecast.logs.evidence import ENOUGH_STEPS, Evidence
-from scalerl.forecast.logs.frame import Floats, Frame, Names, Words, listed, number
+from scalerl.forecast.logs.frame import Floats, Frame, Names, Words, listed, number, objects
 from scalerl.forecast.logs.labels import ANSWERS, has_texts
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan
 from scalerl.forecast.logs.question import ask_for_a_name, check_clear, refuse_nameless
 from scalerl.forecast.logs.readers.console import COUNTED_RECORDS
 from scalerl.forecast.logs.selection import check_columns
+from scalerl.forecast.logs.tidy import steps_of_names
 from scalerl.forecast.logs.wide import word_columns
 
 # So many columns of a table without a reward are tried as results of runs.
@@ -116,6 +117,11 @@ def _refuse_other_tables(plan: Plan) -> None:
         refuse_nameless(plan)
         return
     names = [name for name in frame.columns if name != FILE]
+    if steps_of_names(objects(names[1:])) is not None:
+        raise InputError(
+            f"{plan.path} has a column for each step ({listed(names[1:], 3)}): turn it, so that it has a row for each "
+            "step and a column for each run or metric."
+        )
     if 2 * sum(np.isfinite(number(name)) for name in names) > len(names):
         raise InputError(f"{plan.path} has numbers in place of the names of its columns: put a line with names above.")
     is_constant = not any(Evidence(frame, name).varies for name in frame.columns)

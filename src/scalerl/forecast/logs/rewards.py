@@ -16,10 +16,8 @@ from scalerl.forecast.logs.columns import (
     Rank,
     counts_successes,
     has_role,
-    is_average,
     is_lower_better,
     is_measured,
-    is_spread,
     is_whole,
     reward_rank,
     with_role,
@@ -158,16 +156,6 @@ def _flaws(columns: Sequence[RewardColumn]) -> dict[str, Flaws]:
 
 
 # By values alone
-
-
-def mean_of_interval(plan: Plan) -> Choice | None:
-    """Choose a column that is named as a mean and nothing else, if its spread or the ends of an interval are beside."""
-    if plan.kind == "console":
-        return None
-    names = [name for name in plan.frame.columns if plan.frame.known(name).any()]
-    means = [name for name in names if is_average(name)]
-    spreads = [name for name in names if is_spread(name) and name not in means]
-    return Choice(means[:1]) if spreads else None
 
 
 def only_numbers(plan: Plan) -> Choice | None:

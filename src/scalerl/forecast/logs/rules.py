@@ -17,7 +17,6 @@ from scalerl.forecast.logs.refusals import check
 from scalerl.forecast.logs.rewards import (
     asked_reward,
     like_a_reward,
-    mean_of_interval,
     of_the_export,
     only_candidate,
     only_numbers,
@@ -89,12 +88,6 @@ def counted(plan: Plan) -> Choice | None:
 # Compute
 
 
-def rollout_and_training(plan: Plan) -> Choice | None:
-    """Choose the seconds of rollout and of training of each step, to be added up."""
-    columns = [first(plan.frame, "rollout_seconds"), first(plan.frame, "train_seconds")]
-    return Choice(columns, "per_step") if all(columns) else None
-
-
 def elapsed(plan: Plan) -> Choice | None:
     """Choose the time since the beginning, which does not often fall within a run, as the time of each row does."""
     clocks = with_role(plan.frame.columns, "elapsed")
@@ -142,12 +135,11 @@ def answers_of_a_mean(plan: Plan) -> Choice | None:
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "step": (named_step, coarse_counter, rising_integers, counted),
-    "y": (asked_reward, of_the_export, like_a_reward, mean_of_interval, only_numbers, only_candidate),
+    "y": (asked_reward, of_the_export, like_a_reward, only_numbers, only_candidate),
     "label": (labels_that_explain,),
     "hours": (
         named("hours"),
         named("seconds_per_step", "per_step"),
-        rollout_and_training,
         elapsed,
         time_of_day,
     ),

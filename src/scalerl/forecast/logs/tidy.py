@@ -17,7 +17,6 @@ from scalerl.forecast.logs.columns import (
     are_splits,
     has_role,
     is_amount,
-    is_benchmark,
     is_evaluation,
     is_measured,
     is_training_word,
@@ -28,10 +27,10 @@ from scalerl.forecast.logs.columns import (
     without_unit,
 )
 from scalerl.forecast.logs.facts import Fact, facts_of
-from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, concatenated, number, objects
+from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, number, objects
 from scalerl.forecast.logs.readers.budget import MAX_COLUMNS
 from scalerl.forecast.logs.selection import Selection
-from scalerl.forecast.logs.wide import VALUE, one_column_per_run, word_columns
+from scalerl.forecast.logs.wide import one_column_per_run, word_columns
 
 Reshaped = tuple[Frame, tuple[Fact, ...]] | None
 
@@ -52,7 +51,7 @@ def tidied(frame: Frame, options: Selection, is_printed: bool = False) -> tuple[
     What a console printed is no table: its names are never those of runs or steps.
     """
     facts: list[Fact] = []
-    tables = () if is_printed else (one_column_per_step, one_metric_per_row, one_column_per_run)
+    tables = () if is_printed else (one_metric_per_row, one_column_per_run)
     by_value = (clocks_by_value, steps_in_words, steps_in_names)
     for reshape in (without_units, *by_value, *tables, evaluations_apart, two_prefixes, in_order, epochs):
         frame, changes = reshape(frame, options) or (frame, ())
@@ -111,23 +110,6 @@ def _are_metrics(words: Words, is_named: bool) -> bool:
         return False
     num = sum(map(is_measured, names))
     return num > 0 if is_named else 2 * num >= len(names) and any(map(reward_rank, names))
-
-
-def one_column_per_step(frame: Frame, options: Selection) -> Reshaped:
-    """A table whose columns are steps, step_100, step_200 ..., gets a row for each; its first column names the rows."""
-    if len(frame.columns) <= _MIN_STEPS or {*options.columns} & {*frame.columns}:
-        return None
-    name, *columns = frame.columns
-    steps = [float(match[1]) for column in columns if (match := _STEP.fullmatch(column))]
-    if len(steps) < len(columns) or sorted({*steps}) != steps or not frame.is_words(name):
-        return None
-    words = frame.words(name)
-    owner = "metric" if all(is_measured(word) or is_benchmark(word) for word in words) else name
-    parts = [
-        Frame({owner: words, "step": np.full(len(frame), step), VALUE: frame.numbers(column)}, frame.origin)
-        for column, step in zip(columns, steps, strict=True)
-    ]
-    return concatenated(parts), facts_of("one_column_per_step", columns=tuple(columns))
 
 
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
@@ -204,13 +186,13 @@ def steps_in_names(frame: Frame, options: Selection) -> Reshaped:
         is_of_an_item = has_role(name, "item") or np.isfinite(seconds_since_1970(words)).any()
         if name in options.columns or is_of_an_item or (words == "").any():
             continue
-        steps = _steps_of_names(words)
+        steps = steps_of_names(words)
         if steps is not None and (not has_role(name, "run", "arm", "metric") or _STEP_WORD.search(words[-1])):
             return frame.having({"step": steps}), ()
     return None
 
 
-def _steps_of_names(words: Words) -> Floats | None:
+def steps_of_names(words: Words) -> Floats | None:
     """Return the last number in each name, if they rise and the names differ in nothing else; None if not.
 
     A name without a number before the others, such as 'base', is the model before training.

@@ -425,7 +425,6 @@ WORDS: dict[str, Words] = {
     "one_column_per_run": "The table has one column per run: {columns}.",
     "columns_beside_runs": "{columns} are not read as runs: their names or values tell of something else.",
     "siblings": "{columns} may be runs, one column each; the log has other columns beside them, so one is read.",
-    "one_column_per_step": "The table has one column per step: {columns}.",
     "one_column": "{others} and {column} are one column: no row has both.",
     # what is a run
     "attempts": (
@@ -701,7 +700,7 @@ LEVELS: dict[Level, tuple[str, ...]] = {
         "assumed_spread", "shared_exponents", "smallest_change", "worth",
         # What was decided about a log and hardly changes the answer.
         "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
-        "one_column_per_step", "files_joined", "runs_apart", "held_values",
+        "files_joined", "runs_apart", "held_values",
         "start_at_zero", "start_from_evaluation", "cpu_time",
     ),
 }  # fmt: skip

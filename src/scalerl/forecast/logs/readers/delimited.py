@@ -1,7 +1,7 @@
 """Tables with a header and a delimiter: CSV, with `,` `;` `|` tabs or blanks between the cells.
 
 A header is a line of names above rows of as many cells with numbers. It is the first line, or stands under a few lines
-of prose, behind '#', or below a row that names the run of each column.
+of prose, or behind '#'.
 """
 
 import csv
@@ -112,7 +112,10 @@ def _head_of(source: Source, sample: list[str], marks: str, is_named: bool) -> H
             is_begun = is_header(names, _rows_of(below, mark, names, 1), all_numbers=are_numbers)
             rows = _rows_of(below, mark, names, 3 if is_named else _MAX_SAMPLE) if is_begun else []
             if is_header(names, rows, all_numbers=are_numbers):
-                return _with_heads_above(at, names, [_cells(each, mark) for each in sample[:at]], mark)
+                above = [_cells(each, mark) for each in sample[:at]]
+                head = _with_index(at, names, above, mark)
+                _refuse_two_rows(source, head, above)
+                return head
     return None
 
 
@@ -153,37 +156,21 @@ def _cells(line: str, mark: str) -> list[str]:
         return []
 
 
-def _with_heads_above(at: int, names: list[str], above: list[list[str]], mark: str) -> Head:
-    """Return the head of a table, with the names of runs that stand above those of their metrics."""
-    begin = at + 1
+def _with_index(at: int, names: list[str], above: list[list[str]], mark: str) -> Head:
+    """Return the head of a table; pandas writes the name of the index into a row below the other names."""
     if above and names[0] and not any(names[1:]) and len(above[-1]) == len(names):
-        names = [names[0], *above.pop()[1:]]  # pandas writes the name of the index into a row of its own
-    if above:
-        names = _below_runs(above[-1], names) or names
-    return Head(begin, names, mark)
+        return Head(at + 1, [names[0], *above[-1][1:]], mark)
+    return Head(at + 1, names, mark)
 
 
-def _below_runs(runs: list[str], metrics: list[str]) -> list[str]:
-    """Return the names of columns whose head has two rows, such as 'grpo - reward'; [] if it has one.
-
-    The first row names runs, each above several columns, and the second one their metrics, which come again.
-    """
-    if len(runs) != len(metrics) or any(is_number(run) for run in runs):
-        return []
-    pairs: list[tuple[str, str]] = []
-    run = ""
-    for above, metric in zip(runs, metrics, strict=True):
-        run = above or run
-        pairs.append((run, metric))
-    named = {run for run, _ in pairs if run}
-    again = {metric for metric in metrics if sum(metric == other for _, other in pairs) > 1}
-    if len(named) < 2 or not again or len({*pairs}) < len(pairs):
-        return []
-    names: list[str] = []
-    for at, (run, metric) in enumerate(pairs):
-        is_shared = not run or not metric or (at == 0 and metric not in again)  # the column of steps
-        names.append(metric or run if is_shared else f"{run} - {metric}")
-    return names
+def _refuse_two_rows(source: Source, head: Head, above: list[list[str]]) -> None:
+    """Raise InputError for names that come again below a row of as many cells, which names their runs."""
+    names = [name for name in head.names if name]
+    if len({*names}) < len(names) and any(len(cells) == len(head.names) and any(cells) for cells in above):
+        raise InputError(
+            f"{source.path} has a head of two rows, with {listed(list(dict.fromkeys(names)))} below other names: write "
+            "one row with the name of each column, such as 'grpo - reward'."
+        )
 
 
 # The rows

@@ -78,7 +78,7 @@ def document_tables(source: Source) -> Iterator[list[Table]]:
         yield tables
     elif document == [] or (isinstance(document, dict) and [] in document.values()):
         yield [Table("json", [])]
-    elif isinstance(document, list) or "\n" in body:  # else a line of one object
+    elif isinstance(document, list) or "\n" in body or not metrics_of(document):  # else a line of one object
         raise InputError(
             f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step: settings and "
             "results are no history; give what the run logged, such as metrics.jsonl or trainer_state.json."
@@ -112,8 +112,6 @@ def _rows(value: Any) -> list[Row]:
     kinds = set(map(type, value)) if isinstance(value, list) else set()
     if kinds == {dict}:
         return [metrics_of(row) for row in value]
-    if kinds == {list} and all(_is_pairs(row) for row in value):
-        return [{pair["field"]: pair["value"] for pair in row} for row in value]
     if kinds == {list} and all(len(row) in _POINTS and set(map(type, row)) <= _NUMBERS for row in value):
         return [dict(zip(_POINTS[len(row)], row, strict=True)) for row in value]
     if kinds and kinds <= _NUMBERS and len(value) >= _MIN_VALUES:
@@ -136,11 +134,6 @@ def _rows_by_step(value: Row) -> list[Row]:
     for step, cell in zip(numbers, value.values(), strict=True):
         rows.append({"step": step, **(metrics_of(cell) if isinstance(cell, dict) else {"value": cell})})
     return rows
-
-
-def _is_pairs(row: list[Any]) -> bool:
-    """Return whether a list is an object as pairs of field and value, as the queries of clouds answer."""
-    return bool(row) and all(isinstance(pair, dict) and pair.keys() >= {"field", "value"} for pair in row)
 
 
 def _tables_in(value: Row, keys: tuple[str, ...], words: tuple[tuple[str, str], ...]) -> Iterator[Table]:
