@@ -270,7 +270,6 @@ LOGS = (
     Log("wandb_history.csv", wandb_history(), "eval/accuracy", EVALS),
     Log("wide.csv", cells("Step,0.6b,8b", [(s, r, r if s % 2 else "") for s, r in STEPS]), "value", (40, 20),
         facts="one_column_per_run"),
-    Log("sums.csv", cells("Step,a,b", [(s, 200 * r, 180 * r) for s, r in STEPS]), "value", (40, 40), unit=200),
     Log("percents.csv", cells("Step,a,b", [(s, f"{100 * r}%", f"{90 * r}%") for s, r in STEPS]), "value", (40, 40)),
     *(Log(f"{column}.csv", arms(column), "reward", (40, 40), facts="runs_apart")
       for column in ("recipe", "arm", "model", "config", "method", "variant", "run")),

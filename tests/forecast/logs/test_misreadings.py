@@ -579,19 +579,6 @@ def test_title_above_a_head_names_no_run(tmp_path: Path) -> None:
 
 # Tables in a console
 
-HARNESS = """|Tasks|Version|Filter|n-shot|Metric|   |Value |   |Stderr|
-|-----|------:|------|-----:|------|---|-----:|---|-----:|
-|gsm8k|      3|strict|     5|exact_match|up |{reward}|+- |0.0136|
-"""
-BENCHMARKS = "| Benchmark | Accuracy | N |\n|---|---|---|\n| gsm8k | {reward} | 1319 |\n"
-
-
-@pytest.mark.parametrize("head", ["Running evaluation on checkpoint-{step}\n", "=== eval at step {step} ===\n"])
-@pytest.mark.parametrize("table", [HARNESS, BENCHMARKS])
-def test_table_of_an_evaluation_under_its_step(tmp_path: Path, head: str, table: str) -> None:
-    [series] = read(write(tmp_path / "evals.log", printed(head + table.rstrip("\n"))))
-    assert points(series) == [(step, pytest.approx(reward)) for step, reward in STEPS]
-
 
 @pytest.mark.parametrize("above", ["", "Step {step}\n"])
 def test_table_of_answers_is_no_log(tmp_path: Path, above: str) -> None:

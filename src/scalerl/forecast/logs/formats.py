@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerl.errors import InputError, UnclearLogError, UserError
+from scalerl.forecast.logs.clean import is_clean
 from scalerl.forecast.logs.columns import are_splits, is_evaluation
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.frame import Frame, Item, Placed, Row, frame_of, grouped, objects
@@ -62,7 +63,8 @@ class Log:
     def plan(self, selection: Selection | None = None, name: str = "") -> Plan:
         """Take every decision about the columns; InputError where one cannot be taken."""
         options = selection or Selection()
-        frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, options, self.kind == "console")
+        is_known = self.kind == "run" or (self.kind != "console" and is_clean(self.frame, options))
+        frame, facts = (self.frame, []) if is_known else tidied(self.frame, options, self.kind == "console")
         file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
         plan = Plan(
             path=self.path,
@@ -70,7 +72,8 @@ class Log:
             frame=frame.having(file),
             options=options,
             facts=(*self.facts, *facts),
-            units={} if self.kind == "run" else written_units(self.frame, options),
+            units={} if is_known else written_units(self.frame, options),
+            is_clean=is_known and self.kind != "run",
         )
         return without_far_cells(decided(plan))
 

@@ -161,6 +161,11 @@ class _Rows(NamedTuple):
         return Disorder(int(is_repeat.sum()), float(jumps.mean()) if has_enough else math.inf)
 
 
+def file_alone(plan: Plan) -> Choice:
+    """Choose the file: its rows are of one run."""
+    return Choice((FILE,))
+
+
 def arm_and_set(plan: Plan) -> Choice | None:
     """Choose the arm of a study's run, or else its file, and the evaluation set; seeds are runs of one curve."""
     options = plan.options

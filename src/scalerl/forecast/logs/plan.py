@@ -44,6 +44,8 @@ class Plan:
     units: Mapping[str, Unit] = field(default_factory=dict)
     """The unit in which the log writes a column, where it says one."""
     roles: Mapping[str, Choice] = field(default_factory=dict)
+    is_clean: bool = False
+    """Whether the names of its columns say all, so that nothing is guessed."""
 
     def __getitem__(self, role: str) -> str:
         """Return the first column of a role; "" if it has none."""

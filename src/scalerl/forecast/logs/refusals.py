@@ -43,13 +43,14 @@ def check(plan: Plan) -> None:
         raise InputError(
             f"{option:gpus {plan.options.gpus:g}} needs a clock, and {plan.path} has none: it has {_columns(plan)}."
         )
-    if not plan.is_ours:
+    if not (plan.is_ours or plan.is_clean):
         _refuse_other_tables(plan)
     if not plan["y"]:
         ask_for_a_name(plan)
         _refuse_falling(plan)
-    refuse_results(plan, int(plan.frame.known(plan["y"]).sum()))
-    check_clear(plan)
+    if not plan.is_clean:
+        refuse_results(plan, int(plan.frame.known(plan["y"]).sum()))
+        check_clear(plan)
     for role, what, is_known in (("y", "reward", plan["y"]), ("x", "compute", plan["x"] or axes)):
         if not is_known:
             raise InputError(

@@ -54,6 +54,15 @@ def our_reward(plan: Plan) -> Choice | None:
     return Choice(("reward",), "total") if "reward" in plan.frame else None
 
 
+def only_reward(plan: Plan) -> Choice | None:
+    """Choose the only column that is named as a reward."""
+    for name in plan.frame.columns:
+        rank = reward_rank(name)
+        if rank:
+            return Choice((name,), REWARD_KINDS[rank[0]])
+    return None
+
+
 # By names and values
 
 

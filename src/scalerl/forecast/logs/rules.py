@@ -11,7 +11,7 @@ from scalerl.forecast.logs.amounts import duration
 from scalerl.forecast.logs.columns import AXES, has_role, is_measured, is_part, reward_rank, with_role
 from scalerl.forecast.logs.evidence import Evidence
 from scalerl.forecast.logs.facts import fact
-from scalerl.forecast.logs.labels import arm_and_set, labels_that_explain
+from scalerl.forecast.logs.labels import arm_and_set, file_alone, labels_that_explain
 from scalerl.forecast.logs.plan import Choice, Plan, Rule
 from scalerl.forecast.logs.refusals import check
 from scalerl.forecast.logs.rewards import (
@@ -20,6 +20,7 @@ from scalerl.forecast.logs.rewards import (
     of_the_export,
     only_candidate,
     only_numbers,
+    only_reward,
     our_reward,
 )
 from scalerl.forecast.logs.tidy import first, wall_times
@@ -150,6 +151,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "num_samples": (answers_of_a_mean,),
     "x": (asked_compute,),
 }
+CLEAN_RULES: dict[str, tuple[Rule, ...]] = {
+    **RULES,
+    "step": (named("step"),),
+    "y": (only_reward,),
+    "label": (file_alone,),
+    "hours": (named("hours"), named("seconds_per_step", "per_step"), elapsed),
+}
+"""Rules of tables whose names say all: they have no time of day."""
 OUR_RULES: dict[str, tuple[Rule, ...]] = {
     "y": (asked_reward, our_reward, like_a_reward),
     "label": (arm_and_set,),
@@ -162,7 +171,8 @@ OUR_RULES: dict[str, tuple[Rule, ...]] = {
 
 def decided(plan: Plan) -> Plan:
     """Return the plan with a choice for every role that a rule finds one for; InputError if one is missing."""
-    for role, rules in (OUR_RULES if plan.is_ours else RULES).items():
+    all_rules = OUR_RULES if plan.is_ours else CLEAN_RULES if plan.is_clean else RULES
+    for role, rules in all_rules.items():
         choice = _first_choice(plan, rules)
         if choice is not None:
             plan = replace(plan, roles={**plan.roles, role: choice})

@@ -197,6 +197,8 @@ def steps_of_names(words: Words) -> Floats | None:
 
     A name without a number before the others, such as 'base', is the model before training.
     """
+    if len(words) < _MIN_STEPS:
+        return None
     matches = [_LAST_NUMBER.fullmatch(word) for word in words]
     is_base = matches[0] is None
     numbered_names = matches[1:] if is_base else matches

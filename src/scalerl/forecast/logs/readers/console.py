@@ -12,19 +12,17 @@ Records that differ in one word, the name of a run, are those of several runs.
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalerl.forecast.logs.frame import Row, grouped, members, numbered
+from scalerl.forecast.logs.frame import Row, members, numbered
 from scalerl.forecast.logs.readers.lines import Printed, printed_lines
 from scalerl.forecast.logs.readers.printed import (
     VERL,
     Counters,
     Line,
     Values,
-    cells_of,
-    evaluated,
     is_counting,
     names_evaluation,
     plainly,
@@ -66,7 +64,7 @@ def console_tables(source: Source) -> Iterator[list[Table]]:
     if not printed:
         return
     table = longest_table(printed)
-    lines = _lines(source, _with_evaluations(printed))
+    lines = _lines(source, printed)
     num_whole = sum(1 for line in lines if line.values and line.is_whole and not line.is_in_box)
     is_summary = table is not None and num_whole > len(table.rows)
     if table and not is_summary:
@@ -96,23 +94,6 @@ def _lines(source: Source, printed: list[Printed]) -> list[Line]:
         said = read_line(line.text, line.at, line.speaker, is_cut=line is last and not is_whole)
         source.budget.spend(len(said.values))
         lines.append(said)
-    return lines
-
-
-def _with_evaluations(printed: Iterable[Printed]) -> list[Printed]:
-    """Return the lines, the rows of tables that an evaluation prints as values with their names."""
-    header: list[str] = []
-    above: list[str] = []
-    lines: list[Printed] = []
-    for line in printed:
-        cells = cells_of(line.text)
-        if not any(map(str.isalnum, line.text)):
-            header = header or above  # a rule stands under it
-        elif not cells:
-            header = []
-        said = evaluated(header, cells) if header else ""
-        above = cells
-        lines.append(line._replace(text=said) if said else line)
     return lines
 
 
@@ -292,7 +273,7 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
 
 
 def _main_name(records: list[Record]) -> str:
-    """Return the name that tells the records of training: of those that repeat with a rising counter, in most keys."""
+    """Return the name that tells the records of training: of those that repeat, in most keys."""
     kinds: dict[frozenset[str], list[Record]] = {}
     for record in records:
         kinds.setdefault(frozenset(record.values), []).append(record)
@@ -302,21 +283,11 @@ def _main_name(records: list[Record]) -> str:
         for name, value in record.values.items():
             values.setdefault(name, set()).add(value)
 
-    def fitness(names: frozenset[str]) -> tuple[bool, bool, int, int]:
-        alike = kinds[names]
-        return len(alike) >= _MIN_ALIKE, _rises(alike), len(names), len(alike)
+    def fitness(names: frozenset[str]) -> tuple[bool, int, int]:
+        return len(kinds[names]) >= _MIN_ALIKE, len(names), len(kinds[names])
 
     names = [name for name in max(kinds, key=fitness) if not names_evaluation(name) and not is_counting(name)]
     return max(sorted(names), key=lambda name: (len(values[name]) >= _MIN_ALIKE, num[name]), default="")
-
-
-def _rises(records: list[Record]) -> bool:
-    """Return whether a counter that these records name rises from one to the next, and hardly falls."""
-    for name in records[0].named:
-        counts = [record.counters.get(name, 0) for record in records]
-        if 10 * _num_falls(counts) < _num_falls(counts[::-1]):
-            return True
-    return False
 
 
 def _steps_of_bar(bar: str, records: list[Record], training: list[Record], lines: list[Line]) -> list[int]:
@@ -330,15 +301,23 @@ def _steps_of_bar(bar: str, records: list[Record], training: list[Record], lines
 
 
 def _once_each(rows: list[Row], main: str) -> list[Row]:
-    """Leave out what is printed again and again at a step, as each of several processes does; their rows are empty."""
-    there = [at for at, row in enumerate(rows) if main in row]
-    same = grouped(there, lambda at: (rows[at].get("run"), rows[at]["step"], frozenset(rows[at])))
-    # Processes print a step at about one time; a run that is printed after another is one of its own.
-    near = [each for each in same if len(each) > 1 and 2 * (each[-1] - each[0]) < len(rows)]
-    num_alike = sum(len({rows[at][main] for at in each}) == 1 for each in near)
-    if num_alike < max(_MIN_ALIKE, _MANY_ALIKE * len(same)):
+    """Empty the rows that say again what was said at their step, if most are said so, as by each of several processes.
+
+    Processes print a step at about one time; a run that is printed after another is one of its own.
+    """
+    said: dict[tuple[object, ...], int] = {}
+    again: set[int] = set()
+    num_told = 0
+    for at, row in enumerate(rows):
+        if main not in row:
+            continue
+        num_told += 1
+        before = said.setdefault((row.get("run"), row["step"], row[main]), at)
+        if before < at and 2 * (at - before) < len(rows):
+            again.add(at)
+    num_once = num_told - len(again)
+    if len(again) < max(_MIN_ALIKE, _MANY_ALIKE * num_once):
         return rows
-    again = {at for each in same for at in each[1:] if rows[at][main] == rows[each[0]][main]}
     return [{} if at in again else row for at, row in enumerate(rows)]
 
 

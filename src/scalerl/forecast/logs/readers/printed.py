@@ -80,10 +80,6 @@ _ENTRY = re.compile(
 )
 # A row of a table of prompts and answers; a row of metrics is a name and its value.
 _TEXT_TABLE = re.compile(r"\s*([|\u2502\u2503\u2506])(?:[^|\u2502\u2503\u2506]*+\1){3,}\s*")
-# A cell of such a table that names what was evaluated; a prompt has blanks.
-_TASK = re.compile(r"[A-Za-z][\w./@+-]{0,60}")
-_ROW = re.compile(r"\s*[|\u2502\u2503](.*)[|\u2502\u2503\u2506]\s*")
-_FRAME = re.compile(r"[|\u2502\u2503\u2506]")
 # | loss | 0.1 | reward | 0.5 |
 _PAIRS = re.compile(
     r"\s*([|\u2502\u2503])(?:\s*+[^\W\d][^|\u2502\u2503]*+\1\s*+[-+]?\d[\d.e+-]*+\s*+\1)++\s*", re.IGNORECASE
@@ -193,28 +189,6 @@ def read_line(text: str, at: int = 0, speaker: str = "", is_cut: bool = False) -
         if not line.is_dict and not line.is_verl:
             line.shape = " ".join(WORD.findall(_DIGITS.sub("", text)))
     return line
-
-
-def cells_of(text: str) -> list[str]:
-    """Return the cells of a row of a table with bars; [] for another line."""
-    row = _ROW.fullmatch(text) if len(text) <= _MAX_PROSE else None
-    return [cell.strip(" *`") for cell in _FRAME.split(row[1])] if row else []
-
-
-def evaluated(names: list[str], cells: list[str]) -> str:
-    """Return the row of a table of an evaluation as 'gsm8k/accuracy: 0.5, ...'; "" for one of another table.
-
-    Its first cell names what was evaluated; of the harness one cell more names the metric of the column of values.
-    """
-    if len(names) != len(cells) or len(cells) < 3 or not _TASK.fullmatch(cells[0]):
-        return ""
-    said = dict(zip(names[1:], cells[1:], strict=True))
-    if said.keys() >= {"Metric", "Value"}:
-        said = {said["Metric"]: said["Value"]}
-    numbers = [
-        f"{cells[0]}/{name.replace(' ', '_')}: {cell}" for name, cell in said.items() if number(cell) == number(cell)
-    ]
-    return ", ".join(numbers)
 
 
 def _said(text: str, is_cut: bool) -> Line:
