@@ -11,19 +11,18 @@ BILLION = 1e9
 
 
 @pytest.mark.parametrize(
-    ("header", "suffix", "options", "axis", "unit"),
+    ("header", "options", "axis", "unit"),
     [
-        ("tokens (B),acc", "", {}, "tokens", ("B", BILLION, BILLION)),
-        ("tokens (B),acc", "", {"x": "tokens (B)"}, "tokens (B)", ("B", BILLION, 1.0)),
-        ("tokens,acc", "B", {}, "tokens", ("B", BILLION, BILLION)),
-        ("time (min),acc", "", {}, "hours", ("min", 1 / 60, 1 / 60)),
-        ("step,acc", "", {}, "step", None),
+        ("tokens (B),acc", {}, "tokens", ("B", BILLION, BILLION)),
+        ("tokens (B),acc", {"x": "tokens (B)"}, "tokens (B)", ("B", BILLION, 1.0)),
+        ("time (min),acc", {}, "hours", ("min", 1 / 60, 1 / 60)),
+        ("step,acc", {}, "step", None),
     ],
 )
 def test_units_of_axes(
-    tmp_path: Path, header: str, suffix: str, options: dict[str, Any], axis: str, unit: tuple[str, float, float] | None
+    tmp_path: Path, header: str, options: dict[str, Any], axis: str, unit: tuple[str, float, float] | None
 ) -> None:
-    log = write(tmp_path / "a.csv", (header, [(f"{at}{suffix}", reward) for at, reward in ROWS]))
+    log = write(tmp_path / "a.csv", (header, ROWS))
     [series] = read(log, **options)
     assert series.units.get(axis) == unit
     assert series.units.get(series.x_label) == unit

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import numpy as np
 
 from scalerl.forecast.logs.frame import Cells, Floats, number
-from scalerl.forecast.logs.written import FACTORS
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = (1.0, 1e3, 1e6, 1e9)
@@ -19,7 +18,6 @@ _DURATION = re.compile(
     r"|(?:(\d{1,9})(?:\s?days?,?\s|-))?(?:(\d{1,9}):)?(\d{1,9}):(\d\d(?:\.\d+)?)"
 )
 _SECONDS = (86400, 3600, 60, 1, 86400, 3600, 60, 1)
-_MAGNITUDE = re.compile(rf"([-+\d.,]{{1,32}})\s?([{''.join(FACTORS)}])")
 _MAX_TEXT = 40
 # A pause is this many times longer than the usual time between rows, and at least this many seconds.
 _PAUSE = 10.0
@@ -47,17 +45,6 @@ def duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip()[:_MAX_TEXT])
     parts = match.groups("0") if match and match[0] else ()
     return sum(float(part) * unit for part, unit in zip(parts, _SECONDS, strict=True)) if parts else number(text)
-
-
-def amount(text: str) -> float:
-    """Return a number, also one in thousands, millions or billions, as 12k and 1.5B; NaN for anything else."""
-    match = _MAGNITUDE.fullmatch(text.strip()[:_MAX_TEXT])
-    return number(match[1]) * FACTORS[match[2]] if match else number(text)
-
-
-def hours(text: str) -> float:
-    """Return hours from a number of them, '1h 3m 20s' or '1:03:20'; NaN for anything else."""
-    return value if (value := number(text)) == value else duration(text) / 3600
 
 
 def totals(steps: Floats, amounts: Floats) -> Floats:

@@ -5,7 +5,6 @@ words as one underscore: `timing_s/step`, `Timing_s Step` and `timing_s_step` ar
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -210,16 +209,12 @@ def unit_of(column: str) -> Unit | None:
     """Return the unit that a name has behind it; None where it has none."""
     amount, clock = _UNIT.search(column), _TIME.search(column)
     if amount and amount[1] in FACTORS:
-        return _in_ones(amount[1])
+        return Unit(amount[1], FACTORS[amount[1]], FACTORS[amount[1]])
     if clock is None:
         return None
     written = (clock[1] or clock[2]).lower()
     letter = "ms" if written.startswith(("ms", "milli")) else written[0]
     return Unit(written, _HOURS_OF[letter], _HOURS_OF[letter])
-
-
-def _in_ones(name: str) -> Unit:
-    return Unit(name, FACTORS[name], FACTORS[name])
 
 
 def without_unit(column: str) -> tuple[str, float]:
@@ -238,13 +233,6 @@ def without_unit(column: str) -> tuple[str, float]:
     if has_role(name, *CLOCKS):
         return name, 3600 * unit.size
     return (f"{name}_hours", unit.size) if has_role(f"{name}_hours", "hours", "gpu_hours") else (column, 1.0)
-
-
-def unit_in(words: Iterable[str]) -> Unit | None:
-    """Return the unit that most cells of a column have behind their number, as 1.5B has; None where there is none."""
-    ends = Counter(word.strip()[-1:] for word in words)
-    known = [end for end, _ in ends.most_common() if end in FACTORS]
-    return _in_ones(known[0]) if known else None
 
 
 def with_role(columns: Iterable[str], *roles: str) -> list[str]:

@@ -16,13 +16,13 @@ import numpy as np
 from scalerl.errors import InputError, UnclearLogError, option
 from scalerl.forecast.logs.axes import disagreement_in, has_shared_hours, main_axis
 from scalerl.forecast.logs.columns import AXES, Unit, has_role, is_lower_better
-from scalerl.forecast.logs.facts import Fact, fact, facts_of
+from scalerl.forecast.logs.facts import Fact, fact
 from scalerl.forecast.logs.formats import Log
 from scalerl.forecast.logs.frame import Frame, concatenated, listed, number
 from scalerl.forecast.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.points import AMOUNTS, one_per_step
-from scalerl.forecast.logs.refusals import refuse_results
+from scalerl.forecast.logs.refusals import refuse_results, refuse_unread_compute
 from scalerl.forecast.logs.runs import LoggedRun, runs_of
 from scalerl.forecast.logs.scale import scale_of, within
 from scalerl.forecast.logs.selection import SCALES, Selection
@@ -101,32 +101,38 @@ def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], Fault
 def _read_by_one_reward(
     logs: Mapping[str, Log], plans: Mapping[str, Plan], faults: Mapping[str, InputError], selection: Selection
 ) -> dict[str, Plan]:
-    """Return the plans that change: to a reward that all logs have, or else to say that they have none in common.
+    """Return all plans with one reward, the first that all logs have; where there is none, the plans that say so.
 
-    A log that is not clear may be read by the rewards that it would be asked about.
+    A log that is not clear by itself is read by it, too.
     """
-    clear = list(dict.fromkeys(plan["y"] for plan in plans.values()))
-    possible: dict[str, list[str]] = {}
-    for name, plan in plans.items():
-        possible[name] = [reward for reward in clear if plan.frame.known(reward).any()]
-    for name, fault in faults.items():
-        candidates = [each.name for each in fault.candidates] if isinstance(fault, UnclearLogError) else []
-        if known := [reward for reward in clear if reward in candidates]:
-            possible[name] = known
-    shared = [reward for reward in clear if all(reward in known for known in possible.values())]
-    changed: dict[str, Plan] = {}
-    for name, known in possible.items():
-        own = plans[name]["y"] if name in plans else known[0]
-        reward = shared[0] if shared else own
-        if name in plans and reward == own:
-            plan = plans[name]
+    rewards = tuple(dict.fromkeys(plan["y"] for plan in plans.values()))
+    unclear = [name for name, fault in faults.items() if isinstance(fault, UnclearLogError)]
+    for reward in rewards if len(rewards) > 1 or unclear else ():
+        shared: dict[str, Plan] = {}
+        for name in (*plans, *unclear):
+            plan = plans.get(name)
+            if plan is None or plan["y"] != reward:
+                plan = _read_by(logs[name], name, reward, selection)
+            if plan is None:
+                break
+            shared[name] = plan
         else:
-            other = logs[name].plan(replace(selection, y=reward), name)
-            plan = replace(other, options=selection, facts=(*other.facts, fact("reward_of_all", y=reward)))
-        if not shared:
-            plan = replace(plan, facts=(*plan.facts, fact("rewards_differ", names=tuple(clear))))
-        changed[name] = plan
-    return changed
+            return shared
+    if len(rewards) < 2:
+        return {}
+    differ = fact("rewards_differ", names=rewards)
+    return {name: replace(plan, facts=(*plan.facts, differ)) for name, plan in plans.items()}
+
+
+def _read_by(log: Log, name: str, reward: str, selection: Selection) -> Plan | None:
+    """Return the plan of a log with another reward than its own; None if it has no such column."""
+    try:
+        plan = log.plan(replace(selection, y=reward), name)
+    except InputError:
+        return None
+    if not plan.frame.known(reward).any():
+        return None
+    return replace(plan, options=selection, facts=(*plan.facts, fact("reward_of_all", y=reward)))
 
 
 def _check_selected(plans: list[Plan], runs: list[LoggedRun], selection: Selection) -> None:
@@ -165,6 +171,8 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     plan = runs[0].plan
     points, repeated = one_per_step(_points(runs, axis), plan)
     refuse_results(plan, len(points))
+    if plan.roles[axis].rule == "counted":
+        refuse_unread_compute(plan)
     scale, unit = scale_of([run.plan for run in runs])
     points = within(points, scale, plan["y"])
     is_start = before_training(plan, points, plan.axis(axis))
@@ -274,7 +282,6 @@ def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fac
         facts += _facts_of_ours(runs, axis)
     if plan.roles[axis].rule == "counted":
         facts.append(fact("rows_counted", num=max(len(run.frame) for run in runs)))
-        facts += facts_of("compute_unread", columns=plan.unread)
     apart = tuple(column for column in labels if column not in (FILE, ATTEMPT, *plan.options.by))
     if apart:
         facts.append(fact("runs_apart", columns=apart))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scalerl.forecast.logs.columns import AXES, CLOCKS, Unit, with_role
+from scalerl.forecast.logs.columns import AXES, Unit, with_role
 from scalerl.forecast.logs.facts import Fact
 from scalerl.forecast.logs.frame import Floats, Frame, Names, Rows
 from scalerl.forecast.logs.selection import Selection
@@ -78,12 +78,6 @@ class Plan:
     def named(self, *roles: str) -> Names:
         """Return the columns whose names have one of these roles, if they hold any number."""
         return [name for name in with_role(self.frame.columns, *roles) if self.frame.known(name).any()]
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Columns that are named as compute or time, and hold words that are no amounts."""
-        names = [name for name in with_role(self.frame.columns, *AXES, *CLOCKS) if self.frame.is_words(name)]
-        return tuple(name for name in names if not self.frame.known(name).any())
 
 
 Rule = Callable[[Plan], Choice | None]

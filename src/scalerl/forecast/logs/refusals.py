@@ -68,6 +68,18 @@ def refuse_results(plan: Plan, num: int) -> None:
         )
 
 
+def refuse_unread_compute(plan: Plan) -> None:
+    """Raise InputError where rows would be counted beside a column that is named as compute and holds words."""
+    for name in with_role(plan.frame.columns, *AXES, *CLOCKS):
+        words = plan.frame.words(name)
+        if plan.frame.is_words(name) and not plan.frame.known(name).any():
+            example = next((word for word in words if word), "")
+            raise InputError(
+                f"{plan.path} has {example[:40]!r} in {name!r}, which is no number: write plain numbers, with the "
+                f"unit in the name, such as 'tokens (B)', or name another column with {option:x}."
+            )
+
+
 def counts_rows(plan: Plan) -> bool:
     """Return whether the steps are only the numbers of rows: counted here, or by the reader of a table or a text."""
     if "step" in plan.roles and plan.roles["step"].rule == "counted":

@@ -10,24 +10,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scalerl.forecast.logs.amounts import amount, hours, seconds_since_1970
+from scalerl.forecast.logs.amounts import seconds_since_1970
 from scalerl.forecast.logs.columns import (
     AXES,
     Unit,
     are_splits,
     has_role,
-    is_amount,
     is_evaluation,
     is_measured,
     is_training_word,
     reward_rank,
-    unit_in,
     unit_of,
     with_role,
     without_unit,
 )
 from scalerl.forecast.logs.facts import Fact, facts_of
-from scalerl.forecast.logs.frame import Cells, Floats, Frame, Words, number, objects
+from scalerl.forecast.logs.frame import Floats, Frame, Words, objects
 from scalerl.forecast.logs.readers.budget import MAX_COLUMNS
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.wide import one_column_per_run, word_columns
@@ -69,8 +67,6 @@ def written_units(frame: Frame, options: Selection) -> dict[str, Unit]:
     units: dict[str, Unit] = {}
     for name in frame.columns:
         unit = unit_of(name)
-        if unit is None and frame.is_words(name) and is_amount(name):
-            unit = unit_in(frame.words(name))
         if unit is None or reward_rank(name) is not None:
             continue
         if name in options.columns:
@@ -81,26 +77,15 @@ def written_units(frame: Frame, options: Selection) -> dict[str, Unit]:
 
 
 def without_units(frame: Frame, options: Selection) -> Reshaped:
-    """Amounts in thousands or millions, as in a column tokens (B), are counted in ones; so are 1.5B and 0:12:30."""
-    frame = _read_with_units(frame)
-    amounts = [name for name in frame.columns if name not in options.columns and reward_rank(name) is None]
-    scaled = {name: without_unit(name) for name in amounts}
-    units = tuple(name for name, (short, _) in scaled.items() if short not in frame)
-    counted = {scaled[name][0]: scaled[name][1] * frame.numbers(name) for name in units}
-    return frame.without(units).having(counted), facts_of("units", columns=units)
-
-
-def _read_with_units(frame: Frame) -> Frame:
-    """Return a frame in which cells such as 1.5B are numbers, where a column of words is named as an amount."""
-    read: dict[str, Cells] = {}
-    for name in filter(frame.is_words, frame.columns):
-        unit = hours if has_role(name, "hours", "gpu_hours") else amount if is_amount(name) else number
-        words = frame.words(name)
-        values, plainly = (np.array([*map(each, words)]) for each in (unit, number))
-        num = np.isfinite(values).sum()
-        if num > max(np.isfinite(plainly).sum(), (words != "").sum() / 2):
-            read[name] = values
-    return frame.having(read)
+    """Amounts in thousands or millions, as in a column tokens (B), are counted in ones."""
+    counted: dict[str, Floats] = {}
+    scaled: list[str] = []
+    for name in frame.columns:
+        short, size = without_unit(name)
+        if short not in frame and name not in options.columns and reward_rank(name) is None:
+            counted[short] = size * frame.numbers(name)
+            scaled.append(name)
+    return frame.without(scaled).having(counted), facts_of("units", columns=tuple(scaled))
 
 
 def _are_metrics(words: Words, is_named: bool) -> bool:

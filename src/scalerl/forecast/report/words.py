@@ -416,7 +416,6 @@ WORDS: dict[str, Words] = {
     "lines_taken": "{num} of {num_lines} lines record a step; the step is {origin}.",
     "cut_lines": "{num} lines are cut off or hold no row and are left out; the first is line {line}.",
     "rows_counted": "The log does not name its steps, so compute is the number of the record, from 1 to {num}.",
-    "compute_unread": "Compute may stand in {columns}, but the values there are not understood as amounts.",
     "longest_history": "{file} is read, the longest of {num_files} histories.",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
     "contained": "{files} are left out: they repeat the first part of {file}.",
