@@ -124,20 +124,28 @@ class Habits:
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._shapes = Counter(line.shape for line in lines if line.values)
-        counting = [line for line in lines if line.values and line.is_whole]
-        self._is_prose = 2 * sum(self._shapes[line.shape] == 1 for line in counting) < len(counting)
         self._keys = Counter(frozenset(line.values) for line in lines if line.is_dict)
         self._most_alike = max(self._keys.values(), default=0)
+        num_once = 0
+        num_records = 0
+        num_loose = 0
         counts: dict[str, list[int]] = {}
         for line in lines:
             for name, count in line.counters.items():
                 counts.setdefault(name, []).append(count)
-        loose = [line for line in lines if line.values and not line.is_dict and not line.is_verl]
-        has_dicts = any(line.is_dict or line.is_verl for line in lines)
-        num_whole = sum(line.is_whole for line in loose)
-        are_there: dict[Meant, bool] = {"dicts": has_dicts, "whole": num_whole > 1, "all": bool(loose)}
-        self.kinds: list[Meant] = [meant for meant, is_there in are_there.items() if is_there]
+            if line.values and line.is_whole:
+                num_records += 1
+                num_once += self._shapes[line.shape] == 1
+                num_loose += not (line.is_dict or line.is_verl)
+        self._is_prose = 2 * num_once < num_records
+        self.kinds: list[Meant] = []
         """What the records may be, the surest first."""
+        if any(line.is_dict or line.is_verl for line in lines):
+            self.kinds.append("dicts")
+        if num_loose > 1:
+            self.kinds.append("whole")
+        if any(line.values and not (line.is_dict or line.is_verl) for line in lines):
+            self.kinds.append("all")
         self.inner = {name for name, each in counts.items() if _num_falls(each) > _MAX_FALLS * len({*each})}
         """Counters that begin anew again and again: they count within each step."""
 
@@ -380,28 +388,33 @@ def _steady(record: Record, is_steady: list[bool]) -> tuple[str, ...]:
 
 def _step(training: list[Record]) -> str:
     """Return the counter that rises from record to record of each run; "" if there is none."""
-    named = Counter(name for record in training for name in record.named if name[0] != "/")
-    is_often = {name: 2 * num > len(training) for name, num in named.items()}
+    times_named = Counter(name for record in training for name in record.named if name[0] != "/")
+    often = {name for name, num in times_named.items() if 2 * num > len(training)}
     rises: dict[str, int] = {}
     for name in training[-1].counters:
-        counts = [record.counters.get(name, 0) for record in training]
         # A bar may be drawn after the first record; another counter that comes later is not their step.
-        if name[0] != "/" and name not in training[0].counters and not is_often.get(name):
-            continue
-        num_rises = _num_falls(counts[::-1])
-        num_falls = _num_falls(counts)
-        if num_falls <= _MAX_FALLS * num_rises:
-            rises[name] = num_rises - num_falls
-        elif is_often.get(name) and 4 * len({*counts}) > len(counts):
-            rises[name] = len({*counts}) - 1  # of several runs whose lines are mixed
+        if name in often or name[0] == "/" or name in training[0].counters:
+            counts = [record.counters.get(name, 0) for record in training]
+            rises[name] = _num_rises(counts, is_named=name in often)
     most = max(rises.values(), default=0)
     usable: list[str] = []
     for name, num in rises.items():
         # A step that every record names may rise slowly.
-        is_slow_step = is_often.get(name) and _word_of(name) < len(_STEPS)
-        if num >= max(1 if is_slow_step else _MIN_RISES * (len(training) - 1), _MANY_RISES * most):
+        is_slow_step = name in often and _word_of(name) < len(_STEPS)
+        least = 1 if is_slow_step else _MIN_RISES * (len(training) - 1)
+        if num >= max(least, _MANY_RISES * most):
             usable.append(name)
-    return min(usable, key=lambda name: (not is_often.get(name), *_order(name)), default="")
+    return min(usable, key=lambda name: (name not in often, *_order(name)), default="")
+
+
+def _num_rises(counts: list[int], *, is_named: bool) -> int:
+    """Return how often a counter rises; -1 for one that often falls, unless lines of several runs are mixed."""
+    num_rises = _num_falls(counts[::-1])
+    num_falls = _num_falls(counts)
+    if num_falls <= _MAX_FALLS * num_rises:
+        return num_rises - num_falls
+    num_values = len({*counts})
+    return num_values - 1 if is_named and 4 * num_values > len(counts) else -1
 
 
 def _order(name: str) -> tuple[int, bool, int, str]:
