@@ -165,8 +165,6 @@ BROKEN = [
     ["learner.ranks=8", "learner.sharding=hybrid"],
     ["learner.ranks=8", "learner.sharding=hybrid", "learner.shard_size=3"],
     ["learner.ranks=100000000000", "learner.sharding=hybrid", "learner.shard_size=3"],
-    ["learner.context_ranks=2"],
-    ["learner.ranks=8", "learner.sharding=full", "learner.context_ranks=3"],
     ["learner.ranks=8", "learner.sharding=full", "kl.coefficient=0.1"],
     ["learner.ranks=8", "learner.sharding=full", "advantage.credit=gae"],
     ["pipeline.completions_per_group=1"],

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from batches import VERSION, make_completion, make_group, random_batch
+from batches import VERSION, random_batch
 from learners import foreseeing, gradients_of, recipe_of
 from tiny_models import tiny_model
 
 from scalerl.training.learner import torch_learner
-from scalerl.training.learner.ranks.context import ContextGroup
 from scalerl.training.learner.ranks.sharded import ShardedPolicy, device_mesh
 from scalerl.training.learner.state import local
 from scalerl.training.learner.step import TorchLearner
@@ -75,9 +74,9 @@ def replicated(family, dtype, overrides, folder):
     return learner
 
 
-def sharded(family, dtype, overrides, folder, shard_size=None, compiled=None, context=1):
+def sharded(family, dtype, overrides, folder, shard_size=None, compiled=None):
     settings = settings_of(*overrides)
-    team = Team(rank=dist.get_rank(), size=dist.get_world_size(), context=context)
+    team = Team(rank=dist.get_rank(), size=dist.get_world_size())
     if team.rank == 0 and not (folder / f"{family}-{dtype}").exists():
         tiny_model(family, dtype=dtype).save_pretrained(folder / f"{family}-{dtype}")
     dist.barrier()
@@ -90,7 +89,6 @@ def sharded(family, dtype, overrides, folder, shard_size=None, compiled=None, co
         master_dtype=dtype,
         **{name: settings.pop(name) for name in ("lora", "dtype", "fp32_head", "router_replay", "merges")},
         compiled=compiled,
-        context=None if context == 1 else ContextGroup(rank=team.rank, num_ranks=team.size, size=context),
     )
     if not compiled:
         exact_norms(policy.model)
@@ -128,7 +126,7 @@ def check_critic(batch):
         torch.testing.assert_close(ours.critic.policy.parameters[name], weight, rtol=0, atol=1e-5)
 
 
-def check_compiled(folder, context=1):
+def check_compiled(folder):
     """Compiled layers give the gradients of one process, and the warm-up compiles all that passes need."""
     from torch._dynamo.utils import counters
 
@@ -139,7 +137,7 @@ def check_compiled(folder, context=1):
     # Traced without generating code, which takes a minute.
     torch.compile = functools.partial(real, backend="eager")
     try:
-        learner = sharded("smollm", torch.float32, apart, folder, compiled=True, context=context)
+        learner = sharded("smollm", torch.float32, apart, folder, compiled=True)
     finally:
         torch.compile = real
     num_graphs = counters["stats"]["unique_graphs"]
@@ -218,109 +216,6 @@ def all_checks(folder):
         yield f"{name} skips", lambda m=make: check_skips(m, folder)
 
 
-def context_checks(folder, num_ranks):
-    """Yield the checks of passes that ranks compute together, a slice of the tokens each.
-
-    Groups of two ranks, and with four ranks also one of four, in which the two key-value heads are repeated.
-    """
-    many = random_batch(1, num_groups=6, temperatures=(1.0, 0.7))
-    double, small = torch.float64, ("learner.micro_batch_tokens=24",)
-    of_size = {size: functools.partial(check_equal, functools.partial(sharded, context=size)) for size in (2, 4)}
-    for size in (2,) if num_ranks == 2 else (2, 4):
-        name, run = f"context {size}", of_size[size]
-        for family in ("smollm", "llama_with_biases"):
-            yield f"{name} {family} float64", lambda f=family, r=run: r(f, double, (), folder, many, 1e-12)
-            yield f"{name} {family} float32", lambda f=family, r=run: r(f, torch.float32, small, folder, many, 1e-6)
-        apart = ("learner.share_prompts=false", *small)
-        yield f"{name} apart", lambda r=run, o=apart: r("smollm", double, o, folder, many, 1e-12)
-        recomputed = ("learner.gradient_checkpointing=true", *small)
-        yield f"{name} checkpointing", lambda r=run, o=recomputed: r("qwen3", double, o, folder, many, 1e-12)
-        yield f"{name} long", lambda r=run, o=small: r("smollm", double, o, folder, long_batch(), 1e-12)
-        for loss in ("gspo", "dapo"):
-            chosen = (f"loss.name={loss}", *small)
-            yield f"{name} {loss}", lambda r=run, o=chosen: r("smollm", double, o, folder, many, 1e-12)
-    few = random_batch(5, num_groups=1, per_group=2, clean=True)
-    empty = Batch(version=VERSION, groups=())
-    # With four ranks, two groups.
-    run = of_size[2]
-    prompts = long_prompts()
-    for family in ("smollm", "qwen2_windowed"):
-        yield f"context {family} prompts", lambda f=family: run(f, double, (), folder, prompts, 1e-12)
-    apart = ("learner.share_prompts=false", "learner.micro_batch_tokens=1")
-    yield "context single tokens", lambda: run("smollm", double, apart, folder, prompts, 1e-12)
-    yield "context rounded", lambda: check_rounded(folder, prompts)
-    yield "context divides", lambda: check_divides(folder, num_ranks)
-    yield "context few", lambda: run("smollm", double, (), folder, few, 1e-12)
-    yield "context empty", lambda: run("smollm", torch.float32, (), folder, empty, 1e-6)
-    yield "context lora", lambda: run("smollm", double, ("model.lora.rank=2", *small), folder, many, 1e-12)
-    yield "context experts", lambda: run("qwen3_moe", torch.float32, small, folder, many, 1e-6)
-    yield "context skips", lambda: check_skips(functools.partial(sharded, context=2), folder)
-    yield "context compiled", lambda: check_compiled(folder, context=2)
-
-
-def check_divides(folder, size):
-    """A rank computes its slice of the tokens outside attention, and there all tokens of its heads."""
-    learner: Any = sharded("smollm", torch.float32, ("learner.share_prompts=false",), folder, context=size)
-    layer, seen = learner.policy.model.model.layers[0], []
-    layer.mlp.register_forward_pre_hook(lambda module, inputs: seen.append(tuple(inputs[0].shape)))
-    context = learner.policy.context
-    to_heads = context.to_heads
-
-    def kept(*parts):
-        moved = to_heads(*parts)
-        seen.append(tuple(tuple(part.shape) for part in moved))
-        return moved
-
-    context.to_heads = kept
-    learner.step(long_batch())
-    # Inputs of a completion: its one prompt token, and its tokens without the last.
-    length = -(-(57 + 1 + 7 + 20) // size)
-    heads, each = ((length * size, num, 4) for num in (4 // size, max(2 // size, 1)))
-    assert seen[:2] == [(heads, each, each), (1, length, 16)], seen
-    assert len(seen) == 3, seen
-
-
-def check_rounded(folder, batch):
-    """In bf16 the exchanges round nothing: gradients are those of passes that are not divided, up to sums."""
-    rounded = ("model.dtype=bfloat16",)
-    theirs, _ = gradients_of(sharded("smollm", torch.float32, rounded, folder), batch)
-    ours, _ = gradients_of(sharded("smollm", torch.float32, rounded, folder, context=2), batch)
-    for name, gradient in theirs.items():
-        torch.testing.assert_close(ours[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()), msg=name)
-
-
-def long_prompts():
-    """Return a batch in which whole slices of a pass are prompt, and completions continue what other slices have."""
-    rng = np.random.default_rng(3)
-    groups = []
-    for number, (size, lengths) in enumerate(((40, (3, 1, 2, 4)), (9, (12, 5)), (1, (1, 2)))):
-        prompt = rng.integers(2, 23, size).tolist()
-        completions = [
-            make_completion(
-                f"0/{number}",
-                index,
-                prompt,
-                rng.integers(1, 23, length),
-                log_probs=np.log(rng.uniform(0.02, 0.3, length)),
-            )
-            for index, length in enumerate(lengths)
-        ]
-        groups.append(make_group(completions, [index % 2 == 0 for index in range(len(lengths))]))
-    return Batch(version=VERSION, groups=groups)
-
-
-def long_batch():
-    """Return one sequence much longer than a pass, one of a single token, and others, all with one prompt."""
-    rng = np.random.default_rng(0)
-    completions = [
-        make_completion(
-            "0/0", index, [5], rng.integers(1, 23, length), log_probs=np.log(rng.uniform(0.02, 0.3, length))
-        )
-        for index, length in enumerate((57, 1, 7, 20))
-    ]
-    return Batch(version=VERSION, groups=[make_group(completions, (True, False, False, True))])
-
-
 def gpu_checks(folder):
     """Yield those that say whether ranks work on a GPU that they share; what they compute is checked on a CPU."""
     many = random_batch(1, num_groups=6, temperatures=(1.0, 0.7))
@@ -330,8 +225,6 @@ def gpu_checks(folder):
         for family in ("smollm", "llama_with_biases"):
             name = f"{make.__name__} {family} on a GPU"
             yield name, lambda f=family, r=run: r(f, torch.float32, small, folder, many, 1e-5)
-    run = functools.partial(check_equal, functools.partial(sharded, context=2))
-    yield "context on a GPU", lambda: run("smollm", torch.float32, small, folder, many, 1e-5)
 
 
 def work(rank, size, port, folder, failures, device="cpu"):
@@ -347,8 +240,8 @@ def work(rank, size, port, folder, failures, device="cpu"):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
     num = 0
     try:
-        checks = itertools.chain(all_checks(Path(folder)) if size == 2 else (), context_checks(Path(folder), size))
-        for name, check in checks if DEVICE.type == "cpu" else gpu_checks(Path(folder)):
+        checks = all_checks if DEVICE.type == "cpu" else gpu_checks
+        for name, check in checks(Path(folder)):
             num += 1
             try:
                 check()

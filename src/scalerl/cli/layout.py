@@ -1,6 +1,5 @@
 """scalerl train --check: estimate the memory of a recipe on each GPU."""
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float 
     from scalerl.training.run.memory import (
         Gpus,
         ModelSizes,
-        check_context_ranks,
         checkpoint_bytes,
         checkpoint_words,
         memory_of,
@@ -37,14 +35,12 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float 
     )
     from scalerl.training.run.pace import pace_of
 
-    load = functools.partial(load_config, recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
-    if recipe.learner.context_ranks > 1:
-        check_context_ranks(recipe.learner, load())
     elsewhere = recipe.cluster.address not in ("", "local")
     devices = gpus or (None if elsewhere else Gpus.here())
     if devices is None:
         return False
-    sizes = ModelSizes.from_config(load())
+    config = load_config(recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
+    sizes = ModelSizes.from_config(config)
     memory = memory_of(recipe, sizes, devices)
     _print(memory)
     if not memory.fits:

@@ -591,9 +591,6 @@ class LearnerSettings(Settings):
     part of a copy that learner.shard_size ranks share. none uses this process alone."""
     shard_size: int | None = Field(default=None, ge=2)
     """Ranks that share a copy with hybrid sharding, such as those of a node."""
-    context_ranks: Count = 1
-    """Neighbouring ranks that compute each pass together with full sharding, each a slice of the tokens and, in
-    attention, some of the heads: for long sequences. A divisor of ranks."""
     silent_s: Positive = 15.0
     """Seconds without a sign of life after which a rank counts as lost; at least 60 for a rank on this machine that was
     not stopped, because a long call may block its Python."""

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalerl.training.learner.batch import prepare
-from scalerl.training.learner.packed_attention import lengthened, pack
 from scalerl.training.learner.share import Sizes, fewest_shared_tokens
 from scalerl.training.rl.algorithm import reinforce
 from scalerl.training.rl.filters import effective_batch
@@ -121,17 +120,6 @@ def test_passes_are_as_full_as_whole_sequences_allow(lengths, budget):
     assert all(sum(sizes_now) + sizes_next[0] > budget for sizes_now, sizes_next in itertools.pairwise(sizes))
 
 
-@pytest.mark.parametrize("shared", [[0, 0, 0, 0], [0, 3, 2, 0]])
-@pytest.mark.parametrize("num", [0, 1, 3])
-def test_a_lengthened_packing_has_more_sequences_of_one_token(shared, num):
-    lengths, parents = [4, 1, 3, 2], [0, 0, 0, 3]
-    longer = lengthened(pack(lengths, parents, shared), num)
-    expected = pack([*lengths, *[1] * num], [*parents, *range(4, 4 + num)], [*shared, *[0] * num])
-    assert [part.tolist() for part in longer.sequences] == [part.tolist() for part in expected.sequences]
-    assert torch.equal(longer.positions, expected.positions)
-    assert (longer.keys is None) == (not any(shared))
-
-
 def sizes_of(completions, *, shares=True, **others):
     """Return all rows, and the sizes of the completions where prompts are shared if that pays, or never."""
     rows, options = np.arange(len(completions)), {"budget": 10**6, "share_from": 0 if shares else None} | others
@@ -151,7 +139,7 @@ def test_a_shared_prompt_by_hand():
     shared = packing.for_attention
     # The second starts at the last token of the prompt, where its first token is predicted.
     assert micro.inputs.ids.tolist() == [5, 6, 3, 7, 8, 9, 3, 4]
-    assert [part.tolist() for part in packing.sequences] == [[6, 2], [0, 0], [0, 2]]
+    assert packing.starts.tolist() == [0, 6, 8]
     assert packing.positions.tolist() == [0, 1, 2, 3, 4, 5, 2, 3]
     assert micro.inputs.place.tolist() == [2, 3, 4, 5, 6, 7]
     assert shared["keys"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 7]

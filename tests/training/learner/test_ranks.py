@@ -24,7 +24,7 @@ from scalerl.errors import LearnerError, RankLost
 from scalerl.recipe.parts import LearnerSettings
 from scalerl.training.learner.ranks import driver
 from scalerl.training.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.training.learner.saved import SavedTensors, file_name, write_tensors
+from scalerl.training.learner.saved import SavedTensors, file_name
 from scalerl.training.remote import peer
 from scalerl.training.run.learners import learner_settings
 
@@ -33,13 +33,12 @@ from scalerl.training.run.learners import learner_settings
 @pytest.mark.parametrize(
     ("device", "size", "num_checks"),
     [
-        pytest.param("cpu", 2, 27 + 20, marks=pytest.mark.slow),
-        pytest.param("cpu", 4, 29, marks=pytest.mark.slow),
-        pytest.param("cuda", 2, 5, marks=pytest.mark.gpu),
+        pytest.param("cpu", 2, 27, marks=pytest.mark.slow),
+        pytest.param("cuda", 2, 4, marks=pytest.mark.gpu),
     ],
 )
 def test_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, size, num_checks):
-    """Replicated, sharded, and with passes divided; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases.
+    """Replicated and sharded; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases.
 
     On a GPU the two ranks share it, over gloo, and FP32 is equal to 1e-5.
     """
@@ -132,25 +131,6 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
         assert rank.step(batch)["loss/value"] == pytest.approx(alone.step(batch)["loss/value"], abs=1e-6)
     finally:
         rank.close()
-
-
-def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path, monkeypatch):
-    """Each of two ranks has half of every row's tokens; they continue from the state of one process."""
-    batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
-    alone = make_learner()
-    with forked_ranks(monkeypatch, "learner.context_ranks=2", seed=1) as (ranked, _):
-        alone.step(batches[0])
-        for kind, tensors in alone.state_dict().items():
-            write_tensors(tmp_path / file_name(kind), tensors)
-        ranked.load_state_dict(SavedTensors(tmp_path))
-        for name, weight in ranked.weights().items():
-            assert torch.equal(weight, alone.weights()[name]), name
-        expected, row = alone.step(batches[1]), ranked.step(batches[1])
-        assert row.keys() == expected.keys()
-        for key in row.keys() - {"time/step_s"}:
-            assert row[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-6), key
-        for name, weight in ranked.weights().items():
-            torch.testing.assert_close(weight, alone.weights()[name], rtol=0, atol=1e-5, msg=name)
 
 
 @contextmanager

@@ -208,7 +208,7 @@ NOT_TRIED = {
     "kl.reference.path kl.reference.url kl.reference.model kl.reference.api_key kl.reference.params "
     "kl.reference.num_parallel": "another model; tests/training/learner/test_references.py",
     "advantage.credit.weight": "only with turns; tests/training/rl/test_credit.py",
-    "learner.ranks learner.sharding learner.shard_size learner.context_ranks rollout.engine rollout.generators "
+    "learner.ranks learner.sharding learner.shard_size rollout.engine rollout.generators "
     "rollout.max_generators cluster.address": "other processes; tests/training/learner/test_ranks.py",
     "sft derived": "not read by training",
 }

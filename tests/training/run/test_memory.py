@@ -1,7 +1,5 @@
 """Memory of layouts: against sums by hand and measurements, what does not fit, and the nearest layout that does."""
 
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +8,7 @@ from typer.testing import CliRunner
 
 from scalerl.cli import app
 from scalerl.cli.layout import why_not
-from scalerl.errors import ClusterError, RecipeError, UsageError
+from scalerl.errors import ClusterError, UsageError
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import RolloutSettings
 from scalerl.recipe.recipe import Recipe
@@ -20,7 +18,6 @@ from scalerl.training.run.memory import (
     Gpus,
     Memory,
     ModelSizes,
-    check_context_ranks,
     decide_checkpointing,
     generator_bytes,
     learner_bytes,
@@ -28,7 +25,6 @@ from scalerl.training.run.memory import (
     num_generators,
     settings_that_fit,
 )
-from scalerl.training.run.run import TrainingRun
 
 
 def shape(*sizes: int, **more: Any) -> dict[str, Any]:
@@ -73,9 +69,7 @@ def test_sizes_of_a_dense_model_and_of_experts():
     assert (sizes.shape.head_params, sizes.cache_per_token) == (151936 * 4096, 2 * 36 * 8 * 128)
     # All experts take memory; only those a token is routed to keep activations.
     assert [sizes.shape.params, moe.shape.params] == pytest.approx([8.19e9, 30.5e9], rel=0.01)
-    assert moe.kept_per_token() == 4 * 2048 + 2 * 32 * 128 + 2 * 4 * 128 + 4 * 8 * 768
-    # 8 key-value heads on 16 ranks: each is on two of them.
-    assert sizes.kept_per_token(16) == sizes.kept_per_token() + 32 * 128 + 2 * 8 * 128
+    assert moe.kept_per_token == 4 * 2048 + 2 * 32 * 128 + 2 * 4 * 128 + 4 * 8 * 768
 
 
 def test_parts_add_up_by_hand():
@@ -84,7 +78,7 @@ def test_parts_add_up_by_hand():
     # The head is not tied, so the body has no copy of it.
     assert learner["weights"] == 6 * sizes.shape.params - 2 * sizes.shape.head_params
     assert learner["optimiser"] == 12 * sizes.shape.params == 4 * parts_of(*settings, *shards)[0]["optimiser"]
-    assert learner["activations"] == 2 * 16384 * 36 * sizes.kept_per_token()
+    assert learner["activations"] == 2 * 16384 * 36 * sizes.kept_per_token
     assert memory(recipe(*settings), "8x400").slots == 10
     assert generator["cache"] == 10 * 16384 * sizes.cache_per_token * 2
     assert generator["weights"] == 2 * sizes.shape.params + 4 * sizes.shape.head_params
@@ -94,15 +88,12 @@ def test_parts_add_up_by_hand():
     assert longer["activations"] == 8 * learner["activations"]
 
 
-def test_context_ranks_divide_activations():
-    settings = (*FULL, "rollout.generators=1", "rollout.slots=8", RECOMPUTES)
+def test_recomputed_activations_are_inputs_of_layers_and_all_of_one():
+    settings = (*FULL, "rollout.generators=1", "rollout.slots=8")
     sizes = sizes_of(DENSE)
-    parts = [parts_of(*settings, f"learner.context_ranks={size}")[0] for size in (1, 4)]
-    # With checkpointing a layer's input of every layer, and all of one layer.
-    assert parts[0]["activations"] == 2 * 32768 * (36 * 4096 + sizes.kept_per_token())
-    # Attention's result before and after the exchange.
-    assert parts[1]["activations"] == 2 * 32768 / 4 * (36 * 4096 + sizes.kept_per_token() + 32 * 128)
-    assert {part for part in parts[0] if parts[0][part] != parts[1][part]} == {"activations"}
+    kept, recomputed = parts_of(*settings)[0], parts_of(*settings, RECOMPUTES)[0]
+    assert recomputed["activations"] == 2 * 32768 * (36 * 4096 + sizes.kept_per_token)
+    assert {part for part in kept if kept[part] != recomputed[part]} == {"activations"}
 
 
 ONE, FULL = "rollout.generators=1", ("learner.ranks=8", "learner.sharding=full")
@@ -151,9 +142,9 @@ def test_the_faster_engine_is_advised(config, settings, advised):
     assert f'rollout.engine = "{advised}"' in (advice or 'rollout.engine = "None"')
 
 
-LONG = ("rollout.context=131072", "learner.micro_batch_tokens=131072", "rollout.generators=8")
+LONG = ("rollout.context=65536", "learner.micro_batch_tokens=65536", "rollout.generators=8")
 HYBRID = ("learner.sharding=hybrid", "learner.shard_size=2", "learner.ranks=4")
-FEW = (ONE, "learner.ranks=4", "learner.sharding=full", "learner.context_ranks=4")
+FEW = (ONE, "learner.ranks=4", "learner.sharding=full")
 
 
 @pytest.mark.parametrize(
@@ -175,17 +166,12 @@ def test_proposed_settings_fit(config, gpus, settings, expected):
     assert not own.fits
     assert changes is not None
     assert expected.items() <= changes.items()
-    assert changes.get("learner.context_ranks", 1) > 1 or settings != LONG
     # Without hybrid sharding learner.shard_size is refused, and --set cannot remove it.
     hybrid = "learner.sharding=hybrid" in settings
     assert why_not(own, changes).endswith(", without learner.shard_size") is hybrid
     kept = [text for text in settings if text not in HYBRID[:2]]
     after = recipe(*kept, *(f"{key}={str(value).lower()}" for key, value in changes.items()))
     assert memory(after, gpus, config).fits
-
-
-MANY = ("learner.ranks=12", "learner.sharding=full", "learner.context_ranks=6")
-HEADS = "does not divide the model's 32 attention heads: with learner.ranks = 12 it can be 1 or 2 or 4"
 
 
 @pytest.mark.parametrize(
@@ -199,8 +185,6 @@ HEADS = "does not divide the model's 32 attention heads: with learner.ranks = 12
             ["a GPU of the learner needs 170 GB", "--set learner.ranks=4", "optimiser", "cache"],
         ),
         ("4x80", ("rollout.generators=8",), ClusterError, ["are 9 GPUs, but there are 4"]),
-        ("16x80", MANY, RecipeError, [HEADS]),
-        (None, MANY, RecipeError, [HEADS]),
         ("8x400", (ONE,), None, ["gradient checkpointing: off (learner.gradient_checkpointing is auto)"]),
         ("8x300", (ONE,), None, ["gradient checkpointing: on, because not all activations would fit"]),
         ("8x300", (ONE, RECOMPUTES), None, ["scalerl fits: 2 of 8 GPUs"]),
@@ -269,30 +253,3 @@ def test_activations_are_recomputed_by_choice_or_by_need(setting, gpus, recomput
     decided = decide_checkpointing(settings, DENSE, None if gpus is None else Gpus.parse(gpus))
     assert decided.model_copy(update={"learner": settings.learner}) == settings, "nothing else changes"
     assert decided.learner.gradient_checkpointing is recomputes
-
-
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("kind", ["dynamic", "longrope", "yarn"])
-def test_positions_that_depend_on_a_whole_pass_cannot_be_divided(kind, nested):
-    table = {"rope_type": kind, "factor": 4.0, "rope_theta": 1e4}
-    tables = {"full_attention": table, "sliding_attention": {"rope_type": "default"}} if nested else table
-    config = SimpleNamespace(**DENSE.to_dict() | {"rope_parameters": tables})
-    refused = pytest.raises(
-        RecipeError, match=rf"context_ranks is 2, but this model's rotary positions \({kind} in its"
-    )
-    with nullcontext() if kind == "yarn" else refused:
-        check_context_ranks(recipe(*FULL, "learner.context_ranks=2").learner, config)
-    check_context_ranks(recipe(*FULL).learner, config)
-    proposed = settings_that_fit(recipe(*LONG), sizes_of(DENSE)._replace(config=config), Gpus.parse("16x80"))
-    assert (proposed is None) == (kind != "yarn")
-
-
-def test_impossible_context_ranks_hold_no_device(tmp_path, monkeypatch):
-    """A run says so before it connects to a cluster, and before it loads the model."""
-    from scalerl.training.run.cluster import connect
-
-    DENSE.save_pretrained(tmp_path / "model")
-    monkeypatch.setattr(connect, "connect", lambda address: pytest.fail("a cluster was joined"))
-    settings = recipe(*MANY, ONE, "cluster.address=head:1", f"model.path={tmp_path / 'model'}")
-    with pytest.raises(RecipeError, match="does not divide the model's 32 attention heads"):
-        TrainingRun(settings, tmp_path / "run")

@@ -18,7 +18,7 @@ attend to the keys of that beginning, which are gathered in every layer; all oth
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,13 +37,6 @@ NAME = "scalerl_packed"
 """Name of the attention function in transformers. There is no mask function of that name, so no mask is made."""
 
 
-class HeadExchange(Protocol):
-    """Ranks that divide the tokens of a row, and in attention the heads (ranks/context.py)."""
-
-    def to_heads(self, *parts: Tensor) -> tuple[Tensor, ...]: ...
-    def to_tokens(self, attended: Tensor) -> Tensor: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
     """The positions of the sequences in a row."""
@@ -57,8 +50,6 @@ class Packing:
     rows: int
     width: int
     """Width of the rectangle: the longest sequence, including a shared beginning."""
-    sequences: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-    """The arguments of `pack`: lengths, parents and numbers of shared tokens."""
     keys: Tensor | None = None
     """With shared beginnings: index in the row of each key, for every whole sequence in turn; otherwise None."""
     key_starts: Tensor | None = None
@@ -102,19 +93,8 @@ def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike
         corners=torch.from_numpy(ranges(np.arange(len(sizes)) * width + before, sizes)),
         rows=len(sizes),
         width=width,
-        sequences=(sizes, of, before),
         **(_shared_keys(starts, of, before, width) if before.any() else {}),
     )
-
-
-def lengthened(packing: Packing, num: int) -> Packing:
-    """Return the packing of a row with `num` more tokens, each a separate sequence to which nothing attends."""
-    if num == 0:
-        return packing
-    lengths, parents, shared = packing.sequences
-    more = np.arange(num)
-    joined = zip((lengths, parents, shared), (np.ones_like(more), len(lengths) + more, 0 * more), strict=True)
-    return pack(*(np.concatenate(parts) for parts in joined))
 
 
 def _shared_keys(
@@ -164,20 +144,14 @@ def attend_packed(model: "PreTrainedModel") -> None:
     model.set_attn_implementation(NAME)
 
 
-def packed_hidden_states(
-    model: "PreTrainedModel", ids: Tensor, packing: Packing, exchange: HeadExchange | None = None
-) -> Tensor:
-    """Return the hidden states after the last norm, [tokens, hidden].
-
-    With `exchange`, `ids` and the positions are those of this rank's slice of the row.
-    """
+def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing) -> Tensor:
+    """Return the hidden states after the last norm, [tokens, hidden]."""
     output = model.base_model(
         input_ids=ids[None],
         position_ids=packing.positions[None],
         use_cache=False,
         return_dict=True,
         **packing.for_attention,
-        **({} if exchange is None else {"exchange": exchange}),
     )
     return output.last_hidden_state[0]
 
@@ -256,21 +230,17 @@ def packed_attention(
     own: Tensor | None = None,
     prefix: Tensor | None = None,
     uses: Tensor | None = None,
-    exchange: HeadExchange | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Compute causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size].
 
-    `keys` and the arguments after it are None if no sequence shares anything. With `exchange`, the tokens are a slice
-    of the row, and this rank computes the attention of some heads over the whole row.
+    `keys` and the arguments after it are None if no sequence shares anything.
     """
     if unknown := sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None):
         raise PackingError(f"a model whose attention needs {unknown[0]} cannot be trained on packed sequences")
     if _recorded is not None:
         _recorded.append(sliding_window)
     queries, own_keys, own_values = (part[0].transpose(0, 1) for part in (query, key, value))
-    if exchange is not None:
-        queries, own_keys, own_values = exchange.to_heads(queries, own_keys, own_values)
     if keys is not None:
         own_keys, own_values = (_GatheredKeys.apply(part, keys, own, prefix, uses) for part in (own_keys, own_values))
     window = -1 if sliding_window is None else sliding_window - 1
@@ -295,8 +265,6 @@ def packed_attention(
     else:
         of_keys = corners if key_corners is None else key_corners
         attended = _attend_padded(queries, own_keys, own_values, corners, of_keys, rows, width, scaling, window)
-    if exchange is not None:
-        attended = exchange.to_tokens(attended)
     return attended[None], None
 
 

@@ -130,8 +130,7 @@ class TorchLearner:
         norm = torch.zeros_like(ratio_max)
         if prepared.num_passes:
             self.policy.collect_gradients(self._team)
-            # Ranks that compute a pass together all have its sums.
-            self._team.add(sums.div_(self._team.context))
+            self._team.add(sums)
             self._team.largest(ratio_max)
             norm = self._update(loss=sums[-1 - len(routed)])
         self.policy.clear_gradients()
@@ -232,8 +231,8 @@ class TorchLearner:
             algorithm=self.algorithm,
             micro_batch_tokens=self._learner.micro_batch_tokens,
             share_from=self.policy.share_from if self._learner.share_prompts else None,
-            rank=self._team.rank // self._team.context,
-            num_ranks=self._team.size // self._team.context,
+            rank=self._team.rank,
+            num_ranks=self._team.size,
             critic=critic,
         )
 
@@ -271,7 +270,7 @@ class TorchLearner:
             loss += self._evaluate(micro, log_probs)[1].total
         for _ in self._pad(prepared):
             pass
-        return self._team.add(loss.div_(self._team.context)).item()
+        return self._team.add(loss).item()
 
     def _pad(self, prepared: PreparedBatch) -> Iterator[Tensor]:
         """Run passes without targets if other ranks have more: all ranks must gather each layer together."""

@@ -16,8 +16,6 @@ class Team:
 
     rank: int = 0
     size: int = 1
-    context: int = 1
-    """Number of neighbouring ranks that compute each pass together, in slices of its tokens (ranks/context.py)."""
 
     def add(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks, in place."""

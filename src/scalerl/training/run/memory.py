@@ -2,7 +2,7 @@
 
 In bytes, with N parameters, T trained parameters, s devices that share one copy of the weights, b bytes per number of
 the body, f bytes per number in the model's files, and t tokens per pass: those of a micro-batch, or of the context if
-that is longer, divided by learner.context_ranks:
+that is longer:
 
     learner     weights       4 N / s (masters) + b N (rounded body; if sharded, only the layers gathered at a time; an
                               untied head is not copied). With optimizer.on_host, only the head has its master here.
@@ -25,8 +25,7 @@ that is longer, divided by learner.context_ranks:
 
 For its backward pass a layer keeps this many numbers per token: 4 hidden + 2 heads x size + 2 key-value heads x size +
 4 x intermediate, of the experts that the token is routed to. With gradient checkpointing, layers keep only their inputs
-and one layer is recomputed at a time. Ranks that divide a pass also keep the output of attention before the exchange
-(heads x size), and copies of key-value heads that several ranks need.
+and one layer is recomputed at a time.
 """
 
 import itertools
@@ -36,7 +35,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from scalerl.errors import RecipeError, UsageError
+from scalerl.errors import UsageError
 from scalerl.recipe.parts import (
     LearnerSettings,
     OptimizerSettings,
@@ -66,8 +65,6 @@ _SPLIT_BYTES = 12
 """Bytes per number of the head that is split into two parts at a time."""
 _ROUNDING_BYTES = 36
 """Bytes per number of a portion that an update of 8-bit moments needs in addition to the moments."""
-_ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
-"""Kinds of rotary embedding whose frequencies depend on the largest position in a pass."""
 
 
 class Gpus(NamedTuple):
@@ -120,16 +117,15 @@ class ModelSizes(NamedTuple):
         """Numbers in the keys and values of all layers, per token."""
         return 2 * self.config.num_hidden_layers * math.prod(head_sizes(self.config))
 
-    def kept_per_token(self, context_ranks: int = 1) -> int:
-        """Return how many numbers a layer keeps per token for its backward pass, if this many ranks divide a pass."""
+    @property
+    def kept_per_token(self) -> int:
+        """Numbers that a layer keeps per token for its backward pass."""
         hidden, heads = self.config.hidden_size, self.config.num_attention_heads
         kv_heads, head_size = head_sizes(self.config)
         intermediate = getattr(self.config, "intermediate_size", 4 * hidden)
         if num_experts := getattr(self.config, "num_experts_per_tok", None):
             intermediate = num_experts * (getattr(self.config, "moe_intermediate_size", None) or intermediate)
-        repeats = context_ranks // math.gcd(kv_heads, context_ranks)
-        exchanged = heads + 2 * (repeats - 1) * kv_heads if context_ranks > 1 else 0
-        return 4 * hidden + (2 * (heads + kv_heads) + exchanged) * head_size + 4 * intermediate
+        return 4 * hidden + 2 * (heads + kv_heads) * head_size + 4 * intermediate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +178,13 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     return parts
 
 
-def _tokens_per_pass(recipe: Recipe) -> float:
+def _tokens_per_pass(recipe: Recipe) -> int:
     # A sequence longer than a micro-batch gets its own pass.
-    return max(recipe.learner.micro_batch_tokens, recipe.rollout.context) / recipe.learner.context_ranks
+    return max(recipe.learner.micro_batch_tokens, recipe.rollout.context)
 
 
 def _activation_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
-    layers, kept = sizes.shape.layers, sizes.kept_per_token(recipe.learner.context_ranks)
+    layers, kept = sizes.shape.layers, sizes.kept_per_token
     per_token = layers * kept
     if recipe.learner.gradient_checkpointing is True:
         per_token = layers * sizes.config.hidden_size + kept
@@ -310,7 +306,7 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
     return {
         "weights": _generator_weights(recipe, sizes) / parallel,
         "cache": slots * rollout.context * sizes.cache_per_token * each / parallel,
-        "prompts": (prompt * sizes.kept_per_token() + buffered) * each / parallel,
+        "prompts": (prompt * sizes.kept_per_token + buffered) * each / parallel,
         "logits": 2.0 * slots * sizes.config.vocab_size * 4,
         "reserve": RESERVE_BYTES if num_generators(recipe) else 0.0,
     }
@@ -416,7 +412,7 @@ def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Reci
 
 def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str, Any] | None:
     """Return settings with which a recipe fits, as few and as cheap changes as possible; None if none are known."""
-    for layout in _layouts(recipe, sizes, gpus.num):
+    for layout in _layouts(recipe, gpus.num):
         # Only hybrid sharding, which is not proposed, has a shard size.
         tried = replaced(recipe, layout | {"learner.shard_size": None})
         if memory_of(tried, sizes, gpus).fits:
@@ -424,31 +420,29 @@ def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str
     return None
 
 
-def _layouts(recipe: Recipe, sizes: ModelSizes, num_gpus: int) -> Iterator[dict[str, Any]]:
-    """Yield layouts to try on so many GPUs, in order of their cost: recomputation, shorter passes, fewer slots, passes
-    divided among ranks, larger generators, more ranks, fewer ranks."""
+def _layouts(recipe: Recipe, num_gpus: int) -> Iterator[dict[str, Any]]:
+    """Yield layouts to try on so many GPUs, in order of their cost: recomputation, shorter passes, fewer slots, larger
+    generators, more ranks, fewer ranks."""
     learner, rollout = recipe.learner, recipe.rollout
     factors = [2**power for power in range(num_gpus.bit_length())]
     recomputes, is_vllm = learner.gradient_checkpointing, rollout.engine == "vllm"
     parallel = max(rollout.generator_gpus, 1)
     shorter = min(learner.micro_batch_tokens, rollout.context)
+    keeps_sharding = learner.sharding != "hybrid"
     choices = itertools.product(
         [learner.ranks * by for by in factors] + [learner.ranks // by for by in factors[1:]],
         [parallel * by for by in factors] if is_vllm else [parallel],
-        [learner.context_ranks * by for by in factors] + [1],
         [rollout.slots // by or None for by in factors] if rollout.slots else [None],
         [learner.micro_batch_tokens, shorter],
         [False, True] if recomputes is False else [recomputes],
     )
-    for ranks, gpus_each, context_ranks, slots, pass_tokens, recomputing in choices:
+    for ranks, gpus_each, slots, pass_tokens, recomputing in choices:
         generators = min(rollout.generators, (num_gpus - ranks) // gpus_each) if 0 < ranks <= num_gpus else -1
-        if generators < min(rollout.generators, 1) or not _can_divide(sizes.config, ranks, context_ranks):
+        if generators < min(rollout.generators, 1):
             continue
-        is_same = (ranks, context_ranks) == (learner.ranks, learner.context_ranks)
         layout: dict[str, Any] = {
             "learner.ranks": ranks,
-            "learner.sharding": learner.sharding if is_same and learner.sharding != "hybrid" else "full",
-            "learner.context_ranks": context_ranks,
+            "learner.sharding": learner.sharding if keeps_sharding and ranks == learner.ranks else "full",
             "learner.micro_batch_tokens": pass_tokens,
             "learner.gradient_checkpointing": recomputing,
             "rollout.generators": generators,
@@ -458,36 +452,3 @@ def _layouts(recipe: Recipe, sizes: ModelSizes, num_gpus: int) -> Iterator[dict[
         if is_vllm and rollout.gpus_per_generator is not None:
             layout["rollout.gpus_per_generator"] = gpus_each
         yield layout
-
-
-def _can_divide(config: Any, ranks: int, context_ranks: int) -> bool:
-    """Return whether passes of a model can be divided among this many of the ranks."""
-    if context_ranks == 1:
-        return True
-    return config.num_attention_heads % context_ranks == 0 == ranks % context_ranks and not _indivisible_positions(
-        config
-    )
-
-
-def check_context_ranks(learner: LearnerSettings, config: Any) -> None:
-    """Raise RecipeError if passes of a model cannot be divided among learner.context_ranks ranks."""
-    size, ranks, heads = learner.context_ranks, learner.ranks, config.num_attention_heads
-    if size > 1 and heads % size:
-        possible = [str(number) for number in range(1, ranks + 1) if heads % number == 0 == ranks % number]
-        raise RecipeError(
-            f"learner.context_ranks is {size}, which does not divide the model's {heads} attention heads: with "
-            f"learner.ranks = {ranks} it can be {' or '.join(possible)}"
-        )
-    if size > 1 and (unsuited := _indivisible_positions(config)):
-        raise RecipeError(
-            f"learner.context_ranks is {size}, but this model's rotary positions ({unsuited[0]} in its config.json) "
-            f"depend on the longest sequence in a pass, which a slice does not show: set learner.context_ranks = 1"
-        )
-
-
-def _indivisible_positions(config: Any) -> list[str]:
-    """Return the kinds of the model's rotary embeddings that depend on a whole pass."""
-    given = getattr(config, "rope_parameters", None) or {}
-    # One table, or one per kind of layer.
-    tables = given.values() if all(isinstance(value, Mapping) for value in given.values()) else [given]
-    return sorted({str(table.get("rope_type")) for table in tables} & _ROPES_OF_WHOLE_PASSES)

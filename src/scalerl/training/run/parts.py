@@ -30,7 +30,7 @@ from scalerl.training.loop.requests import Asked, RequestMaker
 from scalerl.training.loop.seams import Engine, Learner
 from scalerl.training.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.training.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
-from scalerl.training.models.load import LoadedModel, load_config
+from scalerl.training.models.load import LoadedModel
 from scalerl.training.models.shape import ModelShape
 from scalerl.training.rollout.engine import EngineBase
 from scalerl.training.rollout.memory import most_slots
@@ -39,7 +39,7 @@ from scalerl.training.run.cluster.generators import FleetMeter, build_fleet, loa
 from scalerl.training.run.cluster.place import Place, enter_cluster
 from scalerl.training.run.inputs import Inputs, check_teacher, load_inputs, training_prompts
 from scalerl.training.run.learners import build_learner
-from scalerl.training.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, num_generators
+from scalerl.training.run.memory import Gpus, ModelSizes, memory_of, num_generators
 from scalerl.training.run.notices import notices
 from scalerl.training.run.pack import unpack_groups
 from scalerl.training.run.prompts import Prompts, encode_hints, hash_problems
@@ -142,10 +142,6 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier, start_up: Sta
     """
     # Announce the code here: it may be imported only in other processes.
     announce(*code_outside(recipe))
-    if recipe.learner.context_ranks > 1:
-        # Before any device is reserved and before the model is loaded.
-        trust = recipe.model.trust_remote_code
-        check_context_ranks(recipe.learner, load_config(recipe.model.required_path, trust_remote_code=trust))
     with ExitStack() as opened:
         place = enter_cluster(recipe.cluster.address, recipe.learner, recipe.rollout, opened, watchdog.end)
         if place.on_ray and recipe.learner.sharding == "none":

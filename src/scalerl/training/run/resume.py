@@ -22,7 +22,7 @@ from scalerl.training.run.clock import larger
 _FREE = (
     *("budget.", "checkpoint.", "sft.", "sinks", "description", "grading.num_workers"),
     # How the work of a step is divided: this changes only the order of sums.
-    *("learner.ranks", "learner.sharding", "learner.shard_size", "learner.context_ranks"),
+    *("learner.ranks", "learner.sharding", "learner.shard_size"),
     *("learner.gradient_checkpointing", "learner.silent_s", "learner.start_s", "optimizer.on_host"),
     *("cluster.", "rollout.generators", "rollout.max_generators", "rollout.gpus_per_generator"),
     *("rollout.max_replacements", "rollout.silent_s"),

@@ -202,7 +202,6 @@ class LearnerRank:
 
     def _build(self) -> Any:
         from scalerl.training.learner import torch_learner
-        from scalerl.training.learner.ranks.context import ContextGroup
         from scalerl.training.learner.ranks.sharded import ShardedPolicy, device_mesh
         from scalerl.training.learner.step import TorchLearner
         from scalerl.training.learner.team import Team
@@ -211,21 +210,17 @@ class LearnerRank:
         settings = dict(self._spec.settings())
         lora = settings.pop("lora", LoraSettings())
         learner = spec.learner
-        team = Team(rank=self.rank, size=learner.ranks, context=learner.context_ranks)
+        team = Team(rank=self.rank, size=learner.ranks)
         torch.manual_seed(spec.seed)
         if not self._is_divided:
             model = _whole_model(self._folder, self._device, lora)
             return torch_learner(model, team=team, version=spec.version, **settings)
-        context = None
-        if team.context > 1:
-            context = ContextGroup(rank=team.rank, num_ranks=team.size, size=team.context, timeout_s=spec.timeout_s)
         policy = ShardedPolicy(
             Path(self._folder),
             device_mesh(self._device, learner.ranks, self._shard_size),
             learner,
             device=self._device,
             lora=lora,
-            context=context,
             **{
                 name: settings.pop(name)
                 for name in ("dtype", "fp32_head", "router_replay", "merges")

@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from scalerl.recipe.parts import LearnerSettings, LoraSettings
 from scalerl.training.learner.batch import ForwardInputs, Scored
 from scalerl.training.learner.body import layers_of, prepare_for_training
-from scalerl.training.learner.late import sent
 from scalerl.training.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
 from scalerl.training.learner.policy import DistinctRows, Policy, warm_up
-from scalerl.training.learner.ranks.context import ContextGroup, check_slices
 from scalerl.training.learner.saved import SavedKind
 from scalerl.training.learner.share import fewest_shared_tokens
 from scalerl.training.learner.state import whole
@@ -68,18 +66,15 @@ class ShardedPolicy(Policy):
         master_dtype: torch.dtype = torch.float32,
         fp32_head: bool = True,
         compiled: bool | None = None,
-        context: ContextGroup | None = None,
         router_replay: bool = False,
         merges: bool = True,
     ) -> None:
         """`folder` has the model's weights; every rank reads them layer by layer.
 
-        With `context`, passes are divided among the ranks of that group, which must call `run` with the same inputs.
         For `merges` see LocalPolicy.
         """
         self.device = device
         self.mesh = mesh
-        self.context = context
         self._merges = merges
         self._dtype = master_dtype if dtype == torch.float32 else dtype
         self._fp32_head = fp32_head or dtype == torch.float32
@@ -98,14 +93,8 @@ class ShardedPolicy(Policy):
             tolerance = 1e-3 if self._dtype == master_dtype else 0.1
             like: Any = {"device": device, "tolerance": tolerance}
             can_share = check_packing(lambda ids, packing: self._root(ids, packing), self.model.config, **like)
-            if context is not None:
-                check_slices(
-                    context, lambda *given: self._root(*given[:2], exchange=given[2]), self.model.config, **like
-                )
         num_params = sum(parameter.numel() for parameter in self.model.parameters())
         fewest = fewest_shared_tokens(num_params, gpu=device.type == "cuda")
-        if context is not None:
-            fewest *= context.size
         self.share_from = fewest if can_share else None
         if compiled:
             warm_up(self, learner.micro_batch_tokens)
@@ -113,26 +102,12 @@ class ShardedPolicy(Policy):
 
     def run(self, inputs: ForwardInputs) -> Scored:
         """Return log-probs and entropies of all targets; `inputs` is on the host."""
-        if self.context is None:
-            values = self._forward(inputs)
-        else:
-            part, own = self.context.sliced(inputs)
-            values = self.context.gather(*self._forward(part), sent(own, self.device), len(inputs.targets))
+        inputs = inputs.to(self.device)
+        self.replay.use(inputs.experts)
+        values = self._root(inputs.ids, inputs.packing, inputs.place, inputs.targets, inputs.temperature)
         if not torch.is_grad_enabled():
             self._divide_again()
         return values
-
-    def _forward(self, inputs: ForwardInputs) -> Scored:
-        inputs = inputs.to(self.device)
-        self.replay.use(inputs.experts)
-        return self._root(
-            inputs.ids,
-            inputs.packing,
-            inputs.place,
-            inputs.targets,
-            inputs.temperature,
-            exchange=self.context,
-        )
 
     def weights(self) -> NamedTensors:
         """Yield all whole weights; those of the body are rounded as in the generator before they are gathered."""
@@ -228,10 +203,9 @@ class _PackedModel(nn.Module):
         place: Tensor | None = None,
         targets: Tensor | None = None,
         temperature: float = 1.0,
-        exchange: ContextGroup | None = None,
     ) -> Any:
         """Return log-probs and entropies; without `place`, the hidden states."""
-        hidden = packed_hidden_states(self.model, ids, packing, exchange)
+        hidden = packed_hidden_states(self.model, ids, packing)
         if place is None:
             return hidden
         head: Any = self.model.get_output_embeddings()

@@ -24,7 +24,6 @@ from scalerl.training.rl.losses import none
 from scalerl.training.rl.objective import Objective
 from scalerl.training.run.cluster.place import check_gpus
 from scalerl.training.run.learners import child_learner
-from scalerl.training.run.memory import check_context_ranks
 from scalerl.training.types import Batch, Completion, Group
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ def sft_learner(
     }
     if learner.sharding == "none":
         return torch_learner(model.to(device), **step)  # pyright: ignore[reportArgumentType]
-    check_context_ranks(learner, model.config)
     check_gpus(f"learner.ranks = {learner.ranks}", learner.ranks, torch.cuda.device_count(), "this machine")
     with tempfile.TemporaryDirectory(prefix="scalerl-sft-") as folder:
         # child_learner returns when the ranks have read the folder.
