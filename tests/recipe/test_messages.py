@@ -176,7 +176,6 @@ BROKEN = [
     ["rollout.engine=vllm", "optimizer.on_host=true"],
     ["task.environment=calculator", "model.router_replay=true"],
     ["cluster.address=auto"],
-    ["rollout.generators=2", "rollout.max_generators=4"],
     ["rollout.gpus_per_generator=2"],
     ["rollout.engine=vllm", "rollout.vllm.tensor_parallel=4", "rollout.gpus_per_generator=2"],
     ["model.trust_remote_code=true"],

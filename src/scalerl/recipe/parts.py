@@ -633,9 +633,6 @@ class RolloutSettings(Settings):
     generators: Whole = 0
     """Engines that sample while the learner trains, each on its own devices with slots / generators slots. 0 means one
     engine; the torch engine then takes turns with the learner on its device."""
-    max_generators: Count | None = None
-    """Most generators on a cluster that gains and loses nodes: more than `generators` join while there is room; if not
-    set, none."""
     gpus_per_generator: Whole | None = None
     """GPUs per generator; by default 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
     max_replacements: Whole = 10

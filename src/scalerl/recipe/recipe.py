@@ -242,10 +242,6 @@ RULES: tuple[Rule, ...] = (
     Rule("cluster.address rollout.generators",
          lambda address, generators: address and not generators,
          "the cluster would sample nothing, so set rollout.generators, or leave cluster.address out"),
-    Rule("rollout.max_generators rollout.generators cluster.address",
-         lambda most, generators, address: most is not None and not (address and most >= generators),
-         "further generators can join only on a Ray cluster, so set cluster.address, and at least "
-         "rollout.generators"),
     Rule("rollout.gpus_per_generator rollout.engine rollout.vllm.tensor_parallel",
          lambda _, engine, parallel, gpus: gpus not in (0, 1 if engine == "torch" else parallel),
          "a generator has one GPU with the torch engine, rollout.vllm.tensor_parallel with vLLM, or none",

@@ -83,7 +83,7 @@ class Time:
 
 def started(devices: int = 1, **more: Any) -> tuple[Clock, Time]:
     now = Time()
-    clock = Clock(devices=lambda: devices, now=now, **more)
+    clock = Clock(num_devices=devices, now=now, **more)
     clock.start_training()
     return clock, now
 
@@ -94,7 +94,7 @@ def hours(clock: Clock) -> float:
 
 def test_only_training_is_on_the_axis():
     now = Time()
-    clock = Clock(devices=lambda: 4, now=now, since=now.seconds - 20)  # start-up began before the clock
+    clock = Clock(num_devices=4, now=now, since=now.seconds - 20)  # start-up began before the clock
     now.seconds += 10
     clock.start_training()
     now.seconds += 3600
@@ -188,7 +188,7 @@ def test_resume_starts_from_the_largest_amount_spent():
     last_row = {"step": 12, "attempt": 1, "reward/mean": 0.1} | clock.row()
 
     # On more devices than before: what was held then stays as it was.
-    again = Clock(devices=lambda: 8, now=now, spent=larger(saved, last_row))
+    again = Clock(num_devices=8, now=now, spent=larger(saved, last_row))
     now.seconds += 60
     assert (hours(again), again.row()["flops"]) == (3.0, 7.0)
     again.start_training()

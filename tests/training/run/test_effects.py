@@ -209,7 +209,7 @@ NOT_TRIED = {
     "kl.reference.num_parallel": "another model; tests/training/learner/test_references.py",
     "advantage.credit.weight": "only with turns; tests/training/rl/test_credit.py",
     "learner.ranks learner.sharding learner.shard_size rollout.engine rollout.generators "
-    "rollout.max_generators cluster.address": "other processes; tests/training/learner/test_ranks.py",
+    "cluster.address": "other processes; tests/training/learner/test_ranks.py",
     "sft derived": "not read by training",
 }
 
@@ -217,7 +217,7 @@ NOT_TRIED = {
 BESIDES_STEPS = {
     "reward.threshold grading rollout.context rollout.max_prompt_tokens": "a limit that is reached",
     "model.trust_remote_code kl.reference.params kl.reference.num_parallel kl.reference.api_key optimizer.on_host "
-    "learner cluster rollout.engine rollout.generators rollout.max_generators rollout.gpus_per_generator "
+    "learner cluster rollout.engine rollout.generators rollout.gpus_per_generator "
     "rollout.max_replacements rollout.silent_s rollout.vllm": "time, memory, processes, up to rounding",
     # Of a file, the problems that are withheld for evaluations are not trained on.
     "evaluation": "evaluations",

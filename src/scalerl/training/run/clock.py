@@ -60,7 +60,7 @@ class Clock(Hook):
     def __init__(
         self,
         *,
-        devices: Callable[[], int] = lambda: 1,
+        num_devices: int = 1,
         cpu_s: Callable[[], float] | None = None,
         now: Callable[[], float] = time.monotonic,
         since: float | None = None,
@@ -71,12 +71,13 @@ class Clock(Hook):
     ) -> None:
         """`since` is when start-up began, by default now; `spent` is what earlier attempts spent (see `larger`).
 
-        `devices` returns the number of devices that the run holds now. `cpu_s` returns seconds of CPU time, for a run
-        without GPUs. `within` has counters of seconds during training that do not count as training, such as
+        `num_devices` are the devices that the run holds. `cpu_s` returns seconds of CPU time, for a run without GPUs,
+        which has no devices. `within` has counters of seconds during training that do not count as training, such as
         compilation. `work` returns the FLOPs and tokens of a step (see `add`).
         """
         self._now, self._within, self._work = now, within, work
-        self._devices, self._cpu_s = (lambda: 0, cpu_s) if cpu_s else (devices, lambda: 0.0)
+        self._num_devices = 0 if cpu_s else num_devices
+        self._cpu_s = cpu_s or (lambda: 0.0)
         self._used_s = self._cpu_s()
         self._stalls = stalls
         self._kind = START_UP
@@ -143,7 +144,7 @@ class Clock(Hook):
         self._spent[_SECONDS[self._kind]] += elapsed
         before, self._used_s = self._used_s, self._cpu_s()
         if self._kind == TRAINING:
-            self._spent["gpu_hours"] += (self._devices() * elapsed + self._used_s - before) / 3600
+            self._spent["gpu_hours"] += (self._num_devices * elapsed + self._used_s - before) / 3600
         for kind, read in self._within.items():
             before, self._counters[kind] = self._counters[kind], read()
             if self._kind == TRAINING:
@@ -153,7 +154,7 @@ class Clock(Hook):
         """Move seconds from training to `kind`, at most as many as were counted as training."""
         seconds = min(max(seconds, 0.0), self._spent[_SECONDS[TRAINING]])
         self._spent[_SECONDS[TRAINING]] -= seconds
-        self._spent["gpu_hours"] -= self._devices() * seconds / 3600
+        self._spent["gpu_hours"] -= self._num_devices * seconds / 3600
         self._spent[_SECONDS[kind]] += seconds
 
 

@@ -111,11 +111,6 @@ class Parts:
         return nullcontext() if self.meter is None else self.meter.fleet.paused()
 
     @property
-    def num_devices(self) -> int:
-        """Devices that the run pays for now, including those of generators that joined after the start."""
-        return self.place.num_devices + (0 if self.meter is None else self.meter.num_joined_gpus)
-
-    @property
     def pids(self) -> list[int | None]:
         """Ids of the other processes of the engine and the learner; None for one on another machine."""
         return [*([] if self.meter is None else self.meter.fleet.pids), *self.learner.pids]

@@ -24,7 +24,7 @@ _FREE = (
     # How the work of a step is divided: this changes only the order of sums.
     *("learner.ranks", "learner.sharding", "learner.shard_size"),
     *("learner.gradient_checkpointing", "learner.silent_s", "learner.start_s", "optimizer.on_host"),
-    *("cluster.", "rollout.generators", "rollout.max_generators", "rollout.gpus_per_generator"),
+    *("cluster.", "rollout.generators", "rollout.gpus_per_generator"),
     *("rollout.max_replacements", "rollout.silent_s"),
 )
 

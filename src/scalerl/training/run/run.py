@@ -264,7 +264,7 @@ def _clock(recipe: Recipe, parts: Parts, *, since: float, spent: Mapping[str, fl
 
     on_cpu = parts.place.computes_on.type == "cpu"
     return Clock(
-        devices=lambda: parts.num_devices,
+        num_devices=parts.place.num_devices,
         cpu_s=CpuTime(lambda: parts.pids) if on_cpu else None,
         since=since,
         spent=spent,

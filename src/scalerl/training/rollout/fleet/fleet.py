@@ -5,9 +5,8 @@ replacement starts with the last weights. After too many replacements the fleet 
 of the first generators cannot start because of a user error, it does so at once. Groups stay together, because their
 completions share a prompt. This module uses neither torch nor Ray: `start` makes a link to a generator anywhere.
 
-A cluster may grow and shrink. The fleet asks for as many generators as it could ever use; those for which there is no
-room yet wait without requests, and join when there is. A generator whose machine has left the cluster is replaced; this
-means waiting for room again, and does not count as a failure.
+The replacement of a generator whose machine has left the cluster waits for room again, without requests; such a loss does
+not count as a failure.
 """
 
 import itertools
@@ -61,8 +60,8 @@ class _Seat:
 
     number: int
     peer: Peer
-    is_newcomer: bool = False
-    """Whether it was added after the start: it replaces another generator, or joined."""
+    is_replacement: bool = False
+    """Whether it replaces another generator."""
     is_greeted: bool = False
     """Whether it was given the last weights."""
     num_pushed: int = 0
@@ -84,7 +83,6 @@ class Fleet(EngineBase):
         start: Callable[[int], Link],
         num_generators: int,
         *,
-        most_generators: int | None = None,
         max_length: int,
         vocabulary: int,
         publish: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
@@ -95,8 +93,6 @@ class Fleet(EngineBase):
         wait_s: float = _WAIT_S,
     ) -> None:
         """Start the generators and return. More than `replacements` losses within WINDOW_S end the fleet.
-
-        It begins with `num_generators`; up to `most_generators` join whenever there is room for them.
 
         `start(number)` starts a generator. `publish` returns weights in a form that can be sent: a copy that does not
         change, or a parcel. If a parcel is the learner's own memory, `weights` returns the last pushed weights again,
@@ -120,13 +116,8 @@ class Fleet(EngineBase):
         """Times of replacements, each with the link to the lost generator."""
         self.losses: list[Loss] = []
         """The losses of all generators so far."""
-        self.num_first = num_generators
-        """Number of generators at the start."""
         self._lacks_room_since = math.inf
-        self.seats = [
-            _Seat(number, self._peer(number), is_newcomer=number >= num_generators)
-            for number in range(max(num_generators, most_generators or 0))
-        ]
+        self.seats = [_Seat(number, self._peer(number)) for number in range(num_generators)]
 
     # Engine -----------------------------------------------------------------------------------------------------------
 
@@ -225,10 +216,10 @@ class Fleet(EngineBase):
     # Beyond the Engine protocol ---------------------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
-        """Wait until the first generators have built their engines; those that fail are replaced, up to the limit."""
-        while self.num_ready < self.num_first:
+        """Wait until all generators have built their engines; those that fail are replaced, up to the limit."""
+        while self.num_ready < len(self.seats):
             self._require_usable()
-            self._require_room(self.num_first)
+            self._require_room(len(self.seats))
             self._hear(lambda: True)
 
     @property
@@ -279,7 +270,7 @@ class Fleet(EngineBase):
         self._lacks_room_since = min(self._lacks_room_since, now)
         if now - self._lacks_room_since > ROOM_S:
             self._failure = (
-                f"the cluster has had room for {self.num_placed} of {self.num_first} generators for {ROOM_S / 60:g} "
+                f"the cluster has had room for {self.num_placed} of {len(self.seats)} generators for {ROOM_S / 60:g} "
                 f"minutes: add nodes, or ask for fewer (rollout.generators)"
             )
             raise EngineError(self._failure)
@@ -315,13 +306,12 @@ class Fleet(EngineBase):
         elif seat.peer.is_ready:
             kind = "died"
         self.losses.append(Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending)))
-        if isinstance(error, UserError) and not seat.is_newcomer:
+        if isinstance(error, UserError) and not seat.is_replacement:
             self._failure = reason
             if isinstance(error, RecipeError):
                 raise error
             raise RecipeError(reason)
-        has_another = self._may_replace(seat.peer.link)
-        if not has_another and len(self.seats) <= self.num_first:
+        if not self._may_replace(seat.peer.link):
             limit = self._replacements
             self._failure = f"generator {seat.number} {reason}" if isinstance(error, Lost) else reason
             if limit:
@@ -334,9 +324,8 @@ class Fleet(EngineBase):
         for request, lane in reversed(seat.pending.values()):
             # Put them in front: their groups are the oldest.
             lane.waiting.appendleft(request)
-        others = [_Seat(seat.number, self._peer(seat.number), is_newcomer=True)] if has_another else []
         place = self.seats.index(seat)
-        self.seats[place : place + 1] = others
+        self.seats[place] = _Seat(seat.number, self._peer(seat.number), is_replacement=True)
 
     def _may_replace(self, link: Link) -> bool:
         """Return whether a lost generator may be replaced, and count it unless its machine has left the cluster."""
@@ -345,9 +334,8 @@ class Fleet(EngineBase):
         if len(replaced) > self._replacements:
             # Check only now: a cluster takes a moment to notice a lost machine.
             replaced = [(at, lost) for at, lost in replaced if not lost.has_left()]
-        may_replace = len(replaced) <= self._replacements
-        self._replaced = replaced if may_replace else replaced[:-1]
-        return may_replace
+        self._replaced = replaced
+        return len(replaced) <= self._replacements
 
     def _assign(self) -> None:
         """Assign waiting requests to ready generators, group by group, each to the one with the fewest requests.

@@ -107,14 +107,13 @@ def build_fleet(
             if gpus
             else _actors(settings, rollout, num_gpus=num_gpus, num_cpus=place.cpus_per_generator),
             rollout.generators,
-            most_generators=rollout.max_generators,
             max_length=rollout.context,
             vocabulary=int(head.weight.shape[0]),
             limits=Limits(silent_s=rollout.silent_s),
             replacements=rollout.max_replacements,
             **common,
         )
-    return fleet, FleetMeter(fleet, slots, joining_gpus=0 if rollout.max_generators is None else num_gpus)
+    return fleet, FleetMeter(fleet, slots)
 
 
 def gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -> list[Sequence[int]]:
@@ -173,16 +172,9 @@ class FleetMeter:
     fleet: Fleet
     slots: int
     """Per generator."""
-    joining_gpus: int = 0
-    """GPUs per generator; 0 unless generators join and leave."""
 
     def __post_init__(self) -> None:
         self._times, self._num_lost = self.fleet.total.times, 0
-
-    @property
-    def num_joined_gpus(self) -> int:
-        """GPUs of generators that have joined since the start, minus those of generators that have left."""
-        return self.joining_gpus * (self.fleet.num_placed - self.fleet.num_first)
 
     def row(self) -> dict[str, Any]:
         """Return columns on the generators' work since the last call."""
