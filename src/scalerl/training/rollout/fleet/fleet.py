@@ -5,8 +5,8 @@ replacement starts with the last weights. After too many replacements the fleet 
 of the first generators cannot start because of a user error, it does so at once. Groups stay together, because their
 completions share a prompt. This module uses neither torch nor Ray: `start` makes a link to a generator anywhere.
 
-The replacement of a generator whose machine has left the cluster waits for room again, without requests; such a loss does
-not count as a failure.
+The replacement of a generator whose machine has left the cluster waits for room again, without requests. Such a loss
+does not count as a failure.
 """
 
 import itertools
