@@ -32,8 +32,8 @@ class TrainedRun:
     """A run that has ended, and the rows it wrote."""
 
     folder: Path
-    ended: Literal["budget", "data", "stopped", "paused"]
-    """Its budget is spent, its data is exhausted, its observer asked it to stop, or it was paused at a share."""
+    ended: Literal["budget", "data", "stopped"]
+    """Its budget is spent, its data is exhausted, or its observer asked it to stop."""
     reason: str
     metrics: Sequence[dict[str, Any]]
     """One row per step, as in metrics.jsonl."""

@@ -1,6 +1,7 @@
 """Runs of the embedded base that take seconds, and what the rows of a run must be after any number of resumes."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from scalerl.recipe.recipe import Recipe
 from scalerl.runfolder import store
 from scalerl.training.loop.grading import GraderRunner
 from scalerl.training.run import checkpoint as checkpoints
+from scalerl.training.run.observer import RunObserver
 
 SHORT = ("length.thinking_min=6", "length.thinking_max=8")
 """Limits of thinking for runs that need not solve anything: most of a small run is sampling."""
@@ -95,3 +97,17 @@ def graders_are_over(graders: GraderRunner) -> bool:
     """Whether graders had processes of their own, and all of them have ended."""
     assert graders.pids
     return not any(Path(f"/proc/{pid}").exists() for pid in graders.pids)
+
+
+class StopsAfter(RunObserver):
+    """Asks a run to stop after a step."""
+
+    def __init__(self, last_step: int) -> None:
+        self._last_step = last_step
+        self._step = 0
+
+    def stepped(self, row: Mapping[str, Any]) -> None:
+        self._step = row["step"]
+
+    def stopping(self) -> bool:
+        return self._step >= self._last_step

@@ -42,7 +42,6 @@ def train(
     plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True, hidden=True),
     board: bool = opt.BOARD,
     notify: str | None = opt.NOTIFY,
-    pause_at: float | None = rare("SHARE", "Stop with a checkpoint at this share of the budget, such as 0.5."),
     trust_remote_code: bool = opt.TRUST,
     help_all: bool = opt.HELP_ALL,
 ) -> None:
@@ -55,8 +54,6 @@ def train(
 
     See also: recipe list, recipe show; eval and sft for the model to start from; fit, report, export for the run.
     """
-    if pause_at is not None and not 0 < pause_at <= 1:
-        raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     if gpus is not None and not check:
         raise UsageError("--gpus estimates memory without training: add --check")
     if price is not None and not check:
@@ -87,7 +84,6 @@ def train(
             observer=terminal,
             resume=resume,
             hung_s=hung_after,
-            pause_at=pause_at,
             start_up=start_up,
         )
         if check:
@@ -143,10 +139,9 @@ def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool
             end = run.train()
             if lag := seen_words(run.parts.lag, run.rows.metrics):
                 terminal.print(lag)
-            word = end.kind.capitalize() if end.kind in ("stopped", "paused") else "Done"
+            word = "Stopped" if end.kind == "stopped" else "Done"
             ended = f"{word} at step {run.pipeline.version}"
-            if end.kind != "paused":
-                terminal.notifier.send("\n".join([f"{ended}: {end.reason}", *terminal.last_lines]))
+            terminal.notifier.send("\n".join([f"{ended}: {end.reason}", *terminal.last_lines]))
     except StoreError as error:
         raise StoreError(f"{error}{resumes_from(out)}") from error
     text = f"{ended}, with a checkpoint: the same command with --resume continues"
@@ -154,9 +149,6 @@ def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool
         text = f"{ended}; the last checkpoint failed ({run.unsaved}){resumes_from(out)}"
     if end.kind == "stopped":
         terminal.leave(text)
-    if end.kind == "paused":
-        typer.echo(text)
-        return
     typer.echo(f"\nDone: {end.reason}. The run is in {out}")
     if run.unsaved is not None:
         typer.echo(f"Warning: the last checkpoint failed: {run.unsaved}{resumes_from(out)}")

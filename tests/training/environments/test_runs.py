@@ -8,7 +8,7 @@ import pytest
 import torch
 from contracts.requests import drain
 from played import STOPS, Echo, playing, request, turns_engine
-from small_runs import small, without_time
+from small_runs import StopsAfter, small, without_time
 from tiny_models import SIZES
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -69,7 +69,7 @@ def test_log_probs_of_conversations_equal_the_learners(dtype):
 def test_resumed_run_over_conversations_repeats_itself(tmp_path):
     recipe = small(*NUDGED, "budget.steps=4", "filter.drop_truncated=false", "checkpoint.every=2", "pipeline.max_lag=0")
     TrainingRun(recipe, tmp_path / "whole").train()
-    TrainingRun(recipe, tmp_path / "parts", pause_at=0.5).train()
+    TrainingRun(recipe, tmp_path / "parts", observer=StopsAfter(2)).train()
     TrainingRun(recipe, tmp_path / "parts", resume=True).train()
     whole, parts = (without_time(store.read_metrics(tmp_path / name)) for name in ("whole", "parts"))
     for row, again in zip(whole, parts, strict=True):

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from scalerl.recipe.parts import BudgetSettings
 from scalerl.training.run.budget import Budget
 from scalerl.training.run.hooks import Hook, RunEnd, state_of, train
@@ -88,9 +86,3 @@ def test_first_limit_that_is_reached_ends_a_run():
     spent["gpu_hours"] = 4.0
     assert budget.end == RunEnd(kind="budget", reason="budget of 4 CPU-hours spent")
     assert Budget(BudgetSettings(steps=1), lambda: dict.fromkeys(spent, 0)).at_end("flops") is None
-
-
-@pytest.mark.parametrize("step, kind", [(4, None), (5, "paused"), (10, "budget")])
-def test_budget_may_pause_a_run_on_its_way(step: int, kind: str | None):
-    end = Budget(BudgetSettings(steps=10), lambda: {"step": step}, pause_at=0.5).end
-    assert (None if end is None else end.kind) == kind

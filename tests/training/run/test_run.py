@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import USUAL, check_lineage, small, without_time
+from small_runs import USUAL, StopsAfter, check_lineage, small, without_time
 
 from scalerl.errors import RunFolderError
 from scalerl.forecast.logs import Selection, read_log, series_from
@@ -22,7 +22,6 @@ from scalerl.training.models.load import load_model
 from scalerl.training.models.lora import merged_weights
 from scalerl.training.run import checkpoint as checkpoints
 from scalerl.training.run.export import export
-from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.run import TrainingRun
 from scalerl.training.run.start_up import StartUp
 
@@ -100,19 +99,20 @@ def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path, done: Trai
     assert metrics == [*((step, 1) for step in range(1, 7)), (7, 3)]
 
 
-def test_paused_run_is_locked_saved_by_the_minute_and_resumed(tmp_path: Path):
-    class Impatient(RunObserver):
+def test_run_is_locked_saved_by_the_minute_and_resumed(tmp_path: Path):
+    class Impatient(StopsAfter):
         has_tried = False
 
         def stepped(self, row: Mapping[str, Any]) -> None:
+            super().stepped(row)
             with pytest.raises(RunFolderError, match="another process is training into"):
                 TrainingRun(small("budget.steps=8"), folder, resume=True)
             self.has_tried = True
 
-    folder, observer = tmp_path / "run", Impatient()
+    folder, observer = tmp_path / "run", Impatient(4)
     often = ("checkpoint.every=100", "checkpoint.keep=9", "checkpoint.every_minutes=1e-9")
-    end = TrainingRun(small("budget.steps=8", *often), folder, pause_at=0.5, observer=observer).train()
-    assert (end.kind, end.reason) == ("paused", "paused at 50% of its budget")
+    end = TrainingRun(small("budget.steps=8", *often), folder, observer=observer).train()
+    assert (end.kind, end.reason) == ("stopped", "asked to stop")
     assert observer.has_tried
     assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [1, 2, 3, 4]
     assert (store.read_status(folder) or {})["status"] == "stopped"

@@ -1,4 +1,4 @@
-"""The budget of a run: the share that is spent, and when the run ends or pauses."""
+"""The budget of a run: the share that is spent, and when the run ends."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,10 +16,9 @@ class Budget:
         spent: Callable[[], Mapping[str, float]],
         *,
         hours: str = "GPU-hours",
-        pause_at: float | None = None,
     ) -> None:
-        """`spent` returns the columns of the last row; `hours` is the name of their unit; `pause_at` is a share."""
-        self._spent, self._pause_at = spent, pause_at
+        """`spent` returns the columns of the last row; `hours` is the name of their unit."""
+        self._spent = spent
         self._limits = {name: limit for name, limit in settings if limit is not None}
         self._units = {"steps": "steps", "gpu_hours": hours, "flops": "FLOPs"}
 
@@ -39,6 +38,4 @@ class Budget:
         for name, limit in self._limits.items():
             if spent[BUDGET_COLUMNS[name]] >= limit:
                 return RunEnd(kind="budget", reason=f"budget of {limit:,.8g} {self._units[name]} spent")
-        if self._pause_at is not None and self.share >= self._pause_at:
-            return RunEnd(kind="paused", reason=f"paused at {self._pause_at:.0%} of its budget")
         return None

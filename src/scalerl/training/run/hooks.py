@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 class RunEnd:
     """Why a run ended."""
 
-    kind: Literal["budget", "data", "stopped", "paused"]
-    """The budget is spent, the data is exhausted, the observer asked to stop, or the run pauses here."""
+    kind: Literal["budget", "data", "stopped"]
+    """The budget is spent, the data is exhausted, or the observer asked to stop."""
     reason: str
 
 

@@ -55,12 +55,10 @@ class TrainingRun:
         observer: RunObserver | None = None,
         resume: bool = False,
         hung_s: float | None = None,
-        pause_at: float | None = None,
         start_up: StartUp | None = None,
     ) -> None:
-        """`pause_at` is the share of the budget at which the run writes a checkpoint and pauses. If a call of the
-        engine or a grader takes longer than `hung_s`, the process ends; see watchdog.py for the default. `start_up`
-        has what the caller measured before.
+        """If a call of the engine or a grader takes longer than `hung_s`, the process ends; see watchdog.py for the
+        default. `start_up` has what the caller measured before.
         """
         started = time.monotonic()
         self.start_up = start_up or StartUp()
@@ -85,7 +83,7 @@ class TrainingRun:
         self.learner, self.pipeline, self.attempt = self.parts.learner, self.parts.pipeline, earlier.attempt + 1
         self.clock = _clock(self.recipe, self.parts, since=started, spent=earlier.spent)
         hours = store.hours_name(self.device.type)
-        self.budget = Budget(self.recipe.budget, self._spent, hours=hours, pause_at=pause_at)
+        self.budget = Budget(self.recipe.budget, self._spent, hours=hours)
         self._columns = _StepColumns(self.parts)
         self.rows = Rows(
             folder,
@@ -168,7 +166,7 @@ class TrainingRun:
                 raise
             self.unsaved = checkpoints.failure
             reason = end.reason if self.unsaved is None else f"{end.reason}; the last checkpoint failed: {self.unsaved}"
-            store.write_status(self.folder, "stopped" if end.kind in ("stopped", "paused") else "done", reason)
+            store.write_status(self.folder, "stopped" if end.kind == "stopped" else "done", reason)
             return end
 
     def _steps(self) -> Iterator[StepDone]:
