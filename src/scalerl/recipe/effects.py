@@ -166,9 +166,11 @@ def changed(recipe: Recipe) -> Mapping[str, Any]:
 def _default_at(recipe: Recipe, key: str) -> Any:
     """Return the default of a setting in its table; of the name of a choice, the default choice."""
     *tables, name = key.split(".")
-    above, owner = recipe, recipe
+    above = recipe
+    owner = recipe
     for table in tables:
-        above, owner = owner, owner[table] if isinstance(owner, Mapping) else getattr(owner, table)
+        above = owner
+        owner = owner[table] if isinstance(owner, Mapping) else getattr(owner, table)
     if name == "name" and tables and not isinstance(above, Mapping):
         default = type(above).model_fields[tables[-1]].get_default(call_default_factory=True)
         return getattr(default, "name", None)

@@ -30,7 +30,8 @@ def path_of(function: Callable[..., Any], kind: str) -> str:
 
     `kind` names an object without a name. A second object of the same path replaces the first.
     """
-    module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", "")
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", "")
     path = f"{module}:{name}"
     if module != "__main__" and name.isidentifier() and getattr(sys.modules.get(module), name, None) is function:
         return _known(path)

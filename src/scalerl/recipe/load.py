@@ -159,7 +159,9 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the files of a recipe as (label, tree), beginning with the one that extends no other."""
     layers: list[tuple[str, dict[str, Any]]] = []
     seen: list[str] = []
-    reference, folder, asked_by = name_or_path, Path(), ""
+    reference = name_or_path
+    folder = Path()
+    asked_by = ""
     while True:
         label, source, identity = locate("recipe", reference, RecipeError, folder, asked_by)
         if identity in seen:
@@ -178,7 +180,8 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
                 f"{label}: extends is {json.dumps(parent, default=str)} but must be a recipe's name or file"
             )
         folder = source.parent if isinstance(source, Path) else Path()
-        reference, asked_by = parent, f"{label}: "
+        reference = parent
+        asked_by = f"{label}: "
 
 
 def _anchored(tree: dict[str, Any], source: Path | Traversable) -> dict[str, Any]:
@@ -208,7 +211,8 @@ def locate(
     asked_by: str = "",
 ) -> tuple[str, Path | Traversable, str]:
     """Return the label of a recipe or study for messages, its file, and an identifier of the file."""
-    text, named = str(reference), shipped(kind)
+    text = str(reference)
+    named = shipped(kind)
     if "\0" in text:
         field = "extends is " if asked_by else ""
         raise error(f"{asked_by}{field}{json.dumps(text)}, but no {kind} or file can have a null byte in its name")
@@ -253,7 +257,8 @@ def read_table(
 def read_override(text: str) -> tuple[str, Any]:
     """Return the key and the value of a user's `key=value`."""
     key, equals, value_text = text.partition("=")
-    key, value_text = key.strip(), value_text.strip()
+    key = key.strip()
+    value_text = value_text.strip()
     if equals and not value_text and all(key.split(".")):
         raise RecipeError(f"--set {text}: has no value; an empty one is written --set '{key}=\"\"'")
     if not equals or not all(key.split(".")):

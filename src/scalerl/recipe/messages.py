@@ -96,13 +96,15 @@ def problems_of(error: ErrorDetails, tree: Tree, origins: Origins) -> Iterator[R
         return
     key, statement, suggestion = described(error, tree)
     if key in _HINTS:
-        statement, suggestion = _HINTS[key], ""
+        statement = _HINTS[key]
+        suggestion = ""
     yield RecipeProblem(origin=origins.label(key), statement=statement, suggestion=suggestion)
 
 
 def described(error: ErrorDetails, tree: Tree, root: type[Settings] = Recipe) -> tuple[str, str, str]:
     """Return the key of an error, a statement about its value in `tree`, and a suggestion or ""."""
-    kind, key = error["type"], _dotted_key(error["loc"])
+    kind = error["type"]
+    key = _dotted_key(error["loc"])
     if kind == "extra_forbidden":
         return key, *_unknown_key(key, tree, root)
     if kind == "missing":
@@ -123,7 +125,8 @@ def _unknown_choice(axis: str, name: Any) -> tuple[str, str]:
 
 def _expected(error: ErrorDetails, key: str, tree: Tree, root: type[Settings]) -> tuple[str, str]:
     """Return what a value must be, and a suggestion or ""."""
-    kind, value = error["type"], error["input"]
+    kind = error["type"]
+    value = error["input"]
     if kind == "string_pattern_mismatch":
         return _IMPORT_PATH, ""
     if kind.startswith("model_") and key in AXES:
@@ -143,7 +146,8 @@ def _expected(error: ErrorDetails, key: str, tree: Tree, root: type[Settings]) -
 
 def _dotted_key(loc: Sequence[int | str]) -> str:
     """Return the key as a user writes it, without pydantic's marks for the choices of an axis."""
-    key, parts = "", list(loc)
+    key = ""
+    parts = list(loc)
     while parts:
         part = parts.pop(0)
         if key in AXES and part == "built-in":
@@ -163,9 +167,11 @@ def _at(tree: Any, key: str) -> Any:
 
 def _names(table: str, tree: Tree, root: type[Settings]) -> list[str]:
     """Return the settings of the table at a key; those of an axis depend on its name in `tree`."""
-    settings_class, key = root, ""
+    settings_class = root
+    key = ""
     for name in table.split(".") if table else []:
-        key, field = dotted(key, name), settings_class.model_fields.get(name)
+        key = dotted(key, name)
+        field = settings_class.model_fields.get(name)
         inner = AXES[key][_at(tree, f"{key}.name")] if key in AXES else field and table_class(field)
         if inner is None:
             return []
@@ -183,7 +189,8 @@ def _owner(table: str, tree: Tree, root: type[Settings]) -> str:
 def _unknown_key(key: str, tree: Tree, root: type[Settings]) -> tuple[str, str]:
     """Return a statement about a key that does not exist, and a suggestion or ""."""
     table, _, name = key.rpartition(".")
-    owner, settings = _owner(table, tree, root), _names(table, tree, root)
+    owner = _owner(table, tree, root)
+    settings = _names(table, tree, root)
     own = [setting for setting in settings if setting != "name" or table not in AXES]
     has = f"which has {', '.join(own) or 'no settings'}"
     if owners := [choice for choice, part in AXES.get(table, {}).items() if name in part.model_fields]:

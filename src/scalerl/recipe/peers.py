@@ -101,7 +101,8 @@ class Reader:
 
     def __init__(self, settings: Tree, defaults: str) -> None:
         """`defaults` are written as TOML."""
-        self.settings, self._defaults = dict(settings), dict(leaves(tomllib.loads(defaults)))
+        self.settings = dict(settings)
+        self._defaults = dict(leaves(tomllib.loads(defaults)))
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -138,8 +139,10 @@ def _anchor(change: str, *, one_step: bool) -> Row:
 
 def _trl(given: Reader) -> Iterator[Row]:
     """Yield TRL's rows. Its ratio uses log-probs recomputed by the learner; with one step per generation it is 1."""
-    name, low = str(given["loss_type"]), given.number("epsilon", 0.2)
-    high, is_cispo = given.number("epsilon_high", low), name == "cispo"
+    name = str(given["loss_type"])
+    low = given.number("epsilon", 0.2)
+    high = given.number("epsilon_high", low)
+    is_cispo = name == "cispo"
     loss = "gspo" if given["importance_sampling_level"] == "sequence" else "dapo"
     weights = {"grpo": "sample", "dr_grpo": "constant"}.get(name, "token")
     yield Row("loss.name", "loss_type", name if is_cispo else loss, 'loss_type="cispo", epsilon_high=5.0')
@@ -151,7 +154,8 @@ def _trl(given: Reader) -> Iterator[Row]:
     yield Row("loss.cap", "epsilon_high", high if is_cispo else None, "epsilon_high=5.0", scales if high < 1 else "")
     norm = {"batch": "batch", "none": "none", "False": "none"}.get(str(given["scale_rewards"]), "prompt")
     yield Row("advantage.normalisation.name", "scale_rewards", norm, 'scale_rewards="batch"')
-    cast, vllm = given.flag("cast_lm_head_to_fp32"), given.flag("use_vllm")
+    cast = given.flag("cast_lm_head_to_fp32")
+    vllm = given.flag("use_vllm")
     change = "cast_lm_head_to_fp32=True, and the head of vLLM in FP32 too"
     yield Row("model.fp32_head", "cast_lm_head_to_fp32", _head(cast, cast and not vllm), change)
     yield Row("filter.zero_variance", value=False)
@@ -164,10 +168,12 @@ def _trl(given: Reader) -> Iterator[Row]:
     yield Row("pipeline.push_every", "num_iterations", steps)
     yield Row("pipeline.drain", value=True)
     if vllm and given.flag("vllm_importance_sampling_correction"):
-        mode, cap = str(given["vllm_importance_sampling_mode"]), given.number("vllm_importance_sampling_cap")
+        mode = str(given["vllm_importance_sampling_mode"])
+        cap = given.number("vllm_importance_sampling_cap")
         cap = given.number("vllm_importance_sampling_clip_max", cap)
         name = {"token_mask": "band", "token_truncate": "none"}.get(mode, mode)
-        key, change = "vllm_importance_sampling_mode", 'vllm_importance_sampling_mode="token_truncate"'
+        key = "vllm_importance_sampling_mode"
+        change = 'vllm_importance_sampling_mode="token_truncate"'
         yield Row("correction.name", key, name, change)
         bound = {"band": "high", "sequence_mask": "high", "sequence_truncate": "cap"}.get(name, "")
         yield Row(f"correction.{bound or 'high'}", "vllm_importance_sampling_cap", cap if bound else None)
@@ -176,16 +182,22 @@ def _trl(given: Reader) -> Iterator[Row]:
     yield _anchor(change if steps == 1 else "", one_step=steps == 1)
 
 
-_LOW, _HIGH = "actor_rollout_ref.actor.clip_ratio_low", "actor_rollout_ref.actor.clip_ratio_high"
+_LOW = "actor_rollout_ref.actor.clip_ratio_low"
+_HIGH = "actor_rollout_ref.actor.clip_ratio_high"
 _MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
-_ESTIMATOR, _REFILLS = "algorithm.adv_estimator", "algorithm.filter_groups.enable"
-_STALE, _BYPASS = "async_training.staleness_threshold", "algorithm.rollout_correction.bypass_mode"
+_ESTIMATOR = "algorithm.adv_estimator"
+_REFILLS = "algorithm.filter_groups.enable"
+_STALE = "async_training.staleness_threshold"
+_BYPASS = "algorithm.rollout_correction.bypass_mode"
 
 
 def _verl(given: Reader) -> Iterator[Row]:
     """Yield the rows of verl. The cap of its CISPO is 1 + clip_ratio_high, with a floor of 1 - clip_ratio_low."""
-    name, low, high = str(given[_MODE]), given.number(_LOW), given.number(_HIGH)
-    is_cispo, loss = name == "cispo", name if name in ("cispo", "gspo") else "dapo"
+    name = str(given[_MODE])
+    low = given.number(_LOW)
+    high = given.number(_HIGH)
+    is_cispo = name == "cispo"
+    loss = name if name in ("cispo", "gspo") else "dapo"
     yield Row("loss.name", _MODE, loss, f"{_MODE}=cispo {_HIGH}=4 {_LOW}=1")
     yield Row("loss.clip_low", _LOW, None if is_cispo else low)
     yield Row("loss.clip_high", _HIGH, None if is_cispo else high)
@@ -193,7 +205,8 @@ def _verl(given: Reader) -> Iterator[Row]:
     if is_cispo and low < 1:
         words = f"ratios below {1 - low:g} are raised to it; ScaleRL's CISPO has no floor"
         yield Row("loss.cap", words=words, change=f"{_LOW}=1", kind="floor")
-    averages, key = {"token-mean": "token", "seq-mean-token-mean": "sample"}, "actor_rollout_ref.actor.loss_agg_mode"
+    averages = {"token-mean": "token", "seq-mean-token-mean": "sample"}
+    key = "actor_rollout_ref.actor.loss_agg_mode"
     yield Row("weights.name", key, averages.get(str(given[key]), "constant"))
     advantage = str(given[_ESTIMATOR])
     by_group = advantage == "grpo" and given.flag("algorithm.norm_adv_by_std_in_grpo")
@@ -215,7 +228,8 @@ def _verl(given: Reader) -> Iterator[Row]:
     elif bonus := given.number("actor_rollout_ref.actor.entropy_coeff"):
         yield Row("entropy.name", value="bonus", change="actor_rollout_ref.actor.entropy_coeff=0")
         yield Row("entropy.coefficient", "actor_rollout_ref.actor.entropy_coeff", bonus)
-    batch, key = given.number("data.train_batch_size", 1), "actor_rollout_ref.actor.ppo_mini_batch_size"
+    batch = given.number("data.train_batch_size", 1)
+    key = "actor_rollout_ref.actor.ppo_mini_batch_size"
     steps = max(round(batch / (given.number(key, 1) or 1) * given.number("actor_rollout_ref.actor.ppo_epochs", 1)), 1)
     stale = given[_STALE]
     yield Row("pipeline.push_every", key, steps if stale is None else None)
@@ -227,7 +241,8 @@ def _verl(given: Reader) -> Iterator[Row]:
     if not given.flag(_BYPASS):
         yield _anchor(f"{_BYPASS}=True", one_step=stale is None and steps == 1)
     key = "actor_rollout_ref.actor.kl_loss_coef"
-    coefficient, uses_kl = given.number(key), given.flag("actor_rollout_ref.actor.use_kl_loss")
+    coefficient = given.number(key)
+    uses_kl = given.flag("actor_rollout_ref.actor.use_kl_loss")
     yield Row("kl.coefficient", key, coefficient if uses_kl else 0.0, "actor_rollout_ref.actor.use_kl_loss=False")
 
 
@@ -252,10 +267,12 @@ def _verl_correction(given: Reader) -> Iterator[Row]:
         yield Row("correction.cap", key, given.number(key))
 
 
-_MOST, _INFLIGHT = "orchestrator.max_off_policy_steps", "orchestrator.max_inflight_rollouts"
+_MOST = "orchestrator.max_off_policy_steps"
+_INFLIGHT = "orchestrator.max_inflight_rollouts"
 
 
-_MASK_LOW, _MASK_HIGH = "trainer.loss.token_mask_low", "trainer.loss.token_mask_high"
+_MASK_LOW = "trainer.loss.token_mask_low"
+_MASK_HIGH = "trainer.loss.token_mask_high"
 
 
 def _prime_rl(given: Reader) -> Iterator[Row]:
@@ -287,7 +304,8 @@ def _prime_rl(given: Reader) -> Iterator[Row]:
     yield Row("curriculum.name", value=curriculum, change="orchestrator.buffer.easy_threshold = 0.9")
     words = "groups that would become too old are thrown away, long answers most often; ScaleRL paces generation "
     yield Row("pipeline", words=f"{words}instead", kind="discards")
-    most, batch = given.number(_MOST), given.number("orchestrator.batch_size", 1) or 1.0
+    most = given.number(_MOST)
+    batch = given.number("orchestrator.batch_size", 1) or 1.0
     yield Row("pipeline.max_lag", _MOST, int(most), f"{_MOST} = 8")
     ahead = given.number(_INFLIGHT) or batch * (given.number("orchestrator.oversampling_factor", 1) or 1)
     deepest = ahead / batch + given.number("max_async_level")
@@ -422,7 +440,8 @@ def check_recipe(path: Path, framework: str | None = None) -> Checked:
 
 def _differences(rows: Sequence[Row]) -> Iterator[Difference]:
     """Yield the settings that differ from ScaleRL, in the order of its components, and then the notes."""
-    scalerl, has = settings_of(load_recipe("scalerl")), {row.ours: row for row in rows if not row.kind}
+    scalerl = settings_of(load_recipe("scalerl"))
+    has = {row.ours: row for row in rows if not row.kind}
     for key, does in SCALERL.items():
         row = has.get(key)
         if row is not None and row.value is not None and row.value != scalerl[key].value:

@@ -119,7 +119,9 @@ def _redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def _hide_assigned(match: re.Match[str]) -> str:
-    name, sign, value = match["name"], match["sign"], match["value"]
+    name = match["name"]
+    sign = match["sign"]
+    value = match["value"]
     return f"{name}{sign}{HIDDEN}" if is_secret(name, value) else match[0]
 
 

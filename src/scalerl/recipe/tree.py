@@ -50,7 +50,9 @@ def walk(
 ) -> Iterator[tuple[str, FieldInfo, dict[str, type[Settings]] | type[Settings] | None]]:
     """Yield every key that a recipe may have, its field, and its choices, its table or None."""
     for name, field in _written(part).items():
-        key, choices, inner = dotted(table, name), axis_choices(field), table_class(field)
+        key = dotted(table, name)
+        choices = axis_choices(field)
+        inner = table_class(field)
         yield key, field, choices or inner
         for below in choices.values() if choices else [inner] if inner else []:
             yield from walk(below, key)
@@ -118,7 +120,8 @@ def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Set
     if extra := part.model_extra:
         docs |= own_meanings(getattr(part, "name", None), extra)
     for name, own_doc in docs.items():
-        key, value = dotted(table, name), getattr(part, name)
+        key = dotted(table, name)
+        value = getattr(part, name)
         if isinstance(value, Settings):
             settings |= settings_of(value, key, own_doc)
         elif isinstance(value, Mapping) and all(isinstance(inner, Settings) for inner in value.values()):

@@ -20,7 +20,10 @@ from scalerl.runfolder.atomic_files import locked, write_errors
 from scalerl.runfolder.json_text import parse_json
 from scalerl.study.plan import PlannedRun, StudyPlan, changes_of
 
-_RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
+_RUNS = "runs"
+_RECIPES = "recipes"
+_LOGS = "logs"
+_LOCK = ".lock"
 # The runs of a study that was just killed hold its lock until they end, which may take this long.
 _LOCK_WAIT_S = 5.0
 _TAIL_BYTES = 1 << 16  # enough for the last row of metrics.jsonl
@@ -190,7 +193,8 @@ def _check_same(before: Mapping[str, Any], plan: StudyPlan, folder: Path) -> Non
 
 def _changes_of_run(row: Mapping[str, Any], plan: StudyPlan, folder: Path) -> Iterator[str]:
     """Yield what a resumed study may not change about a run of its earlier plan."""
-    name, arm = Path(row["folder"]).name, row["arm"]
+    name = Path(row["folder"]).name
+    arm = row["arm"]
     run = next((run for run in plan.runs if run.name == name), None)
     if run is None:
         is_arm_left = any(arm == each.name for each in plan.arms)

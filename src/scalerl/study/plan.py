@@ -144,7 +144,8 @@ class _Resolver:
     """Resolves the recipes of a study and collects the problems of those that are invalid."""
 
     def __init__(self, name: str, study: Study, overrides: Sequence[str]) -> None:
-        self._name, self._study = name, study
+        self._name = name
+        self._study = study
         by_user = [override_layer(text) for text in overrides]
         self._budgets = [layer for layer in by_user if "budget" in layer[1]]
         self._others = [layer for layer in by_user if "budget" not in layer[1]]

@@ -52,7 +52,8 @@ class Cost:
 def _temporary_run(recipe: Recipe, command: Sequence[str], *options: str) -> Iterator[tuple[Path, str]]:
     """Run a recipe in a temporary folder; yield the folder and the reason if the command failed."""
     with tempfile.TemporaryDirectory(prefix="scalerl-probe-") as temporary:
-        file, folder = Path(temporary, "recipe.json"), Path(temporary, "run")
+        file = Path(temporary, "recipe.json")
+        folder = Path(temporary, "run")
         store.write_json(file, recipe.model_dump(mode="json"))
         command_line = processes.dying_with_parent([*command, str(file), "--out", str(folder), *options])
         code, stdout, stderr = processes.run(command_line)
@@ -153,7 +154,9 @@ def runs_left(plan: StudyPlan, folder: Path) -> list[PlannedRun]:
 
 def cost(plan: StudyPlan, folder: Path, pace: Pace) -> Cost:
     """Return the cost of the unfinished runs at the base's pace, as if completions cost the same in every arm."""
-    hours, gpu_hours, num_steps = [], 0.0, 0
+    hours = []
+    gpu_hours = 0.0
+    num_steps = 0
     for run in runs_left(plan, folder):
         scale = run.recipe.pipeline.batch / plan.base.recipe.pipeline.batch
         steps = _steps_left(run, run_folder(folder, run), pace, scale)

@@ -92,8 +92,13 @@ class Runner:
 
         `devices` are GPUs, assigned in turn; `variables` are set in the environment of each run.
         """
-        self._folder, self._command, self._lock = folder, command, lock
-        self._observer, self._max_jobs, self._devices, self._variables = observer, jobs, devices, variables
+        self._folder = folder
+        self._command = command
+        self._lock = lock
+        self._observer = observer
+        self._max_jobs = jobs
+        self._devices = devices
+        self._variables = variables
         self.statuses = [self._initial_status(run) for run in plan.runs]
         self._jobs: list[_Job] = []
         self._num_stop_requests = 0
@@ -168,7 +173,8 @@ class Runner:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        status.state, status.reason = "running", ""
+        status.state = "running"
+        status.reason = ""
         self._jobs.append(
             _Job(
                 status=status,
@@ -217,7 +223,8 @@ class Runner:
         self._observer.finished(status)
 
     def _outcome(self, job: _Job) -> tuple[State, str]:
-        code, written = job.process.returncode, run_status(job.status.folder)
+        code = job.process.returncode
+        written = run_status(job.status.folder)
         state = written.get("status")
         if code == 0 and state == "done":
             return "done", ""

@@ -200,7 +200,8 @@ def _conflicts(study: Study) -> Iterator[str]:
 def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -> Iterator[str]:
     begin = begin_compute = None
     if holdout is not None:
-        begin, begin_compute = holdout.start, holdout.from_compute
+        begin = holdout.start
+        begin_compute = holdout.from_compute
         if begin is None and begin_compute is None:
             yield "holdout is empty: set from, a share, or from_compute in it"
     # A share at its default is not set.

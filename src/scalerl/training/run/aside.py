@@ -18,8 +18,10 @@ from scalerl.training.learner.saved import file_name, write_tensors
 from scalerl.training.learner.state import State
 from scalerl.training.rollout.memory import host_free_bytes
 
-PINNED_SHARE, COPY_SHARE = 0.5, 0.8
-"""Largest shares of the free host memory for pinned memory, which the system cannot move, and for any copy."""
+PINNED_SHARE = 0.5
+"""Largest share of the free host memory for pinned memory, which the system cannot move."""
+COPY_SHARE = 0.8
+"""Largest share of the free host memory for any copy."""
 _PIECE_BYTES = 1 << 30
 """Host memory is allocated in pieces of this size. For pinned memory, torch rounds sizes up to powers of two."""
 _ALIGNMENT = 64
@@ -31,7 +33,8 @@ class StateCopy:
 
     def __init__(self, tensors: Mapping[str, Mapping[str, Tensor]], arrived: "list[torch.cuda.Event]") -> None:
         """The values are complete when the events `arrived` have happened."""
-        self._tensors, self._arrived = tensors, arrived
+        self._tensors = tensors
+        self._arrived = arrived
 
     @property
     def num_bytes(self) -> int:
@@ -102,16 +105,19 @@ def state_bytes(state: State) -> int:
 
 def _allocate(state: Mapping[tuple[str, str], Tensor]) -> dict[tuple[str, str], Tensor]:
     """Return host memory for each tensor of a state; nothing if the host has not enough."""
-    needed, free = sum(_padded(values) for values in state.values()), host_free_bytes()
+    needed = sum(_padded(values) for values in state.values())
+    free = host_free_bytes()
     if free is not None and needed > COPY_SHARE * free:
         return {}
     has_device = any(values.is_cuda for values in state.values())
     pinned = has_device and (free is None or needed <= PINNED_SHARE * free)
     memory: dict[tuple[str, str], Tensor] = {}
-    piece, place = torch.empty(0, dtype=torch.uint8), 0
+    piece = torch.empty(0, dtype=torch.uint8)
+    place = 0
     for key, values in state.items():
         if place + values.nbytes > len(piece):
-            piece, place = _piece(min(max(_PIECE_BYTES, values.nbytes), needed), pinned=pinned), 0
+            piece = _piece(min(max(_PIECE_BYTES, values.nbytes), needed), pinned=pinned)
+            place = 0
         memory[key] = piece[place : place + values.nbytes].view(values.dtype).view(values.shape)
         place += _padded(values)
         needed -= _padded(values)

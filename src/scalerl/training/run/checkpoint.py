@@ -258,7 +258,8 @@ class Checkpoints(Hook):
 
     def __post_init__(self) -> None:
         self._saved_at = time.monotonic()
-        self._writer, self._copier = ThreadPoolExecutor(1, "checkpoint"), StateCopier()
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._copier = StateCopier()
         self._written: Future[float] | None = None
         self._begun = self.saved
         """The step of the last checkpoint that was begun."""
@@ -288,7 +289,8 @@ class Checkpoints(Hook):
 
     def take_row(self) -> dict[str, float]:
         """Return columns about the last checkpoint, once: seconds for which training stopped, and of its writing."""
-        row, self._row = self._row, {}
+        row = self._row
+        self._row = {}
         return row
 
     def _save(self, step: int) -> None:
@@ -306,16 +308,19 @@ class Checkpoints(Hook):
             if not isinstance(content.tensors, WritesTensors):
                 copied = self._copier.copy(content.tensors)
                 content = content if copied is None else replace(content, tensors=copied)
-            keep, best = self.settings.keep, self.best()
+            keep = self.settings.keep
+            best = self.best()
             self._written = self._writer.submit(_timed_save, self.folder, content, keep=keep, keep_step=best)
-            self._begun, self._saved_at = step, time.monotonic()
+            self._begun = step
+            self._saved_at = time.monotonic()
             if not isinstance(content.tensors, WritesTensors):
                 # The next step would change these tensors.
                 self.wait()
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""
-        written, self._written = self._written, None
+        written = self._written
+        self._written = None
         if written is None:
             return
         try:
@@ -326,4 +331,5 @@ class Checkpoints(Hook):
                 self._has_reported = True
                 self.on_failure(self.failure)
             return
-        self.saved, self.failure = self._begun, None
+        self.saved = self._begun
+        self.failure = None

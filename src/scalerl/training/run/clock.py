@@ -75,7 +75,9 @@ class Clock(Hook):
         which has no devices. `within` has counters of seconds during training that do not count as training, such as
         compilation. `work` returns the FLOPs and tokens of a step (see `add`).
         """
-        self._now, self._within, self._work = now, within, work
+        self._now = now
+        self._within = within
+        self._work = work
         self._num_devices = 0 if cpu_s else num_devices
         self._cpu_s = cpu_s or (lambda: 0.0)
         self._used_s = self._cpu_s()
@@ -112,7 +114,8 @@ class Clock(Hook):
     def aside(self, kind: Aside) -> Iterator[None]:
         """Count the time inside as this kind. The innermost kind counts."""
         self._update()
-        outer, self._kind = self._kind, kind
+        outer = self._kind
+        self._kind = kind
         try:
             yield
         finally:
@@ -142,11 +145,13 @@ class Clock(Hook):
         elapsed = max(now - self._since, 0.0)
         self._since = now
         self._spent[_SECONDS[self._kind]] += elapsed
-        before, self._used_s = self._used_s, self._cpu_s()
+        before = self._used_s
+        self._used_s = self._cpu_s()
         if self._kind == TRAINING:
             self._spent["gpu_hours"] += (self._num_devices * elapsed + self._used_s - before) / 3600
         for kind, read in self._within.items():
-            before, self._counters[kind] = self._counters[kind], read()
+            before = self._counters[kind]
+            self._counters[kind] = read()
             if self._kind == TRAINING:
                 self._reclassify(kind, min(self._counters[kind] - before, elapsed))
 

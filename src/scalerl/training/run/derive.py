@@ -33,13 +33,17 @@ LENGTH = {"cuda": 1024, "cpu": 64}
 """Tokens of a completion, if the model's context has room for them."""
 STEP_S = 60.0
 """About how long a step, and an evaluation, should take."""
-MOST_GROUPS, FEWEST_GROUPS = 48, 4
-"""Problems per batch: at most the paper's number, and enough for some to have both right and wrong answers."""
+MOST_GROUPS = 48
+"""Problems per batch, at most: the paper's number."""
+FEWEST_GROUPS = 4
+"""Problems per batch, at least: enough for some to have both right and wrong answers."""
 MOST_EVALUATED = 1000
 MOST_ENCODED = 1000
 """Number of problems, those with most characters, among which the longest prompt is looked for."""
-_SAMPLE, _STEP = 2, 8
-"""FLOPs per parameter for a sampled token, and for a token that is sampled and trained on."""
+_SAMPLE = 2
+"""FLOPs per parameter for a sampled token."""
+_STEP = 8
+"""FLOPs per parameter for a token that is sampled and trained on."""
 _NUMBER = re.compile(r"(?:.*####)?\s*[-\u2212]?\$?[\d,]*\.?\d+(?:/\d+)?\s*%?\s*", re.DOTALL)
 _LETTER = re.compile(r"\s*\(?[A-J]\)?\.?\s*")
 
@@ -74,8 +78,10 @@ class _Derivation:
     def __init__(self, recipe: Recipe, gpus: Gpus | None) -> None:
         if recipe.tasks:
             raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
-        path, trust = recipe.model.required_path, recipe.model.trust_remote_code
-        self._recipe, self._gpus = recipe, gpus
+        path = recipe.model.required_path
+        trust = recipe.model.trust_remote_code
+        self._recipe = recipe
+        self._gpus = gpus
         self._device = "cpu" if gpus is None else "cuda"
         self._config = load_config(path, trust_remote_code=trust)
         self._tokenizer = load_tokenizer(path, trust_remote_code=trust)
@@ -116,7 +122,8 @@ class _Derivation:
 
     def _longest_completion(self, prompt: int) -> int:
         limits = self._recipe.length_settings
-        room, is_open = self._context - prompt, "length.max_length" in self._recipe.derived
+        room = self._context - prompt
+        is_open = "length.max_length" in self._recipe.derived
         if room < 1 and is_open:
             raise RecipeError(
                 f"rollout.max_prompt_tokens is {prompt}, but the model's context has only {self._context} tokens for "
@@ -135,7 +142,8 @@ class _Derivation:
         return STEP_S * FLOPS[self._device] / (self._sizes.shape.params * length)
 
     def _batch(self, length: int) -> None:
-        shape, num = self._sizes.shape, len(self._task.training)
+        shape = self._sizes.shape
+        num = len(self._task.training)
         groups = int(self._per_minute(length) / _STEP / self._recipe.pipeline.completions_per_group)
         groups = max(min(groups, num // 10, MOST_GROUPS), FEWEST_GROUPS)
         size = size_words(shape.body_params + shape.head_params)
@@ -146,7 +154,8 @@ class _Derivation:
         """Derive the settings that determine the memory of training, and the number of slots; return the rank."""
         is_open = {*self._recipe.derived}.difference({"length.max_length"}.difference(self._recipe.length_settings))
         settled = {key: each.value for key, each in self._derived.items() if key in is_open}
-        recipe, gpus = replaced(self._recipe, settled), self._gpus
+        recipe = replaced(self._recipe, settled)
+        gpus = self._gpus
         batch = recipe.pipeline.batch
         choice = None if gpus is None else choose_savings(recipe, self._sizes, gpus, recipe.derived)
         if gpus is None or choice is None:
@@ -154,7 +163,8 @@ class _Derivation:
             why = dict.fromkeys(KEYS, "on a CPU nothing is saved" if gpus is None else "as the recipe has it")
             values = {key: value_at(recipe, key) for key in KEYS} | {"rollout.slots": batch}
         else:
-            why, values = reasons(recipe, self._sizes, gpus, choice), choice.changes
+            why = reasons(recipe, self._sizes, gpus, choice)
+            values = choice.changes
         if values["rollout.slots"] == batch:
             why["rollout.slots"] = "one batch: training follows sampling closely"
         applied = {key: self._add(key, values[key], why[key]) for key in KEYS}
@@ -162,9 +172,11 @@ class _Derivation:
 
     def _evaluation(self, length: int) -> None:
         # A task that does not keep problems apart gives a fifth of them at most.
-        num, share = len(self._task.evaluation), 1
+        num = len(self._task.evaluation)
+        share = 1
         if not num:
-            num, share = len(self._task.training), 5
+            num = len(self._task.training)
+            share = 5
         samples = int(self._per_minute(length) / _SAMPLE / self._recipe.evaluation.samples_per_prompt)
         evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
         self._add("evaluation.num_prompts", evaluated, f"about a minute per evaluation, of {num:,} problems")

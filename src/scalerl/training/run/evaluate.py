@@ -44,7 +44,8 @@ class Evaluations(Hook):
     watchdog: Watchdog
 
     def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
-        step, is_last = self.parts.pipeline.version, end is not None and end.kind in ("budget", "data")
+        step = self.parts.pipeline.version
+        is_last = end is not None and end.kind in ("budget", "data")
         sets = self.open_sets(step, is_last=is_last)
         # If asked to stop, end without an evaluation, which may take long; a resumed run catches up on it.
         if sets and not self.observer.stopping():
@@ -59,7 +60,9 @@ class Evaluations(Hook):
 
     def _evaluate(self, step: int, sets: Sequence[EvalSet], groups: Sequence[Group]) -> None:
         """Evaluate the sets and write the rows, with samples of `groups`, the last training groups."""
-        parts, engine, before = self.parts, self.parts.engine, self.parts.engine.eval_work
+        parts = self.parts
+        engine = self.parts.engine
+        before = self.parts.engine.eval_work
         started = time.monotonic()
         with self.clock.aside("evaluation"), engine.paused():
             paused_s = time.monotonic() - started
@@ -134,7 +137,8 @@ def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
         if number:
             # The first branch begins with the problem, later ones with text of the environment.
             add("environment", branch.request.prompt_tokens)
-        tokens, place = branch.tokens.tolist(), 0
+        tokens = branch.tokens.tolist()
+        place = 0
         for start, end in branch.turns:
             add("environment", tokens[place:start])
             add("model", tokens[start:end])
@@ -182,9 +186,11 @@ def check_verdicts(
         result = results[eval_set.name]
         if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
             continue
-        name, errors = eval_set.judge.name, inputs.graders.first_errors
+        name = eval_set.judge.name
+        errors = inputs.graders.first_errors
         if playing := inputs.environments.get(eval_set.name):
-            name, errors = eval_set.task.environment.name, {**playing.first_errors, **errors}
+            name = eval_set.task.environment.name
+            errors = {**playing.first_errors, **errors}
         reasons = ", ".join(f"{num} x {name.partition('/')[2]}" for name, num in result.num_without_verdict.items())
         for error in list(errors.values())[:1]:
             reasons += f": {error}"
@@ -225,7 +231,8 @@ def wilson(num_correct: int, num: int, z: float = 1.645) -> tuple[float, float]:
     """Return Wilson's 90 % interval of a rate; it stays within [0, 1]."""
     if num == 0:
         return 0.0, 1.0
-    rate, shrink = num_correct / num, 1 + z * z / num
+    rate = num_correct / num
+    shrink = 1 + z * z / num
     middle = (rate + z * z / (2 * num)) / shrink
     half = z * math.sqrt(rate * (1 - rate) / num + z * z / (4 * num * num)) / shrink
     return max(middle - half, 0.0), min(middle + half, 1.0)

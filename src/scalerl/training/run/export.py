@@ -22,12 +22,14 @@ def checkpoint_at(folder: Path, step: str, set_name: str | None) -> checkpoints.
         raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
     if step == "last" and (newest := checkpoints.latest(folder / store.CHECKPOINTS)) is not None:
         return newest
-    chosen, why = step, f"--step {step}"
+    chosen = step
+    why = f"--step {step}"
     if step == "best":
         best = best_step(store.read_evals(folder), set_name)
         if best is None:
             raise RecipeError(f'{folder} has no evaluation of "{set_name}" after a step: give --step last or a number')
-        chosen, why = str(best), f'the best evaluation of "{set_name}" was after step {best}'
+        chosen = str(best)
+        why = f'the best evaluation of "{set_name}" was after step {best}'
     if not chosen.isdigit() or int(chosen) not in by_step:
         raise RecipeError(
             f'{why}, but {folder} has only checkpoints of steps {", ".join(map(str, by_step))}: give one, or "last"'

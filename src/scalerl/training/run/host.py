@@ -83,7 +83,8 @@ class CpuTime:
         self._read_at = time.monotonic()
 
     def __call__(self) -> float:
-        before, self._read_at = self._read_at, time.monotonic()
+        before = self._read_at
+        self._read_at = time.monotonic()
         for pid in self._pids():
             if pid is None:
                 self._elsewhere_s += self._read_at - before

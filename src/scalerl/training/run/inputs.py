@@ -117,7 +117,8 @@ def _check_sets(wanted: Collection[str], names: Sequence[str]) -> None:
 
 
 def _length_control(settings: Length, tasks: Mapping[str, Task], text: Text) -> LengthControl:
-    is_interrupted, ends = settings.name == "interruption", {task.answer.thinking_end for task in tasks.values()}
+    is_interrupted = settings.name == "interruption"
+    ends = {task.answer.thinking_end for task in tasks.values()}
     # Interruptions need one end of thinking for all tasks.
     thinking_end = shared_answer(tasks).thinking_end if is_interrupted or len(ends) == 1 else ""
     length = choose(LENGTHS, settings)(text.encode, thinking_end)

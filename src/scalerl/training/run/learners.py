@@ -37,7 +37,8 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
     Ranks are processes on this machine, or Ray actors that `place` holds.
     """
     device = model.device if place is None else place.computes_on
-    gpu, gpus = device.type == "cuda", None if place is None else place.gpus
+    gpu = device.type == "cuda"
+    gpus = None if place is None else place.gpus
     if gpus is None and gpu:
         gpus = Gpus.here(recipe.learner.ranks, device=device)
     recipe = decide_checkpointing(recipe, model.config, gpus)

@@ -120,7 +120,8 @@ class ModelSizes(NamedTuple):
     @property
     def kept_per_token(self) -> int:
         """Numbers that a layer keeps per token for its backward pass."""
-        hidden, heads = self.config.hidden_size, self.config.num_attention_heads
+        hidden = self.config.hidden_size
+        heads = self.config.num_attention_heads
         kv_heads, head_size = head_sizes(self.config)
         intermediate = getattr(self.config, "intermediate_size", 4 * hidden)
         if num_experts := getattr(self.config, "num_experts_per_tok", None):
@@ -184,7 +185,8 @@ def _tokens_per_pass(recipe: Recipe) -> int:
 
 
 def _activation_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
-    layers, kept = sizes.shape.layers, sizes.kept_per_token
+    layers = sizes.shape.layers
+    kept = sizes.kept_per_token
     per_token = layers * kept
     if recipe.learner.gradient_checkpointing is True:
         per_token = layers * sizes.config.hidden_size + kept
@@ -193,7 +195,8 @@ def _activation_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
 
 def _logit_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     """Return the bytes of two chunks of logits, of the head's gradient and of the portion that is being split."""
-    shape, vocabulary = sizes.shape, sizes.config.vocab_size
+    shape = sizes.shape
+    vocabulary = sizes.config.vocab_size
     chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), _tokens_per_pass(recipe))
     logits = 2.0 * chunk * vocabulary * 4
     if recipe.model.lora.rank and sizes.file_bytes == 2:
@@ -226,7 +229,8 @@ def _reference_bytes(recipe: Recipe, shape: ModelShape) -> float:
 
 def _learner_weights(recipe: Recipe, sizes: ModelSizes, shards: int) -> float:
     """Return the bytes of master weights and of the body on one device."""
-    shape, each = sizes.shape, number_bytes(recipe)
+    shape = sizes.shape
+    each = number_bytes(recipe)
     if shards > 1:
         # Two layers are gathered at a time, and the embedding and the head in FP32.
         return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params
@@ -245,7 +249,8 @@ def _learner_weights(recipe: Recipe, sizes: ModelSizes, shards: int) -> float:
 
 def _critic_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     """Return the bytes of a critic's weights and optimiser; its passes end before the policy's begin."""
-    trained, on_host = sizes.trained(recipe), recipe.optimizer.on_host
+    trained = sizes.trained(recipe)
+    on_host = recipe.optimizer.on_host
     optimiser = _optimiser_bytes(recipe.optimizer, trained)
     if recipe.model.lora.rank:
         # The frozen weights are shared with the policy.
@@ -295,9 +300,11 @@ def checkpoint_words(num_bytes: float, keep: int, *, keeps_best: bool) -> str:
 
 def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
     """Return the bytes on one device of a generator, by part, or those that the engine adds to the learner's device."""
-    rollout, each = recipe.rollout, number_bytes(recipe)
+    rollout = recipe.rollout
+    each = number_bytes(recipe)
     parallel = max(rollout.generator_gpus, 1)
-    prompt, buffered = rollout.context, 0
+    prompt = rollout.context
+    buffered = 0
     if rollout.engine == "torch":
         if not recipe.task.environment.name:
             # If the slot of a conversation was reused, the whole conversation is computed again.
@@ -313,7 +320,8 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
 
 
 def _generator_weights(recipe: Recipe, sizes: ModelSizes) -> float:
-    shape, each = sizes.shape, number_bytes(recipe)
+    shape = sizes.shape
+    each = number_bytes(recipe)
     head = 4 * shape.head_params if rounded_bytes(recipe) and recipe.model.fp32_head in ("both", "generator") else 0
     if not pushes_adapters(recipe.model, recipe.rollout):
         return shape.params * each + head
@@ -366,7 +374,8 @@ def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
         if kept.total("learner") <= COMFORTABLE * gpus.bytes_each:
             return kept
         recipe = replaced(recipe, {"learner.gradient_checkpointing": True})
-    learner, generators = learner_bytes(recipe, sizes), num_generators(recipe)
+    learner = learner_bytes(recipe, sizes)
+    generators = num_generators(recipe)
     slots = math.ceil((recipe.rollout.slots or full_slots(recipe.pipeline)) / max(generators, 1))
     if recipe.rollout.slots is None:
         used = 0.0 if generators else sum(learner.values())
@@ -423,9 +432,11 @@ def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str
 def _layouts(recipe: Recipe, num_gpus: int) -> Iterator[dict[str, Any]]:
     """Yield layouts to try on so many GPUs, in order of their cost: recomputation, shorter passes, fewer slots, larger
     generators, more ranks, fewer ranks."""
-    learner, rollout = recipe.learner, recipe.rollout
+    learner = recipe.learner
+    rollout = recipe.rollout
     factors = [2**power for power in range(num_gpus.bit_length())]
-    recomputes, is_vllm = learner.gradient_checkpointing, rollout.engine == "vllm"
+    recomputes = learner.gradient_checkpointing
+    is_vllm = rollout.engine == "vllm"
     parallel = max(rollout.generator_gpus, 1)
     shorter = min(learner.micro_batch_tokens, rollout.context)
     keeps_sharding = learner.sharding != "hybrid"

@@ -8,9 +8,11 @@ from scalerl.recipe.recipe import Recipe, remedies, rounds_generator
 from scalerl.training.run.inputs import Inputs
 from scalerl.training.run.prompts import Prompts
 
-STABLE_RATE, STABLE_LAG = 0.1, 0.85
-"""Learning rate x width, and this x (max_lag + 1), above which runs of the tiny model collapsed
-(docs/results/ablations.md)."""
+# Runs of the tiny model collapsed above these (docs/results/ablations.md).
+STABLE_RATE = 0.1
+"""Learning rate x width."""
+STABLE_LAG = 0.85
+"""Learning rate x width x (max_lag + 1)."""
 
 
 def notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts], *, gpu: bool) -> tuple[str, ...]:
@@ -29,7 +31,8 @@ def notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts], *, g
 
 def schedule_notices(optimizer: OptimizerSettings, *, max_lag: int, steps: int | None, width: int) -> Iterator[str]:
     """Yield warnings about the learning rate of a model of this width; `steps` is the limit of the budget."""
-    warmup, lr = optimizer.warmup_steps, optimizer.lr
+    warmup = optimizer.warmup_steps
+    lr = optimizer.lr
     if steps is not None and warmup >= steps:
         yield (
             f"optimizer.warmup_steps = {warmup:,} is not below budget.steps = {steps:,}: the learning rate is still "

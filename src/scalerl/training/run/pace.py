@@ -20,8 +20,10 @@ from scalerl.training.run.memory import Gpus, ModelSizes, host_bytes, num_genera
 
 LENGTH = 0.6
 """Mean length of an answer as a share of the longest allowed, as in a run on GSM8K with up to 384 tokens."""
-REACHED_FLOPS, REACHED_BANDWIDTH = 0.45, 0.6
-"""Shares of the rates below that learner and sampler reach."""
+REACHED_FLOPS = 0.45
+"""Share of the rates below that the learner reaches."""
+REACHED_BANDWIDTH = 0.6
+"""Share of the rates below that the sampler reaches."""
 OVERHEAD_S = 0.001
 """Seconds of a decode step on top of reading: launches and sampling."""
 FILLED = {"training": 0.9, "evaluation": 0.6}
@@ -110,7 +112,8 @@ class StepTime(NamedTuple):
 
     def decode_s(self) -> float:
         """Return the seconds of a decode step: it reads the weights, the head in FP32 and half of the full caches."""
-        shape, each = self.sizes.shape, number_bytes(self.recipe)
+        shape = self.sizes.shape
+        each = number_bytes(self.recipe)
         cached = self.slots * (self.prompt + self.length / 2) * self.sizes.cache_per_token
         reads = (shape.params + cached) * each + 4 * shape.head_params
         # Weights in 4 bits are decoded in every pass.
@@ -126,7 +129,8 @@ class StepTime(NamedTuple):
 
     def learner_s(self) -> float:
         """Return the seconds in which the learner computes a step."""
-        recipe, learner = self.recipe, self.recipe.learner
+        recipe = self.recipe
+        learner = self.recipe.learner
         products = (4 if recipe.model.lora.rank else 6) + (2 if learner.gradient_checkpointing is True else 0)
         tokens = recipe.pipeline.batch * (self.prompt + self.length)
         trained = self.sizes.trained(recipe)
@@ -150,7 +154,8 @@ class StepTime(NamedTuple):
 def pace_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, slots: int) -> Pace:
     """Estimate the time of a recipe whose settings are all decided; `slots` are those of each generator."""
     time = StepTime(recipe, sizes, rates_of(gpus.bytes_each), slots)
-    step_s, evaluation = time.step_s(), recipe.evaluation
+    step_s = time.step_s()
+    evaluation = recipe.evaluation
     answers = sum(evaluation.num_answers(name) / evaluation.every_of(name) for name in recipe.eval_sets)
     held = num_gpus(recipe.learner, recipe.rollout)
     return Pace(

@@ -218,7 +218,9 @@ def _build_sampler(
     watchdog: Watchdog,
 ) -> Sampler:
     """Return the engine in this process, or a fleet of engines in other processes and its meter."""
-    model, settings, meter = inputs.model, recipe.model, None
+    model = inputs.model
+    settings = recipe.model
+    meter = None
     engine: Any
     if rollout.generators or rollout.engine != "torch":
         # If not every step pushes, the learner's memory may be ahead of the last push.

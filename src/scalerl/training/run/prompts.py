@@ -66,7 +66,8 @@ def encode_prompts(
         raise RecipeError(
             f"no {purpose} problem of {name} has a prompt of at most rollout.max_prompt_tokens = {max_tokens} tokens"
         )
-    notices, of_set = [], f"{purpose} problems of {name}"
+    notices = []
+    of_set = f"{purpose} problems of {name}"
     if left_out := len(problems) - len(kept):
         notices.append(
             f"{left_out:,} of {len(problems):,} {of_set} are left out: their prompts are longer than "
@@ -116,7 +117,8 @@ def eval_set(
     plan: Callable[[int], LengthPlan],
 ) -> EvalSet:
     """Encode the evaluation problems of a task and check that its grader can be used."""
-    longest, threshold = recipe.rollout.max_prompt_tokens, recipe.reward.threshold
+    longest = recipe.rollout.max_prompt_tokens
+    threshold = recipe.reward.threshold
     prompts = encode_prompts(name, task, task.evaluation, text=text, max_tokens=longest, purpose="evaluation")
     opening = opened_thinking(text.decode(next(iter(prompts.tokens.values()))), task)
     judge = Judge(graders=graders_of(task), decode_all=text.decode_all, opening=opening, threshold=threshold)

@@ -61,7 +61,8 @@ def read_earlier(folder: Path) -> Earlier:
     checkpoint = checkpoints.latest(folder / store.CHECKPOINTS)
     step = 0 if checkpoint is None else checkpoint.step
     try:
-        metrics, evals = store.read_metrics(folder), store.read_evals(folder)
+        metrics = store.read_metrics(folder)
+        evals = store.read_evals(folder)
     except RunFolderError as error:
         raise RunFolderError(
             f"{error}: remove that line and resume; steps after checkpoint {step} are repeated anyway"

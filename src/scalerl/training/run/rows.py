@@ -47,7 +47,8 @@ class Rows(Hook):
 
     def flush(self) -> None:
         """Write the row of the last step if it is not written yet; this may wait for the device."""
-        make, self._pending = self._pending, None
+        make = self._pending
+        self._pending = None
         if make is not None:
             row = make()
             store.append_row(self.folder / store.METRICS, row)
@@ -69,7 +70,8 @@ class Rows(Hook):
 def step_times(done: StepDone) -> dict[str, float]:
     """Return the columns for the time of each part of a step; on a GPU this waits for the step."""
     timings = done.timings
-    step_s, wait_s = timings.step_s, timings.wait_s
+    step_s = timings.step_s
+    wait_s = timings.wait_s
     if isinstance(done.metrics, LateMetrics):
         # The host only launched the step: the device measured its time.
         step_s = done.metrics.get("time/step_s", step_s)

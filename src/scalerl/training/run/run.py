@@ -63,7 +63,9 @@ class TrainingRun:
         started = time.monotonic()
         self.start_up = start_up or StartUp()
         self.recipe = as_started(recipe, folder) if resume else derive(recipe)[0]
-        self.folder, self.observer, self._resumes = folder, observer or RunObserver(), resume
+        self.folder = folder
+        self.observer = observer or RunObserver()
+        self._resumes = resume
         if resume:
             store.check_resumable(folder)
             check_same(self.recipe, folder)
@@ -80,7 +82,9 @@ class TrainingRun:
             self.parts = build(self.recipe, watchdog=self._watchdog, earlier=earlier, start_up=self.start_up)
             self._opened = opened.pop_all()
         self._opened.callback(self.parts.close)
-        self.learner, self.pipeline, self.attempt = self.parts.learner, self.parts.pipeline, earlier.attempt + 1
+        self.learner = self.parts.learner
+        self.pipeline = self.parts.pipeline
+        self.attempt = earlier.attempt + 1
         self.clock = _clock(self.recipe, self.parts, since=started, spent=earlier.spent)
         hours = store.hours_name(self.device.type)
         self.budget = Budget(self.recipe.budget, self._spent, hours=hours)
@@ -127,7 +131,9 @@ class TrainingRun:
         state = self.learner.state_dict()
         if isinstance(state, WritesTensors):
             return
-        size, keep, keeps_best = state_bytes(state), self.recipe.checkpoint.keep, self.recipe.best_set is not None
+        size = state_bytes(state)
+        keep = self.recipe.checkpoint.keep
+        keeps_best = self.recipe.best_set is not None
         existing = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
         free = shutil.disk_usage(existing).free
         if free < (keep + keeps_best + 1) * size:
@@ -249,11 +255,15 @@ class TrainingRun:
 
 def _clock(recipe: Recipe, parts: Parts, *, since: float, spent: Mapping[str, float]) -> Clock:
     """Return the clock of a run; it counts the work of the engine and the learner."""
-    turns, engine, pipeline, before = parts.turns, parts.engine, recipe.pipeline, Work()
+    turns = parts.turns
+    engine = parts.engine
+    pipeline = recipe.pipeline
+    before = Work()
 
     def work(done: StepDone) -> dict[str, float]:
         nonlocal before
-        earlier, before = before, engine.work
+        earlier = before
+        before = engine.work
         return {
             "flops/generator": work_flops(parts.learner.shape, earlier, before),
             "flops/learner": done.metrics.get("batch/flops", 0.0),
@@ -277,14 +287,17 @@ class _StepColumns:
     """Collects the columns of a step's row that come from other parts than the learner."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._tool_s = parts, 0.0
+        self._parts = parts
+        self._tool_s = 0.0
         self._device_times: Mapping[str, float] = {}
         self.checkpoints: Checkpoints | None = None
 
     def of(self, done: StepDone) -> dict[str, Any]:
-        parts, grading = self._parts, self._parts.grading
+        parts = self._parts
+        grading = self._parts.grading
         row: dict[str, Any] = {"groups": [group.key for group in done.batch.groups]}
-        before, self._device_times = self._device_times, parts.device_times()
+        before = self._device_times
+        self._device_times = parts.device_times()
         for kind, now in self._device_times.items():
             row[f"time/{kind}_s"] = now - before.get(kind, 0.0)
         if parts.turns is not None:

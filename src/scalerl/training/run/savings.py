@@ -62,7 +62,8 @@ def choose_savings(
         choice = _fastest(recipe, sizes, room, saving, is_open)
         if choice is not None:
             (of_adapters if choice.changes["model.lora.rank"] else of_weights).append(choice)
-    weights, adapters = _fewest(of_weights), _fewest(of_adapters)
+    weights = _fewest(of_weights)
+    adapters = _fewest(of_adapters)
     if weights is None or (adapters is not None and weights.step_s > FULL_WORTH * adapters.step_s):
         return adapters
     return weights
@@ -117,7 +118,8 @@ def _slots(recipe: Recipe, is_open: Collection[str]) -> list[int]:
 
 def reasons(recipe: Recipe, sizes: ModelSizes, gpus: Gpus, choice: SavingsChoice) -> dict[str, str]:
     """Return the reason for the value of each of KEYS, with its cost."""
-    size, changes = f"{gpus.bytes_each / 1e9:.3g} GB", choice.changes
+    size = f"{gpus.bytes_each / 1e9:.3g} GB"
+    changes = choice.changes
 
     def without(key: str) -> float:
         """Return the gigabytes that the choice would need without this saving."""

@@ -109,7 +109,8 @@ class Sinks(Hook):
     def __init__(
         self, names: Iterable[str], rows: Rows, *, folder: Path, recipe: Mapping[str, Any], attempt: int
     ) -> None:
-        self._rows, self._num_sent = rows, {"train": len(rows.metrics), "eval": len(rows.evals)}
+        self._rows = rows
+        self._num_sent = {"train": len(rows.metrics), "eval": len(rows.evals)}
         self._open: dict[str, Sink] = {}
         for name in names:
             with self._guarded(name):

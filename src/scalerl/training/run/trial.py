@@ -29,8 +29,10 @@ from scalerl.training.types import Batch, Completion, Group, Request
 NUM_GROUPS = 2
 NUM_TOKENS = 8
 """Tokens in a made-up completion: enough for every average, and little work for any model."""
-NUM_ANSWERS, NUM_SHOWN = 8, 3
-"""Answers sampled on each evaluation set, and how many of them are shown."""
+NUM_ANSWERS = 8
+"""Answers sampled on each evaluation set."""
+NUM_SHOWN = 3
+"""Number of these answers that are shown."""
 ANSWERS_S = 60.0
 """Time limit for sampling all answers."""
 LONGEST_SHOWN = 60
@@ -58,7 +60,8 @@ def try_graders(parts: Parts) -> list[str]:
     for eval_set in parts.inputs.eval_sets:
         for grader in eval_set.judge.graders:
             judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
-            answer, name = eval_set.problems[0].answer, grader.spec.name
+            answer = eval_set.problems[0].answer
+            name = grader.spec.name
             reference = _value_of_text(answer, answer, name, judge, eval_set, parts.inputs.graders)
             nonsense = _value_of_text(_NONSENSE, answer, name, judge, eval_set, parts.inputs.graders)
             if ":" in name:
@@ -95,7 +98,8 @@ def try_answers(parts: Parts, limit_s: float = ANSWERS_S) -> list[str]:
 
     With an environment, hold one conversation. Answers that take longer than `limit_s` are left out.
     """
-    engine, deadline = parts.engine, time.monotonic() + limit_s
+    engine = parts.engine
+    deadline = time.monotonic() + limit_s
     set_of: dict[str, str] = {}
     completions: dict[str, list[Completion]] = {}
     # Requests that are unfinished at the end of a pause are dropped.
@@ -126,7 +130,8 @@ def _first_requests(eval_set: EvalSet, parts: Parts) -> list[Request]:
 
 def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -> Iterator[str]:
     """Yield lines on the values that the graders of a set give to the model's completions."""
-    name, runner = eval_set.name, parts.inputs.graders
+    name = eval_set.name
+    runner = parts.inputs.graders
     if not completions:
         yield f"{name}: the model did not finish an answer within {ANSWERS_S:g} s, so none was graded"
         return
@@ -154,7 +159,9 @@ def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -
 
 def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator[str]:
     """Yield a conversation with an environment, its reward and the time of its slowest step."""
-    settings, completion, text = eval_set.task.environment, verdict.subject, parts.inputs.text
+    settings = eval_set.task.environment
+    completion = verdict.subject
+    text = parts.inputs.text
     if verdict.source == "environment" and _failed(verdict):
         errors = parts.inputs.environments[eval_set.name].first_errors
         error = next(iter(errors.values()), f"it ended by {verdict.reason}")

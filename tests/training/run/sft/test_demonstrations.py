@@ -81,21 +81,21 @@ def test_long_demonstrations_are_left_out():
 
 def test_default_batch_is_an_eighth_of_an_epoch():
     examples = lengths(*[10] * 80)
-    batches = plan_batches(examples, SftSettings(), seed=0, new=False)
+    batches = plan_batches(examples, SftSettings(), seed=0)
     assert len(batches) == 4 * 8
     assert all(len(batch) == 10 for batch in batches)
     for epoch in range(4):
         assert sorted(index for batch in batches[8 * epoch : 8 * epoch + 8] for index in batch) == list(range(80))
     assert batches[:8] != batches[8:16]
-    assert batches == plan_batches(examples, SftSettings(), seed=0, new=False)
+    assert batches == plan_batches(examples, SftSettings(), seed=0)
     large = lengths(*[LARGEST_BATCH_TOKENS // 2] * 20)
-    assert [len(batch) for batch in plan_batches(large, SftSettings(epochs=1.0), seed=0, new=False)] == [2] * 10
+    assert [len(batch) for batch in plan_batches(large, SftSettings(epochs=1.0), seed=0)] == [2] * 10
 
 
 def test_batches_hold_at_most_their_tokens():
     examples = lengths(*range(1, 60))
     sizes = list(map(num_inputs, examples.training))
-    batches = plan_batches(examples, SftSettings(batch_tokens=70, steps=200), seed=1, new=False)
+    batches = plan_batches(examples, SftSettings(batch_tokens=70, steps=200), seed=1)
     assert len(batches) == 200
     assert all(sum(sizes[index] for index in batch) <= 70 for batch in batches)
     assert all(sum(sizes[index] for index in [*batch, after[0]]) > 70 for batch, after in pairwise(batches))
@@ -103,5 +103,5 @@ def test_batches_hold_at_most_their_tokens():
 
 @pytest.mark.parametrize("epochs, num", [(0.5, 40), (1.0, 80), (2.5, 200)])
 def test_epochs_may_be_fractions(epochs: float, num: int):
-    batches = plan_batches(lengths(*[10] * 80), SftSettings(epochs=epochs), seed=0, new=False)
+    batches = plan_batches(lengths(*[10] * 80), SftSettings(epochs=epochs), seed=0)
     assert sum(map(len, batches)) == num

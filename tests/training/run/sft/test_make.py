@@ -14,6 +14,7 @@ import pytest
 import torch
 from needs import needs_bubblewrap
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from until import wait_until
 
 from scalerl.cli.sft import reached
 from scalerl.errors import LearnerError, ModelError, RunFolderError, TaskError
@@ -27,8 +28,7 @@ from scalerl.training.models.tiny import TinyShape, build_tokenizer
 from scalerl.training.run.evaluate import evaluate_model
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.sft import learner as learner_module
-from scalerl.training.run.sft.demonstrations import NEW_STEPS
-from scalerl.training.run.sft.make import MADE_BY, NEW_LR, SftPlan, SftProgress, SftResult, load_inputs, sft
+from scalerl.training.run.sft.make import MADE_BY, NEW_DEFAULTS, SftPlan, SftProgress, SftResult, load_inputs, sft
 from scalerl.training.tasks.build import build_tasks
 
 SUMS = "{name='arithmetic', num_problems=10, min_terms=2, max_terms=3, max_number=9}"
@@ -104,13 +104,13 @@ def test_the_folder_is_an_ordinary_one_with_a_record(made: SftResult):
 
 
 class Watcher(RunObserver):
-    """Keeps what it sees, and asks to stop, or kills its process, after a number of steps."""
+    """Keeps what it sees, and asks to stop after a step, or kills its process after one when a file exists."""
 
-    def __init__(self, stop_after: float = math.inf, kill_after: float = math.inf) -> None:
+    def __init__(self, stop_after: float = math.inf, kill_after: float = math.inf, exists: Path = Path("/")) -> None:
         self.curve: list[SftProgress] = []
         self.plan: SftPlan | None = None
         self.step = 0
-        self.stop_after, self.kill_after = stop_after, kill_after
+        self.stop_after, self.kill_after, self.exists = stop_after, kill_after, exists
 
     def planned(self, plan: SftPlan) -> None:
         self.plan = plan
@@ -118,6 +118,7 @@ class Watcher(RunObserver):
     def stepped(self, row: Mapping[str, Any]) -> None:
         self.step = row["step"]
         if self.step == self.kill_after:
+            wait_until(self.exists.exists, 300, str(self.exists))
             os.kill(os.getpid(), signal.SIGKILL)
 
     def measured(self, progress: SftProgress) -> None:
@@ -138,7 +139,9 @@ def test_stopped_and_killed_run_resumes_to_the_same_weights(made: SftResult, tmp
     # A fork: SIGKILL leaves no time to write anything.
     child = os.fork()
     if child == 0:
-        sft(recipe, out, shape=SMALL, resume=True, observer=Watcher(kill_after=31))
+        # The checkpoint before is written while training continues.
+        saved = tmp_path / "model.checkpoints" / "step-00000030"
+        sft(recipe, out, shape=SMALL, resume=True, observer=Watcher(kill_after=31, exists=saved))
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     watcher = Watcher()
@@ -301,5 +304,5 @@ def test_the_recipe_of_the_base_is_the_one_it_was_made_by():
     made_by, defaults = record["settings"], SftSettings()
     assert defaults.num_heldout == made_by["num_heldout"]
     assert TinyShape(**made_by["shape"]) == TinyShape()
-    assert (made_by["lr"], made_by["steps"]) == (NEW_LR, NEW_STEPS)
-    assert defaults.warmup_frac * NEW_STEPS == made_by["warmup_steps"]
+    assert (made_by["lr"], made_by["steps"]) == (NEW_DEFAULTS["lr"], NEW_DEFAULTS["steps"])
+    assert defaults.warmup_frac * NEW_DEFAULTS["steps"] == made_by["warmup_steps"]

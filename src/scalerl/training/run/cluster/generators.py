@@ -174,11 +174,13 @@ class FleetMeter:
     """Per generator."""
 
     def __post_init__(self) -> None:
-        self._times, self._num_lost = self.fleet.total.times, 0
+        self._times = self.fleet.total.times
+        self._num_lost = 0
 
     def row(self) -> dict[str, Any]:
         """Return columns on the generators' work since the last call."""
-        before, self._times = self._times, self.fleet.total.times
+        before = self._times
+        self._times = self.fleet.total.times
         times = self._times - before
         losses = self.fleet.losses[self._num_lost :]
         self._num_lost += len(losses)

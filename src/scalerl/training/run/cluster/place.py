@@ -58,7 +58,8 @@ def enter_cluster(
         connection = connect(address, on_lost=on_lost)
         opened.callback(connection.close)
         return place_on(connection, learner, rollout, opened)
-    on_gpu, has_ranks = torch.cuda.is_available(), learner.sharding != "none"
+    on_gpu = torch.cuda.is_available()
+    has_ranks = learner.sharding != "none"
     _check(learner, rollout, torch.cuda.device_count(), "this machine")
     here = torch.device("cuda" if on_gpu else "cpu")
     return Place(
@@ -76,7 +77,9 @@ def place_on(connection: "Connection", learner: LearnerSettings, rollout: Rollou
     """
     from scalerl.training.run.cluster.ranks import placed_ranks
 
-    ranks, generators, on_gpu = learner.ranks, rollout.generators, connection.num_gpus > 0
+    ranks = learner.ranks
+    generators = rollout.generators
+    on_gpu = connection.num_gpus > 0
     _check(learner, rollout, connection.num_gpus, f"the cluster at {connection.address}")
     # A process with a GPU needs no core; the others share the cores if there are too few.
     on_cores = (0 if on_gpu else ranks) + (0 if on_gpu and rollout.generator_gpus else generators)

@@ -26,8 +26,6 @@ from scalerl.training.types import Completion, LengthPlan, Problem, Request, der
 
 LARGEST_BATCH_TOKENS = 2_000_000
 """The paper's batch of SFT (appendix A.3)."""
-NEW_BATCH_TOKENS = 9_000
-NEW_STEPS = 5_000
 EPOCHS = 4.0
 _BATCHES_PER_EPOCH = 8
 _HELDOUT_SHARE = 0.1
@@ -96,10 +94,10 @@ def encode(drawn: Sequence[Demonstration], task: Task, text: Text, *, num_heldou
     """Encode demonstrations, drop those that are too long, and hold out the first of the rest."""
     prompts = text.encode_prompts([item.problem.asked for item in drawn], task.prompt)
     completions = text.encode_all([item.completion for item in drawn])
-    ends = turn_end(text.tokenizer) if task.prompt.chat else []
-    end = ends[0] if ends else cast(int, text.tokenizer.eos_token_id)
+    end = _end_of_turn(task, text)
     # A template need not support conversations unless a demonstration is one.
-    observe = observer(task, text) if any(item.earlier for item in drawn) else lambda step: ()
+    has_conversations = any(item.earlier for item in drawn)
+    observe = observer(task, text) if has_conversations else _observe_nothing
     examples = [
         _example(prompt, item, [*completion, end], text=text, observe=observe, end=end)
         for prompt, item, completion in zip(prompts, drawn, completions, strict=True)
@@ -116,6 +114,18 @@ def encode(drawn: Sequence[Demonstration], task: Task, text: Text, *, num_heldou
     return Examples(training=kept[num_heldout:], heldout=kept[:num_heldout], num_too_long=len(examples) - len(kept))
 
 
+def _end_of_turn(task: Task, text: Text) -> int:
+    """Return the token that ends what the model says."""
+    ends = []
+    if task.prompt.chat:
+        ends = turn_end(text.tokenizer)
+    return ends[0] if ends else cast(int, text.tokenizer.eos_token_id)
+
+
+def _observe_nothing(step: Step) -> Sequence[int]:
+    return ()
+
+
 def _example(
     prompt: Sequence[int],
     item: Demonstration,
@@ -125,26 +135,32 @@ def _example(
     observe: Callable[[Step], Sequence[int]],
     end: int,
 ) -> Completion:
-    """Return one demonstration as tokens; `last` is its completion, or the last turn of a conversation."""
-    tokens, forced = [], []
+    """Return one demonstration as tokens; `last` is its completion, or the last turn of a conversation.
+
+    In a conversation turns of the model and of the environment alternate.
+    """
+    tokens: list[int] = []
+    forced: list[bool] = []
     for number, turn in enumerate(item.earlier):
         is_observed = number % 2 == 1
-        tokens += observe(Step(observation=turn)) if is_observed else [*text.encode(turn), end]
+        if is_observed:
+            tokens += observe(Step(observation=turn))
+        else:
+            tokens += [*text.encode(turn), end]
         forced += [is_observed] * (len(tokens) - len(forced))
     return imitated(prompt, [*tokens, *last], [*forced, *[False] * len(last)])
 
 
-def plan_batches(examples: Examples, settings: SftSettings, *, seed: int, new: bool) -> list[list[int]]:
+def plan_batches(examples: Examples, settings: SftSettings, *, seed: int) -> list[list[int]]:
     """Return the indices of the examples in each step's batch."""
     lengths = list(map(num_inputs, examples.training))
-    steps = settings.steps or (NEW_STEPS if new and settings.epochs is None else None)
-    tokens = settings.batch_tokens or (
-        NEW_BATCH_TOKENS if new else min(LARGEST_BATCH_TOKENS, max(1, sum(lengths) // _BATCHES_PER_EPOCH))
-    )
-    if steps is not None:
-        return list(islice(_batches(_order(len(lengths), seed), lengths, tokens), steps))
+    part_of_epoch = max(1, sum(lengths) // _BATCHES_PER_EPOCH)
+    tokens = settings.batch_tokens or min(LARGEST_BATCH_TOKENS, part_of_epoch)
+    order = _order(len(lengths), seed)
+    if settings.steps is not None:
+        return list(islice(_batches(order, lengths, tokens), settings.steps))
     num_examples = max(1, round((settings.epochs or EPOCHS) * len(lengths)))
-    return list(_batches(islice(_order(len(lengths), seed), num_examples), lengths, tokens))
+    return list(_batches(islice(order, num_examples), lengths, tokens))
 
 
 def _order(num: int, seed: int) -> Iterator[int]:
@@ -157,11 +173,13 @@ def _order(num: int, seed: int) -> Iterator[int]:
 
 def _batches(order: Iterator[int], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Divide an order into batches of at most `tokens` tokens, or of one longer example."""
-    batch, spent = [], 0
+    batch = []
+    spent = 0
     for index in order:
         if batch and spent + lengths[index] > tokens:
             yield batch
-            batch, spent = [], 0
+            batch = []
+            spent = 0
         batch.append(index)
         spent += lengths[index]
     if batch:

@@ -38,7 +38,8 @@ def sft_learner(
     It trains the model in place. With learner.sharding, ranks on this kind of device train copies of it, and
     `take_weights` copies their weights back.
     """
-    learner, device = recipe.learner, device or model.device
+    learner = recipe.learner
+    device = device or model.device
     optimizer = OptimizerSettings(
         lr=lr,
         schedule="cosine",

@@ -8,6 +8,7 @@ run that was stopped or killed continues from the newest checkpoint and ends wit
 measures the model.
 """
 
+import itertools
 import json
 import math
 import shutil
@@ -55,10 +56,10 @@ if TYPE_CHECKING:
 MADE_BY = "made_by.json"
 SOLVED = "solved.json"
 """Problems that the starting model solves, in the folder of checkpoints."""
-LR = 3e-5
-"""The paper's learning rate, for a pretrained model."""
-NEW_LR = 2e-3
-NUM_DEMONSTRATIONS, NEW_NUM_DEMONSTRATIONS = 10_000, 250_000
+DEFAULTS = {"lr": 3e-5, "num_demonstrations": 10_000}
+"""Settings of a pretrained model; the learning rate is the paper's."""
+NEW_DEFAULTS = {"lr": 2e-3, "num_demonstrations": 250_000, "batch_tokens": 9_000, "steps": 5_000}
+"""Settings of a new model."""
 NUM_MEASUREMENTS = 20
 """Points of the loss curve after the first; a checkpoint is written at each."""
 
@@ -132,7 +133,8 @@ def sft(
     demonstrations by their weights. Return None if the observer asked to stop; `resume` then continues from the
     checkpoint.
     """
-    shape, observer = shape or TinyShape(), observer or RunObserver()
+    shape = shape or TinyShape()
+    observer = observer or RunObserver()
     checkpoint_folder = out.with_name(f"{out.name}.checkpoints")
     base = model or recipe.sft.model or recipe.model.path
     if not base:
@@ -142,11 +144,12 @@ def sft(
     if not new:
         # Settings that the recipe leaves open follow from the config of the model.
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
-    material = load_inputs(recipe, base, shape, observer, solved=checkpoint_folder / SOLVED)
     started = {"settings": recipe.sft.model_dump(mode="json"), "model": base, "seed": recipe.seed}
     if new:
         started["shape"] = asdict(shape)
-    outcome = _train(material, recipe, checkpoint_folder, started, observer, new=new)
+    recipe = with_defaults(recipe, new=new)
+    material = load_inputs(recipe, base, shape, observer, solved=checkpoint_folder / SOLVED)
+    outcome = _train(material, recipe, checkpoint_folder, started, observer)
     if outcome is None:
         return None
     plan, curve = outcome
@@ -157,8 +160,20 @@ def sft(
     return result
 
 
+def with_defaults(recipe: Recipe, *, new: bool) -> Recipe:
+    """Return the recipe with those settings of SFT that it leaves open and that are others for a new model."""
+    settings = recipe.sft
+    open_settings = {}
+    for name, value in (NEW_DEFAULTS if new else DEFAULTS).items():
+        # A number of epochs takes the place of a number of steps.
+        is_replaced = name == "steps" and settings.epochs is not None
+        if getattr(settings, name) is None and not is_replaced:
+            open_settings[f"sft.{name}"] = value
+    return replaced(recipe, open_settings)
+
+
 def _train(
-    material: Material, recipe: Recipe, folder: Path, started: Mapping[str, Any], observer: RunObserver, *, new: bool
+    material: Material, recipe: Recipe, folder: Path, started: Mapping[str, Any], observer: RunObserver
 ) -> tuple[SftPlan, tuple[SftProgress, ...]] | None:
     """Train the network with checkpoints in `folder`; return the plan and the loss curve, or None if stopped.
 
@@ -166,8 +181,9 @@ def _train(
     """
     examples = material.examples
     training = examples.training
-    batches = plan_batches(examples, recipe.sft, seed=recipe.seed, new=new)
-    lr = recipe.sft.lr or (NEW_LR if new else LR)
+    batches = plan_batches(examples, recipe.sft, seed=recipe.seed)
+    lr = recipe.sft.lr
+    assert lr is not None, "it has a default"
     every = max(1, len(batches) // NUM_MEASUREMENTS)
     must_match = {**started, "demonstrations": examples.content_hash}
     keep_compiled_code()
@@ -203,7 +219,9 @@ def _train(
         def end() -> RunEnd | None:
             if learner.version == len(batches):
                 return RunEnd(kind="budget", reason="all steps taken")
-            return RunEnd(kind="stopped", reason="asked to stop") if observer.stopping() else None
+            if observer.stopping():
+                return RunEnd(kind="stopped", reason="asked to stop")
+            return None
 
         ended = train(steps(), [losses, checkpoints], end)
         checkpoints.wait()
@@ -219,13 +237,14 @@ def _train(
 
 def _planned(examples: Examples, batches: Sequence[Sequence[int]], *, lr: float, first_step: int) -> SftPlan:
     lengths = [num_inputs(example) for example in examples.training]
+    chosen = [lengths[index] for index in itertools.chain(*batches)]
     return SftPlan(
         num_steps=len(batches),
         num_demonstrations=len(lengths),
         num_heldout=len(examples.heldout),
         removed=examples.removed,
-        epochs=sum(map(len, batches)) / len(lengths),
-        batch_tokens=sum(lengths[index] for batch in batches for index in batch) / len(batches),
+        epochs=len(chosen) / len(lengths),
+        batch_tokens=sum(chosen) / len(batches),
         lr=lr,
         first_step=first_step,
     )
@@ -258,7 +277,8 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
 
     `solved` is the file that keeps which problems the model solves, for a resumed run.
     """
-    settings, new = recipe.sft, base == NEW_MODEL
+    settings = recipe.sft
+    new = base == NEW_MODEL
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     answer = shared_answer(tasks)
     model = None
@@ -267,7 +287,8 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
         with hide_hub_warnings():
             trust = recipe.model.trust_remote_code
             model = load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
-    wanted = settings.num_demonstrations or (NEW_NUM_DEMONSTRATIONS if new else NUM_DEMONSTRATIONS)
+    wanted = settings.num_demonstrations
+    assert wanted is not None, "it has a default"
     observer.drawing(wanted)
     shares = _shares(recipe, tasks)
     drawn: Drawn = {name: draw(task, round(shares[name] * wanted), recipe.seed) for name, task in tasks.items()}
@@ -284,8 +305,12 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
     # A new model, and rows that are added to a vocabulary, begin with random weights.
     torch.manual_seed(derive_seed("sft weights", recipe.seed))
     tokenizer = _tokenizer(model, drawn, answer, new_tokens=settings.new_tokens)
-    network = build_model(tokenizer, shape) if model is None else model.model
-    stop_tokens = (cast(int, tokenizer.eos_token_id),) if model is None else model.stop_tokens
+    if model is None:
+        network = build_model(tokenizer, shape)
+        stop_tokens = (cast(int, tokenizer.eos_token_id),)
+    else:
+        network = model.model
+        stop_tokens = model.stop_tokens
     text = Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
     longest = min(settings.max_tokens or math.inf, getattr(network.config, "max_position_embeddings", math.inf))
     training: list[Completion] = []
@@ -306,8 +331,10 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
 
 def _shares(recipe: Recipe, tasks: Mapping[str, Task]) -> dict[str, float]:
     """Return the share of each task in the demonstrations."""
-    weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
-    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    if not recipe.tasks:
+        return dict.fromkeys(tasks, 1.0)
+    total = sum(recipe.tasks[name].weight for name in tasks)
+    return {name: recipe.tasks[name].weight / total for name in tasks}
 
 
 def _evaluation_problems(recipe: Recipe, tasks: Mapping[str, Task]) -> dict[str, Sequence[Problem]]:
@@ -320,8 +347,9 @@ def _tokenizer(
     model: LoadedModel | None, drawn: Drawn, answer: AnswerFormat, *, new_tokens: str
 ) -> "PreTrainedTokenizerFast":
     """Return the tokenizer with the tokens that sft.new_tokens adds, to the model too; without a model, a new one."""
-    demonstrations = [item for items in drawn.values() for item in items]
-    texts = [text for item in demonstrations for text in (item.problem.prompt, *item.earlier, item.completion)]
+    texts: list[str] = []
+    for item in itertools.chain(*drawn.values()):
+        texts += [item.problem.prompt, *item.earlier, item.completion]
     tokenizer = build_tokenizer(iter(texts), answer) if model is None else model.tokenizer
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     if new_tokens != "none":

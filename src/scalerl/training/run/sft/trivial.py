@@ -3,6 +3,7 @@
 The paper does not define a trivial prompt. Here it is one that the starting model answers correctly every time.
 """
 
+import itertools
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -46,7 +47,7 @@ def solved_once(
     """
     if file.is_file():
         known = {tuple(each) for each in parse_json(file.read_text(encoding="utf-8"))["solved"]}
-        problems = {item.problem for items in drawn.values() for item in items}
+        problems = {item.problem for item in itertools.chain(*drawn.values())}
         return {problem for problem in problems if (problem.prompt, problem.answer) in known}
     try:
         solved = solved_problems(recipe, tasks, drawn, num_samples)
