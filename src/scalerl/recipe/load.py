@@ -116,7 +116,8 @@ def _with_own_defaults(layer: Tree) -> Tree:
     There is something to learn from every completion, also where all of a group, or of a problem, are right.
     """
     layer = merge({"filter": {"zero_variance": False}}, layer)
-    return layer if "curriculum" in layer else {**layer, "curriculum": {"name": "uniform"}}
+    layer.setdefault("curriculum", {"name": "uniform"})
+    return layer
 
 
 def _merged(tree: Tree, layer: Tree) -> dict[str, Any]:
@@ -198,7 +199,8 @@ def _anchored(tree: dict[str, Any], source: Path | Traversable) -> dict[str, Any
         table, _, name = key.rpartition(".")
         if name not in ("path", "evaluation_path") or not (is_named(table) and isinstance(value, str) and value):
             return value
-        return str(source.parent / value) if "\0" not in value and (source.parent / value).exists() else value
+        beside = source.parent / value
+        return str(beside) if "\0" not in value and beside.exists() else value
 
     return anchored(tree, "")
 
@@ -236,8 +238,14 @@ def read_table(
     label: str, source: Path | Traversable, error: type[UserError], parse: Callable[[str], Any] | None = None
 ) -> dict[str, Any]:
     """Return the table in a TOML or JSON file, or in a file that `parse` reads; raise `error` if that fails."""
-    kind = "" if parse else "JSON" if source.name.endswith(".json") else "TOML"
-    parse = parse or (parse_json if kind == "JSON" else tomllib.loads)
+    if parse is not None:
+        fault_words = "cannot be parsed"
+    elif source.name.endswith(".json"):
+        parse = parse_json
+        fault_words = "is not valid JSON"
+    else:
+        parse = tomllib.loads
+        fault_words = "is not valid TOML"
     try:
         # Accept the byte-order mark that some editors write.
         tree = parse(source.read_text(encoding="utf-8-sig"))
@@ -248,7 +256,7 @@ def read_table(
     except (ValueError, SyntaxError, RecursionError) as fault:
         if isinstance(fault, UserError):
             raise
-        raise error(f"{label} {f'is not valid {kind}' if kind else 'cannot be parsed'}: {fault}") from None
+        raise error(f"{label} {fault_words}: {fault}") from None
     if not isinstance(tree, dict):
         raise error(f"{label} does not contain a table of settings")
     return tree

@@ -134,8 +134,10 @@ def _expected(error: ErrorDetails, key: str, tree: Tree, root: type[Settings]) -
     if kind.startswith("model_"):
         names = _names(key, tree, root)
         below = [axis for axis, choices in AXES.items() if axis.startswith(f"{key}.") and value in [*choices]]
-        suggestion = f"; did you mean {below[0]} = {show(value)}?" if below else ""
-        return f"a table with {', '.join(names)}" if names else "a table", suggestion
+        expected = f"a table with {', '.join(names)}" if names else "a table"
+        if below:
+            return expected, f"; did you mean {below[0]} = {show(value)}?"
+        return expected, ""
     expected = error["msg"].removeprefix("Input should be ")
     for word, ours in _WORDS.items():
         expected = expected.replace(word, ours)
@@ -172,7 +174,10 @@ def _names(table: str, tree: Tree, root: type[Settings]) -> list[str]:
     for name in table.split(".") if table else []:
         key = dotted(key, name)
         field = settings_class.model_fields.get(name)
-        inner = AXES[key][_at(tree, f"{key}.name")] if key in AXES else field and table_class(field)
+        if key in AXES:
+            inner = AXES[key][_at(tree, f"{key}.name")]
+        else:
+            inner = field and table_class(field)
         if inner is None:
             return []
         settings_class = inner

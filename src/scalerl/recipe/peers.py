@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalerl.errors import UsageError
-from scalerl.recipe.keys import Tree, leaves
+from scalerl.recipe.keys import Tree, is_at, leaves
 from scalerl.recipe.load import load_recipe, read_table
 from scalerl.recipe.tree import settings_of
 
@@ -113,19 +113,27 @@ class Reader:
 
     def number(self, key: str, otherwise: float = 0.0) -> float:
         value = self[key]
+        if value is None or isinstance(value, bool):
+            return otherwise
         try:
-            return otherwise if value is None or isinstance(value, bool) else float(value)
+            return float(value)
         except (TypeError, ValueError):
             return otherwise
 
     def flag(self, key: str) -> bool:
         value = self[key]
-        return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
+        if isinstance(value, str):
+            return value.strip().lower() in ("true", "1", "yes")
+        return bool(value)
 
 
 def _head(learner: bool, generator: bool) -> str:
-    ends = {"learner": learner, "generator": generator}
-    return "both" if all(ends.values()) else next((end for end, is_fp32 in ends.items() if is_fp32), "none")
+    """Return model.fp32_head for a learner and a generator that do or do not compute the head in FP32."""
+    if learner and generator:
+        return "both"
+    if learner:
+        return "learner"
+    return "generator" if generator else "none"
 
 
 def _anchor(change: str, *, one_step: bool) -> Row:
@@ -135,6 +143,9 @@ def _anchor(change: str, *, one_step: bool) -> Row:
         return Row("loss", words=words, change=change, kind="anchor")
     words = "with one step per generation the ratio is against the learner's own log-probs and always 1: neither clip "
     return Row("loss", words=f"{words}nor cap ever acts", change=change, kind="clip_never_acts")
+
+
+_SCALES_ONLY = "; the cap of TRL is absolute too, and below 1 it cuts every ratio, which only scales the learning rate"
 
 
 def _trl(given: Reader) -> Iterator[Row]:
@@ -147,11 +158,13 @@ def _trl(given: Reader) -> Iterator[Row]:
     weights = {"grpo": "sample", "dr_grpo": "constant"}.get(name, "token")
     yield Row("loss.name", "loss_type", name if is_cispo else loss, 'loss_type="cispo", epsilon_high=5.0')
     yield Row("weights.name", "loss_type", weights)
-    yield Row("loss.clip_low", "epsilon", None if is_cispo else low)
-    yield Row("loss.clip_high", "epsilon_high", None if is_cispo else high)
-    # Many give the 0.28 of a clip.
-    scales = "; the cap of TRL is absolute too, and below 1 it cuts every ratio, which only scales the learning rate"
-    yield Row("loss.cap", "epsilon_high", high if is_cispo else None, "epsilon_high=5.0", scales if high < 1 else "")
+    if is_cispo:
+        # Many give the 0.28 of a clip.
+        remark = _SCALES_ONLY if high < 1 else ""
+        yield Row("loss.cap", "epsilon_high", high, "epsilon_high=5.0", remark)
+    else:
+        yield Row("loss.clip_low", "epsilon", low)
+        yield Row("loss.clip_high", "epsilon_high", high)
     norm = {"batch": "batch", "none": "none", "False": "none"}.get(str(given["scale_rewards"]), "prompt")
     yield Row("advantage.normalisation.name", "scale_rewards", norm, 'scale_rewards="batch"')
     cast = given.flag("cast_lm_head_to_fp32")
@@ -178,8 +191,11 @@ def _trl(given: Reader) -> Iterator[Row]:
         bound = {"band": "high", "sequence_mask": "high", "sequence_truncate": "cap"}.get(name, "")
         yield Row(f"correction.{bound or 'high'}", "vllm_importance_sampling_cap", cap if bound else None)
     yield Row("kl.coefficient", "beta", given.number("beta"), "beta=0.0")
-    change = "num_iterations=2 or more steps_per_generation, where off-policy steps are wanted"
-    yield _anchor(change if steps == 1 else "", one_step=steps == 1)
+    if steps == 1:
+        change = "num_iterations=2 or more steps_per_generation, where off-policy steps are wanted"
+        yield _anchor(change, one_step=True)
+    else:
+        yield _anchor("", one_step=False)
 
 
 _LOW = "actor_rollout_ref.actor.clip_ratio_low"
@@ -199,9 +215,11 @@ def _verl(given: Reader) -> Iterator[Row]:
     is_cispo = name == "cispo"
     loss = name if name in ("cispo", "gspo") else "dapo"
     yield Row("loss.name", _MODE, loss, f"{_MODE}=cispo {_HIGH}=4 {_LOW}=1")
-    yield Row("loss.clip_low", _LOW, None if is_cispo else low)
-    yield Row("loss.clip_high", _HIGH, None if is_cispo else high)
-    yield Row("loss.cap", _HIGH, 1 + high if is_cispo else None, f"{_HIGH}=4: the cap is 1 + clip_ratio_high")
+    if is_cispo:
+        yield Row("loss.cap", _HIGH, 1 + high, f"{_HIGH}=4: the cap is 1 + clip_ratio_high")
+    else:
+        yield Row("loss.clip_low", _LOW, low)
+        yield Row("loss.clip_high", _HIGH, high)
     if is_cispo and low < 1:
         words = f"ratios below {1 - low:g} are raised to it; ScaleRL's CISPO has no floor"
         yield Row("loss.cap", words=words, change=f"{_LOW}=1", kind="floor")
@@ -210,14 +228,20 @@ def _verl(given: Reader) -> Iterator[Row]:
     yield Row("weights.name", key, averages.get(str(given[key]), "constant"))
     advantage = str(given[_ESTIMATOR])
     by_group = advantage == "grpo" and given.flag("algorithm.norm_adv_by_std_in_grpo")
-    norm = "batch" if advantage.startswith("reinforce_plus_plus") else "prompt" if by_group else "none"
+    norm = "none"
+    if advantage.startswith("reinforce_plus_plus"):
+        norm = "batch"
+    elif by_group:
+        norm = "prompt"
     yield Row("advantage.baseline.name", _ESTIMATOR, "leave_one_out" if advantage == "rloo" else "mean")
     yield Row("advantage.normalisation.name", _ESTIMATOR, norm, f"{_ESTIMATOR}=reinforce_plus_plus_baseline")
     yield Row("model.fp32_head", value="none")
     yield Row("filter.zero_variance", _REFILLS, given.flag(_REFILLS), f"{_REFILLS}=True")
     key = "algorithm.filter_groups.max_num_gen_batches"
-    # 0 means no limit.
-    most = int(given.number(key)) or 100 if given.flag(_REFILLS) else 0
+    most = 0
+    if given.flag(_REFILLS):
+        # 0 means no limit.
+        most = int(given.number(key)) or 100
     yield Row("filter.refill", key, most)
     yield from _verl_correction(given)
     if name in ("clip_cov", "clip-cov"):
@@ -241,9 +265,10 @@ def _verl(given: Reader) -> Iterator[Row]:
     if not given.flag(_BYPASS):
         yield _anchor(f"{_BYPASS}=True", one_step=stale is None and steps == 1)
     key = "actor_rollout_ref.actor.kl_loss_coef"
-    coefficient = given.number(key)
-    uses_kl = given.flag("actor_rollout_ref.actor.use_kl_loss")
-    yield Row("kl.coefficient", key, coefficient if uses_kl else 0.0, "actor_rollout_ref.actor.use_kl_loss=False")
+    coefficient = 0.0
+    if given.flag("actor_rollout_ref.actor.use_kl_loss"):
+        coefficient = given.number(key)
+    yield Row("kl.coefficient", key, coefficient, "actor_rollout_ref.actor.use_kl_loss=False")
 
 
 def _verl_correction(given: Reader) -> Iterator[Row]:
@@ -255,12 +280,14 @@ def _verl_correction(given: Reader) -> Iterator[Row]:
         key = "algorithm.rollout_correction.rollout_rs_threshold"
         lower = f"{key}_lower"
         # One number, or the ends of a band: "0.5_2.0".
-        *first, last = str(given[key] or 2.0).split("_")
+        low, is_band, high = str(given[key] or 2.0).rpartition("_")
         name = "band" if rejects.startswith("token") else "sequence_mask"
         yield Row("correction.name", "algorithm.rollout_correction.rollout_rs", name, change)
-        low = float(first[0]) if first else given.number(lower)
-        yield Row("correction.low", key if first else lower, low)
-        yield Row("correction.high", key, float(last))
+        if is_band:
+            yield Row("correction.low", key, float(low))
+        else:
+            yield Row("correction.low", lower, given.number(lower))
+        yield Row("correction.high", key, float(high))
     elif weights == "sequence":
         key = "algorithm.rollout_correction.rollout_is_threshold"
         yield Row("correction.name", "algorithm.rollout_correction.rollout_is", "sequence_truncate", change)
@@ -453,14 +480,19 @@ def _differences(rows: Sequence[Row]) -> Iterator[Difference]:
 
 
 def _recognised(settings: Tree, path: Path) -> str:
-    known = {name: tuple(f"{key}." for key in each.known_by.split()) for name, each in FRAMEWORKS.items()}
-    counts = {name: sum(f"{key}.".startswith(keys) for key in settings) for name, keys in known.items()}
+    counts = {name: _num_known(framework, settings) for name, framework in FRAMEWORKS.items()}
     best = max(counts, key=lambda name: counts[name])
     if not counts[best]:
         raise UsageError(
             f"{path} has no setting that identifies verl, TRL or prime-rl: name the framework with --framework"
         )
     return best
+
+
+def _num_known(framework: Framework, settings: Tree) -> int:
+    """Return how many settings only this framework has."""
+    tables = framework.known_by.split()
+    return sum(any(is_at(key, table) for table in tables) for key in settings)
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -358,7 +358,9 @@ def replaced(part: Table, changes: Mapping[str, Any]) -> Table:
     """Return a table with settings changed by dotted key, without validation."""
     for key, value in changes.items():
         name, _, rest = key.partition(".")
-        part = part.model_copy(update={name: replaced(getattr(part, name), {rest: value}) if rest else value})
+        if rest:
+            value = replaced(getattr(part, name), {rest: value})
+        part = part.model_copy(update={name: value})
     return part
 
 
@@ -369,11 +371,14 @@ def trusting(recipe: Recipe, *, trust_remote_code: bool) -> Recipe:
 
 def code_outside(recipe: Recipe) -> list[str]:
     """Return the code that a recipe names: import paths, and settings of vLLM."""
-    values = leaves(recipe.model_dump(mode="json"), numbered=True)
-    named = [value for key, value in values if key.rpartition(".")[2] in ("name", "grader", "program", "tools")]
-    texts = [text for value in named for text in (value if isinstance(value, list) else [value])]
-    paths = [text for text in texts if isinstance(text, str) and ":" in text]
-    return [*dict.fromkeys(paths), *(vllm_code(recipe.rollout.vllm) if recipe.rollout.engine == "vllm" else ())]
+    code: list[str] = []
+    for key, value in leaves(recipe.model_dump(mode="json"), numbered=True):
+        if key.rpartition(".")[2] in ("name", "grader", "program", "tools"):
+            texts = value if isinstance(value, list) else [value]
+            code += [text for text in texts if isinstance(text, str) and ":" in text]
+    if recipe.rollout.engine == "vllm":
+        code += vllm_code(recipe.rollout.vllm)
+    return list(dict.fromkeys(code))
 
 
 def vllm_code(settings: parts.VllmSettings) -> list[str]:
@@ -384,8 +389,11 @@ def vllm_code(settings: parts.VllmSettings) -> list[str]:
 
 
 def _has_text(value: Any) -> bool:
-    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return isinstance(value, str) or any(map(_has_text, values))
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(map(_has_text, value))
+    return isinstance(value, str)
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:
@@ -397,7 +405,9 @@ def mode_name(pipeline: parts.PipelineSettings) -> str:
         fits = pipeline.push_every == 1
         bounded = "the mean lag" if pipeline.waits_for == "batch" else "every lag"
         name = f"PipelineRL-{pipeline.max_lag} (bounds {bounded})"
-    return "" if not fits else name if pipeline.max_lag else "synchronous"
+    if not fits:
+        return ""
+    return name if pipeline.max_lag else "synchronous"
 
 
 def body_dtype(model: parts.ModelSettings, *, gpu: bool) -> Literal["bfloat16", "float32"]:

@@ -31,18 +31,20 @@ def _parts_in(annotation: Any) -> Iterator[type[Settings]]:
 def axis_choices(field: FieldInfo) -> dict[str, type[Settings]]:
     """Return the built-in choices of an axis by name; empty for a field that is not an axis."""
     parts = list(_parts_in(field.annotation))
-    return (
-        {part.model_fields["name"].default: part for part in parts if part is not CustomSettings}
-        if CustomSettings in parts
-        else {}
-    )
+    if CustomSettings not in parts:
+        return {}
+    return {part.model_fields["name"].default: part for part in parts if part is not CustomSettings}
 
 
 def table_class(field: FieldInfo) -> type[Settings] | None:
     """Return the class of a field that is, or may be, a plain table."""
     tables = {*(get_args(field.annotation) or [field.annotation])} - {type(None)}
-    (annotation,) = tables if len(tables) == 1 else (None,)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
+    if len(tables) != 1:
+        return None
+    (annotation,) = tables
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return annotation
+    return None
 
 
 def walk(
@@ -54,7 +56,10 @@ def walk(
         choices = axis_choices(field)
         inner = table_class(field)
         yield key, field, choices or inner
-        for below in choices.values() if choices else [inner] if inner else []:
+        tables = list(choices.values())
+        if inner and not choices:
+            tables = [inner]
+        for below in tables:
             yield from walk(below, key)
 
 
@@ -86,9 +91,13 @@ def expand(tree: Tree, table: str = "") -> dict[str, Any]:
     for name, value in tree.items():
         key = dotted(table, name)
         if isinstance(value, str) and is_named(key):
-            is_file = key not in AXES and value.endswith(PROBLEM_FILES)
-            value = {"name": "file", "path": value} if is_file else {"name": value}
-        expanded[name] = expand(value, key) if isinstance(value, Mapping) else value
+            if key not in AXES and value.endswith(PROBLEM_FILES):
+                value = {"name": "file", "path": value}
+            else:
+                value = {"name": value}
+        if isinstance(value, Mapping):
+            value = expand(value, key)
+        expanded[name] = value
     return expanded
 
 
@@ -101,7 +110,9 @@ def merge(below: Any, above: Any, key: str = "", *, keeps: bool = False) -> Any:
         return dict(above)
     merged = dict(below)
     for name, value in above.items():
-        merged[name] = merge(merged[name], value, dotted(key, name), keeps=keeps) if name in merged else value
+        if name in merged:
+            value = merge(merged[name], value, dotted(key, name), keeps=keeps)
+        merged[name] = value
     return merged
 
 
@@ -134,11 +145,16 @@ def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Set
 
 def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
     """Return the settings in which two recipes differ, by dotted key; None if one recipe lacks the setting."""
-    before, after = ({key: each.value for key, each in settings_of(side).items()} for side in (left, right))
+    before = _values_of(left)
+    after = _values_of(right)
     # Sort by table, to keep the settings of one choice together.
     tables = list(dict.fromkeys(key.partition(".")[0] for key in before | after))
     keys = sorted(before | after, key=lambda key: tables.index(key.partition(".")[0]))
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+def _values_of(recipe: Recipe) -> dict[str, Any]:
+    return {key: setting.value for key, setting in settings_of(recipe).items()}
 
 
 def known_keys(part: type[Settings] = Recipe) -> list[str]:

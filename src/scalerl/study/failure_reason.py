@@ -24,7 +24,9 @@ def failure_reason(printed: str, code: int, step: int | None) -> str:
         ended = f"exit code {code}"
     else:
         name = signal.Signals(-code).name
-        ended = f"killed by {name}" + (f" after step {step}" if step else "")
+        ended = f"killed by {name}"
+        if step:
+            ended += f" after step {step}"
         if name in _FROM_OUTSIDE:
             return ended
     words = last_error(printed)

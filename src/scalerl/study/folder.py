@@ -18,7 +18,7 @@ from scalerl.recipe.suggest import show
 from scalerl.runfolder import store
 from scalerl.runfolder.atomic_files import locked, write_errors
 from scalerl.runfolder.json_text import parse_json
-from scalerl.study.plan import PlannedRun, StudyPlan, changes_of
+from scalerl.study.plan import Arm, PlannedRun, StudyPlan, changes_of
 
 _RUNS = "runs"
 _RECIPES = "recipes"
@@ -145,16 +145,17 @@ def plan_record(plan: StudyPlan, *, jobs: int, shared_device: bool) -> dict[str,
         "holdout": None if study.holdout is None else study.holdout.model_dump(by_alias=True),
         "jobs": jobs,
         "shared_device": shared_device,
-        "arms": [
-            {
-                "name": arm.name,
-                "changes": {key: {"base": old, "arm": new} for key, (old, new) in arm.changes.items()},
-                "budget": arm.recipe.budget.model_dump(exclude_none=True),
-            }
-            for arm in plan.arms
-        ],
+        "arms": [_arm_record(arm) for arm in plan.arms],
         "skipped": [{"arm": arm.name, "skipped": arm.skipped} for arm in plan.arms if arm.skipped is not None],
         "runs": [{"arm": run.arm, "seed": run.seed, "folder": f"{_RUNS}/{run.name}"} for run in plan.runs],
+    }
+
+
+def _arm_record(arm: Arm) -> dict[str, Any]:
+    return {
+        "name": arm.name,
+        "changes": {key: {"base": old, "arm": new} for key, (old, new) in arm.changes.items()},
+        "budget": arm.recipe.budget.model_dump(exclude_none=True),
     }
 
 

@@ -68,12 +68,13 @@ class StudyPlan:
     @property
     def runs(self) -> tuple[PlannedRun, ...]:
         """Runs in order of seeds, so that an interrupted study has compared all arms with the first seeds."""
-        return tuple(
-            PlannedRun(arm=arm.name, seed=seed, recipe=arm.recipe.model_copy(update={"seed": seed}))
-            for seed in self.study.seeds
-            for arm in self.arms
-            if arm.skipped is None
-        )
+        runs: list[PlannedRun] = []
+        for seed in self.study.seeds:
+            for arm in self.arms:
+                if arm.skipped is None:
+                    recipe = arm.recipe.model_copy(update={"seed": seed})
+                    runs.append(PlannedRun(arm=arm.name, seed=seed, recipe=recipe))
+        return tuple(runs)
 
 
 def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bool) -> StudyPlan:
@@ -123,8 +124,12 @@ def changes_of(base: Recipe, recipe: Recipe) -> dict[str, tuple[Any, Any]]:
 
 def unset(recipe: Recipe) -> list[str]:
     """Return the settings that are missing before this recipe can be trained."""
-    missing = ["model.path"] if recipe.model.path is None else []
-    return [*missing, "task.name"] if recipe.task.name is None and not recipe.tasks else missing
+    missing: list[str] = []
+    if recipe.model.path is None:
+        missing.append("model.path")
+    if recipe.task.name is None and not recipe.tasks:
+        missing.append("task.name")
+    return missing
 
 
 def check_runnable(plan: StudyPlan) -> None:
@@ -133,7 +138,8 @@ def check_runnable(plan: StudyPlan) -> None:
     if len(arms) == 1:
         reasons = (f"{arm.name} is not run: {arm.skipped}" for arm in plan.arms if arm.skipped is not None)
         raise StudyError(f"study {plan.name} has nothing to compare {plan.base.name} with here", *reasons)
-    if missing := sorted({key for arm in arms for key in unset(arm.recipe)}):
+    missing = sorted({key for arm in arms for key in unset(arm.recipe)})
+    if missing:
         raise StudyError(
             f"study {plan.name}: {' and '.join(missing)} not set, so there is nothing to train: add "
             f"{' '.join(f'--set {key}=...' for key in missing)}, or set it in the study's [set]"
@@ -170,8 +176,11 @@ class _Resolver:
                 self.problems.append(f"study {self._name}{sign}{problem}")
             return None
         update: dict[str, Any] = {"description": f"Arm {arm} of the study {self._name}"}
-        by_study = {**shared.get("budget", {}), **own.get("budget", {})}
-        limits = {key for _, layer in self._budgets for key in layer["budget"]} or by_study.keys()
+        limits: set[str] = set()
+        for _, layer in self._budgets:
+            limits.update(layer["budget"])
+        if not limits:
+            limits.update(shared.get("budget", {}), own.get("budget", {}))
         if limits:
             # If a limit is set, the other limits of the recipe no longer apply: they could end runs early.
             update["budget"] = BudgetSettings(**{key: value for key, value in recipe.budget if key in limits})
@@ -199,17 +208,16 @@ def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: 
 
 def _equal_arms(arms: Sequence[Arm]) -> list[str]:
     others = arms[1:]
-    problems = [
-        f"the arm {arm.name} equals the base: it changes nothing, so their runs would be the same; change something in "
-        f"it, or remove it"
-        for arm in others
-        if not arm.changes and arm.skipped is None
-    ]
-    problems += [
-        f"the arms {arm.name} and {other.name} are equal: remove one"
-        for arm, other in itertools.combinations(others, 2)
-        if arm.changes and arm.changes == other.changes
-    ]
+    problems: list[str] = []
+    for arm in others:
+        if not arm.changes and arm.skipped is None:
+            problems.append(
+                f"the arm {arm.name} equals the base: it changes nothing, so their runs would be the same; change "
+                f"something in it, or remove it"
+            )
+    for arm, other in itertools.combinations(others, 2):
+        if arm.changes and arm.changes == other.changes:
+            problems.append(f"the arms {arm.name} and {other.name} are equal: remove one")
     return problems
 
 

@@ -90,7 +90,8 @@ def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
     problems = []
     for arm in arms:
         with _temporary_run(arm.recipe, command, "--check") as (_, fault):
-            problems += [f"the arm {arm.name} cannot be run here: {fault}"] if fault else []
+            if fault:
+                problems.append(f"the arm {arm.name} cannot be run here: {fault}")
     if problems:
         raise StudyError(*problems)
 

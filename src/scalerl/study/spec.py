@@ -28,7 +28,9 @@ Changes = dict[str, Any]
 
 
 def _all_components(given: Any) -> Any:
-    return list(LEAVE_ONE_OUT) * given if isinstance(given, bool) else given
+    if isinstance(given, bool):
+        return list(LEAVE_ONE_OUT) if given else []
+    return given
 
 
 class FitWindowSettings(Settings):
@@ -185,7 +187,10 @@ def _conflicts(study: Study) -> Iterator[str]:
             yield f'leave_one_out contains "{name}"; choices: {", ".join(LEAVE_ONE_OUT)}{meant}'
     if both := [name for name in study.arms if study.leave_one_out and name in LEAVE_ONE_OUT]:
         yield f"the arm {both[0]} has the same name as an arm that leave_one_out adds: rename it"
-    for table, changes in {"set": study.set, **{f"arms.{name}": own for name, own in study.arms.items()}}.items():
+    tables = {"set": study.set}
+    for name, changes in study.arms.items():
+        tables[f"arms.{name}"] = changes
+    for table, changes in tables.items():
         if "seed" in changes:
             yield f"{table}.seed is {show(changes['seed'])}, but a study sets the seeds of its runs: set seeds instead"
     if len(set(study.seeds)) < len(study.seeds):

@@ -61,8 +61,7 @@ class StateCopier:
     def prepare(self, state: State) -> None:
         """Begin to allocate memory for copies of states like this one."""
         if self._allocated is None:
-            shapes = {(kind, name): values for kind, named in state.items() for name, values in named.items()}
-            self._allocated = self._allocator.submit(_allocate, shapes)
+            self._allocated = self._allocator.submit(_allocate, _flat(state))
 
     def copy(self, state: State) -> StateCopy | None:
         """Return a copy of the state as it is now; None if the host has no memory for it.
@@ -74,19 +73,17 @@ class StateCopier:
         memory = self._allocated.result()
         if not memory:
             return None
-        copies: dict[str, dict[str, Tensor]] = {}
+        copies: dict[str, dict[str, Tensor]] = {kind: {} for kind in state}
         on_host: list[tuple[Tensor, Tensor]] = []
         devices = set[torch.device]()
-        for kind, named in state.items():
-            copies[kind] = {}
-            for name, values in named.items():
-                target = memory[kind, name]
-                copies[kind][name] = target
-                if values.is_cuda:
-                    target.copy_(values.detach(), non_blocking=True)
-                    devices.add(values.device)
-                else:
-                    on_host.append((target, values.detach()))
+        for (kind, name), values in _flat(state).items():
+            target = memory[kind, name]
+            copies[kind][name] = target
+            if values.is_cuda:
+                target.copy_(values.detach(), non_blocking=True)
+                devices.add(values.device)
+            else:
+                on_host.append((target, values.detach()))
         with ThreadPoolExecutor(_COPYING_THREADS) as threads:
             list(threads.map(lambda pair: pair[0].copy_(pair[1]), on_host))
         return StateCopy(copies, [_end_of_queue(device) for device in devices])
@@ -100,7 +97,16 @@ def _end_of_queue(device: torch.device) -> "torch.cuda.Event":
 
 def state_bytes(state: State) -> int:
     """Return the size of a state."""
-    return sum(values.nbytes for named in state.values() for values in named.values())
+    return sum(values.nbytes for values in _flat(state).values())
+
+
+def _flat(state: State) -> dict[tuple[str, str], Tensor]:
+    """Return the tensors of a state by kind and name."""
+    flat: dict[tuple[str, str], Tensor] = {}
+    for kind, named in state.items():
+        for name, values in named.items():
+            flat[kind, name] = values
+    return flat
 
 
 def _allocate(state: Mapping[tuple[str, str], Tensor]) -> dict[tuple[str, str], Tensor]:

@@ -168,4 +168,8 @@ def larger(*spent: Mapping[str, Any]) -> dict[str, float]:
 
     Steps after the checkpoint are repeated, but their compute was spent all the same.
     """
-    return {key: max((float(row[key]) for row in spent if key in row), default=0.0) for key in _COUNTED}
+    largest = dict.fromkeys(_COUNTED, 0.0)
+    for row in spent:
+        for key in _COUNTED:
+            largest[key] = max(largest[key], float(row.get(key, 0.0)))
+    return largest

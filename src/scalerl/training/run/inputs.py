@@ -27,6 +27,7 @@ from scalerl.training.tasks.build import build_task, build_tasks
 from scalerl.training.tasks.length import LENGTHS, LengthControl, recognising
 from scalerl.training.tasks.rows import hide_hub_warnings
 from scalerl.training.tasks.task import Task, shared_answer, without
+from scalerl.training.types import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +151,9 @@ def check_teacher(reference: KlReference | None, text: Text) -> None:
 
 def training_prompts(inputs: Inputs, rollout: RolloutSettings) -> dict[str, Prompts]:
     """Encode the training problems of each task, except those that are in an evaluation set."""
-    withheld = [problem for each in inputs.eval_sets for problem in each.problems]
+    withheld: list[Problem] = []
+    for each in inputs.eval_sets:
+        withheld += each.problems
     prompts = {}
     for name, task in inputs.tasks.items():
         problems = without(task.training, withheld)

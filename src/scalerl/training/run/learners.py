@@ -36,9 +36,13 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
 
     Ranks are processes on this machine, or Ray actors that `place` holds.
     """
-    device = model.device if place is None else place.computes_on
+    if place is None:
+        device = model.device
+        gpus = None
+    else:
+        device = place.computes_on
+        gpus = place.gpus
     gpu = device.type == "cuda"
-    gpus = None if place is None else place.gpus
     if gpus is None and gpu:
         gpus = Gpus.here(recipe.learner.ranks, device=device)
     recipe = decide_checkpointing(recipe, model.config, gpus)
@@ -62,9 +66,10 @@ def child_learner(learner: LearnerSettings, device: torch.device, **fields: Any)
     """Return a learner whose ranks are processes on this machine; `fields` are fields of RankSpec."""
     from scalerl.training.learner.ranks.driver import child_ranks, ranked_learner
 
-    gpu = device.type == "cuda"
-    # With a GPU, one thread on the host is fastest.
-    threads = (0 if "OMP_NUM_THREADS" in os.environ else 1) if gpu else max(torch.get_num_threads() // learner.ranks, 1)
+    threads = max(torch.get_num_threads() // learner.ranks, 1)
+    if device.type == "cuda":
+        # With a GPU, one thread on the host is fastest; 0 leaves the user's number.
+        threads = 0 if "OMP_NUM_THREADS" in os.environ else 1
     return ranked_learner(child_ranks, learner, device=device.type, threads=threads, **fields)
 
 
@@ -134,6 +139,7 @@ def _critic(recipe: Recipe) -> Any:
 
 def _resolved(recipe: Recipe) -> OptimizerSettings:
     """Return the optimiser's settings with the number of steps over which the learning rate decays."""
-    falls = recipe.optimizer.schedule != "constant"
-    steps = recipe.optimizer.decay_steps or recipe.budget.steps
-    return replaced(recipe.optimizer, {"decay_steps": steps if falls else None})
+    steps = None
+    if recipe.optimizer.schedule != "constant":
+        steps = recipe.optimizer.decay_steps or recipe.budget.steps
+    return replaced(recipe.optimizer, {"decay_steps": steps})

@@ -202,8 +202,10 @@ def _logit_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     if recipe.model.lora.rank and sizes.file_bytes == 2:
         # The head is frozen and narrow.
         return logits
-    split = min(SPLIT_AT_ONCE, shape.head_params) if rounded_bytes(recipe) else 0
-    return logits + 4 * shape.head_params + _SPLIT_BYTES * split
+    gradient = 4 * shape.head_params
+    if rounded_bytes(recipe):
+        gradient += _SPLIT_BYTES * min(SPLIT_AT_ONCE, shape.head_params)
+    return logits + gradient
 
 
 def _update_bytes(recipe: Recipe, sizes: ModelSizes, shards: int) -> float:
@@ -234,40 +236,56 @@ def _learner_weights(recipe: Recipe, sizes: ModelSizes, shards: int) -> float:
     if shards > 1:
         # Two layers are gathered at a time, and the embedding and the head in FP32.
         return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params
-    copied = shape.params if sizes.config.tie_word_embeddings else shape.params - shape.head_params
-    if not recipe.model.lora.rank:
-        on_host = recipe.optimizer.on_host
-        masters = 4.0 * (shape.head_params if on_host else shape.params)
-        has_body = on_host or rounded_bytes(recipe)
-        return masters + (each * copied if has_body else 0)
-    rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
+    copied = shape.params
+    if not sizes.config.tie_word_embeddings:
+        copied -= shape.head_params
+    if recipe.model.lora.rank:
+        return _adapted_weights(recipe, sizes, copied)
+    if recipe.optimizer.on_host:
+        return 4.0 * shape.head_params + each * copied
+    return 4.0 * shape.params + rounded_bytes(recipe) * copied
+
+
+def _adapted_weights(recipe: Recipe, sizes: ModelSizes, copied: int) -> float:
+    """Return the bytes of adapters, of the frozen weights under them, and of a body of `copied` numbers."""
+    shape = sizes.shape
+    each = number_bytes(recipe)
+    rounded = _num_rounded(recipe, shape)
     adapters = (4 + rounded_bytes(recipe)) * sizes.trained(recipe)
     frozen = sizes.file_bytes * (shape.params - rounded) + _nf4_bytes(rounded, shape, each)
-    body = each * (copied - rounded) if each != sizes.file_bytes else 0
-    return adapters + frozen + body
+    if each == sizes.file_bytes:
+        return adapters + frozen
+    return adapters + frozen + each * (copied - rounded)
+
+
+def _num_rounded(recipe: Recipe, shape: ModelShape) -> int:
+    """Return the number of weights that are kept in 4 bits."""
+    return shape.linear_params if recipe.model.lora.bits == 4 else 0
 
 
 def _critic_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     """Return the bytes of a critic's weights and optimiser; its passes end before the policy's begin."""
+    # With adapters, the frozen weights are shared with the policy: only what is trained is the critic's own.
     trained = sizes.trained(recipe)
-    on_host = recipe.optimizer.on_host
-    optimiser = _optimiser_bytes(recipe.optimizer, trained)
-    if recipe.model.lora.rank:
-        # The frozen weights are shared with the policy.
-        return (4 + rounded_bytes(recipe)) * trained + optimiser
-    each = number_bytes(recipe) if on_host else 4 + rounded_bytes(recipe)
-    return each * sizes.shape.params + optimiser
+    each = 4 + rounded_bytes(recipe)
+    if recipe.optimizer.on_host:
+        each = number_bytes(recipe)
+    return each * trained + _optimiser_bytes(recipe.optimizer, trained)
 
 
 def _nf4_bytes(rounded: int, shape: ModelShape, each: int) -> float:
     """Return the bytes of weights in 4 bits with their scales, and of one decoded layer."""
-    return rounded * (0.5 + 4 / NF4_BLOCK) + (shape.layer_params * each if rounded else 0)
+    if not rounded:
+        return 0.0
+    return rounded * (0.5 + 4 / NF4_BLOCK) + shape.layer_params * each
 
 
 def _optimiser_bytes(settings: OptimizerSettings, trained: int) -> float:
     """Return the bytes of gradients and moments on the device; of hosted moments, only the portions in transit."""
-    moved = min(2 * PORTION, trained) * (4 + _moment_bytes(settings))
-    return 4.0 * trained + (moved if settings.on_host else _moment_bytes(settings) * trained)
+    gradients = 4.0 * trained
+    if settings.on_host:
+        return gradients + min(2 * PORTION, trained) * (4 + _moment_bytes(settings))
+    return gradients + _moment_bytes(settings) * trained
 
 
 def _moment_bytes(settings: OptimizerSettings) -> float:
@@ -285,8 +303,8 @@ def host_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
 
 def checkpoint_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     """Return the bytes of a checkpoint: trained weights and moments, of the critic too."""
-    num = sizes.trained(recipe) * (2 if recipe.has_critic else 1)
-    return num * (4 + _moment_bytes(recipe.optimizer))
+    num_models = 2 if recipe.has_critic else 1
+    return num_models * sizes.trained(recipe) * (4 + _moment_bytes(recipe.optimizer))
 
 
 def checkpoint_words(num_bytes: float, keep: int, *, keeps_best: bool) -> str:
@@ -322,10 +340,12 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
 def _generator_weights(recipe: Recipe, sizes: ModelSizes) -> float:
     shape = sizes.shape
     each = number_bytes(recipe)
-    head = 4 * shape.head_params if rounded_bytes(recipe) and recipe.model.fp32_head in ("both", "generator") else 0
+    head = 0
+    if rounded_bytes(recipe) and recipe.model.fp32_head in ("both", "generator"):
+        head = 4 * shape.head_params
     if not pushes_adapters(recipe.model, recipe.rollout):
         return shape.params * each + head
-    rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
+    rounded = _num_rounded(recipe, shape)
     plain = shape.params - rounded
     weights = each * sizes.trained(recipe)
     # Weights with the dtype of the files are shared with the learner, or, in another process, the only copy.
@@ -352,8 +372,10 @@ def rounded_bytes(recipe: Recipe) -> int:
 def num_generators(recipe: Recipe) -> int:
     """Return the number of engines with their own GPUs: generators, or a vLLM that does not share the learner's."""
     rollout = recipe.rollout
-    devices = set(rollout.vllm.devices if rollout.engine == "vllm" else ())
-    return rollout.generators or int(bool(devices) and devices.isdisjoint(range(recipe.learner.ranks)))
+    if rollout.generators or rollout.engine != "vllm":
+        return rollout.generators
+    devices = set(rollout.vllm.devices)
+    return int(bool(devices) and devices.isdisjoint(range(recipe.learner.ranks)))
 
 
 def num_gpus(learner: LearnerSettings, rollout: RolloutSettings) -> int:
@@ -435,20 +457,24 @@ def _layouts(recipe: Recipe, num_gpus: int) -> Iterator[dict[str, Any]]:
     learner = recipe.learner
     rollout = recipe.rollout
     factors = [2**power for power in range(num_gpus.bit_length())]
-    recomputes = learner.gradient_checkpointing
+    nums_of_ranks = [learner.ranks * by for by in factors] + [learner.ranks // by for by in factors[1:]]
     is_vllm = rollout.engine == "vllm"
-    parallel = max(rollout.generator_gpus, 1)
-    shorter = min(learner.micro_batch_tokens, rollout.context)
+    parallel = [max(rollout.generator_gpus, 1)]
+    if is_vllm:
+        parallel = [parallel[0] * by for by in factors]
+    nums_of_slots: list[int | None] = [None]
+    if rollout.slots is not None:
+        nums_of_slots = [rollout.slots // by or None for by in factors]
+    pass_lengths = [learner.micro_batch_tokens, min(learner.micro_batch_tokens, rollout.context)]
+    recomputes = [learner.gradient_checkpointing]
+    if learner.gradient_checkpointing is False:
+        recomputes = [False, True]
     keeps_sharding = learner.sharding != "hybrid"
-    choices = itertools.product(
-        [learner.ranks * by for by in factors] + [learner.ranks // by for by in factors[1:]],
-        [parallel * by for by in factors] if is_vllm else [parallel],
-        [rollout.slots // by or None for by in factors] if rollout.slots else [None],
-        [learner.micro_batch_tokens, shorter],
-        [False, True] if recomputes is False else [recomputes],
-    )
+    choices = itertools.product(nums_of_ranks, parallel, nums_of_slots, pass_lengths, recomputes)
     for ranks, gpus_each, slots, pass_tokens, recomputing in choices:
-        generators = min(rollout.generators, (num_gpus - ranks) // gpus_each) if 0 < ranks <= num_gpus else -1
+        if not 0 < ranks <= num_gpus:
+            continue
+        generators = min(rollout.generators, (num_gpus - ranks) // gpus_each)
         if generators < min(rollout.generators, 1):
             continue
         layout: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """A training run: from a recipe to a run folder, by the parts of parts.py and the hooks of hooks.py."""
 
+import itertools
 import os
 import shutil
 import threading
@@ -171,7 +172,9 @@ class TrainingRun:
                     self._record_failure("failed", failure_text(error))
                 raise
             self.unsaved = checkpoints.failure
-            reason = end.reason if self.unsaved is None else f"{end.reason}; the last checkpoint failed: {self.unsaved}"
+            reason = end.reason
+            if self.unsaved is not None:
+                reason += f"; the last checkpoint failed: {self.unsaved}"
             store.write_status(self.folder, "stopped" if end.kind == "stopped" else "done", reason)
             return end
 
@@ -181,12 +184,13 @@ class TrainingRun:
 
     def _end(self) -> RunEnd | None:
         """Return why the run ends here; None if it continues."""
-        stopped = RunEnd(kind="stopped", reason="asked to stop") if self.observer.stopping() else None
         end = self.budget.end
+        if not self.observer.stopping():
+            return end
         # The last evaluation belongs to the budget. If the user skips it, a resumed run still has to do it.
-        if stopped and end and end.kind == "budget" and self.evaluations.open_sets(self.pipeline.version, is_last=True):
-            return stopped
-        return end or stopped
+        if end is None or self.evaluations.open_sets(self.pipeline.version, is_last=True):
+            return RunEnd(kind="stopped", reason="asked to stop")
+        return end
 
     def _open_folder(self) -> Sinks:
         if self._resumes:
@@ -307,7 +311,8 @@ class _StepColumns:
             row |= parts.meter.row()
         if self.checkpoints is not None:
             row |= self.checkpoints.take_row()
-        sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
+        completions = itertools.chain.from_iterable(group.completions for group in done.batch.groups)
+        sums = conversation_sums(list(completions))
         row |= {f"rollout/{name}": value for name, value in conversation_means(sums).items()}
         row |= grading.num_without_verdict
         row |= outcome_columns(grading.num_outcomes)

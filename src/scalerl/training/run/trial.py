@@ -24,7 +24,7 @@ from scalerl.training.run.evaluate import conversation_row
 from scalerl.training.run.parts import Parts
 from scalerl.training.run.prompts import EvalSet
 from scalerl.training.tasks.curriculum import Issued
-from scalerl.training.types import Batch, Completion, Group, Request
+from scalerl.training.types import Batch, Completion, Group, Problem, Request
 
 NUM_GROUPS = 2
 NUM_TOKENS = 8
@@ -225,7 +225,9 @@ def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
     Groups of one completion, which a critic allows, are right and wrong in turn. No completion is truncated, so that no
     filter drops it.
     """
-    tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
+    tokens: dict[Problem, tuple[int, ...]] = {}
+    for of_task in parts.prompts.values():
+        tokens |= of_task.tokens
     shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
     rng = np.random.default_rng(0)
     groups = []

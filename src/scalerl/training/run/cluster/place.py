@@ -59,15 +59,21 @@ def enter_cluster(
         opened.callback(connection.close)
         return place_on(connection, learner, rollout, opened)
     on_gpu = torch.cuda.is_available()
-    has_ranks = learner.sharding != "none"
     _check(learner, rollout, torch.cuda.device_count(), "this machine")
-    here = torch.device("cuda" if on_gpu else "cpu")
+    computes_on = kind_of_device(on_gpu=on_gpu)
+    num_devices = num_gpus(learner, rollout) if on_gpu else 0
+    if learner.sharding == "none":
+        return Place(device=computes_on, computes_on=computes_on, num_devices=num_devices)
     return Place(
-        device=torch.device("cpu") if has_ranks else here,
-        computes_on=here,
-        num_devices=num_gpus(learner, rollout) if on_gpu else 0,
-        gpus=Gpus.here(learner.ranks) if has_ranks else None,
+        device=torch.device("cpu"),
+        computes_on=computes_on,
+        num_devices=num_devices,
+        gpus=Gpus.here(learner.ranks),
     )
+
+
+def kind_of_device(*, on_gpu: bool) -> torch.device:
+    return torch.device("cuda" if on_gpu else "cpu")
 
 
 def place_on(connection: "Connection", learner: LearnerSettings, rollout: RolloutSettings, opened: ExitStack) -> Place:
@@ -82,7 +88,11 @@ def place_on(connection: "Connection", learner: LearnerSettings, rollout: Rollou
     on_gpu = connection.num_gpus > 0
     _check(learner, rollout, connection.num_gpus, f"the cluster at {connection.address}")
     # A process with a GPU needs no core; the others share the cores if there are too few.
-    on_cores = (0 if on_gpu else ranks) + (0 if on_gpu and rollout.generator_gpus else generators)
+    on_cores = 0
+    if not on_gpu:
+        on_cores = ranks + generators
+    elif not rollout.generator_gpus:
+        on_cores = generators
     cores = int(sum(node.cpus for node in connection.nodes))
     if on_cores and not cores:
         raise ClusterError(f"the cluster at {connection.address} has no CPUs: start its nodes with --num-cpus")
@@ -91,7 +101,7 @@ def place_on(connection: "Connection", learner: LearnerSettings, rollout: Rollou
     placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus, is_here=is_here))
     return Place(
         device=torch.device("cpu"),
-        computes_on=torch.device("cuda" if on_gpu else "cpu"),
+        computes_on=kind_of_device(on_gpu=on_gpu),
         num_devices=num_gpus(learner, rollout) if on_gpu else 0,
         cpus_per_generator=cpus,
         ranks=placed,
