@@ -8,12 +8,12 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from scalerl.forecast.curves import Comparison, Fit, Value, tails
+from scalerl.forecast.curves import Fit, Value, tails
 from scalerl.forecast.curves.data import block_means
 from scalerl.forecast.curves.decide import course
 from scalerl.forecast.logs.names import num_shared
 from scalerl.forecast.logs.series import Series
-from scalerl.forecast.report.document import Curves, Dots, Drawn, Level, Line, Say, Stroke, say
+from scalerl.forecast.report.document import Curves, Dots, Drawn, Line, Say, Stroke, say
 from scalerl.forecast.report.results import CurveResult
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
@@ -30,11 +30,6 @@ MARGIN = 1 / 40  # room beside the data, as a share of the axis
 DIFFERENT_UNITS = "compute (different units)"
 Range = tuple[float, float]
 ROLES = ("fitted", "left out", "held out")
-ODDS = (0.02, 50.0)
-"""Range of won over left gain within which noise does not decide."""
-BY_FOLDER = r"[^/]+|/"
-BY_WORD = r"[^\W\d_]*\d+(?:\.\d+)?(?:e[-+]\d+)?(?![^\W_])|[^\W_]+|[\W_]+"
-"""Parts of names: folders, or words and numbers."""
 
 
 def dots_of(series: Series, fit: Fit) -> Dots:
@@ -347,59 +342,21 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
     return [float(f"{step * place:.12g}") for place in range(first, last + 1)]
 
 
-def straight_chart(curves: Sequence[CurveResult], comparison: Comparison) -> Curves:
-    """Return log10 of won over left gain at one ceiling: a straight line of slope B where the sigmoid holds."""
-    drawn: list[Drawn] = []
-    for place, curve in enumerate(curves):
-        fit = comparison.shared_fits.get(curve.name)
-        if fit is not None:
-            drawn.append(_straightened(curve, fit, place))
-    return Curves(
-        key="straight",
-        drawn=tuple(drawn),
-        x_label=curves[0].unit,
-        y_label="log10 (gain won / gain left)",
-        note=say("straight_note", ceiling=comparison.shared_ceiling),
-        level=Level.DETAIL,
-    )
-
-
-def _straightened(curve: CurveResult, fit: Fit, colour: int) -> Drawn:
-    """Return the fitted points and the line of a curve, as gain won over gain left at the ceiling of its fit."""
-    start = fit.params["start"]
-    ceiling = fit.params["ceiling"]
-    exponent = fit.params["exponent"]
-    midpoint = fit.params["midpoint"]
-    dots = dots_of(curve.series, fit)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        odds = (dots.reward - start) / (ceiling - dots.reward)
-    is_inside = (odds > ODDS[0]) & (odds < ODDS[1]) & (dots.role == "fitted")
-    dots = dots.take(is_inside)
-    dots = replace(dots, reward=np.log10(odds[is_inside]), error=np.full(len(dots.reward), np.nan))
-    ends = np.clip(midpoint * np.array(ODDS) ** (1.0 / exponent), fit.compute.min(), fit.scale)
-    line = Line(compute=ends, reward=exponent * np.log10(ends / midpoint), first=ends[0], last=ends[1])
-    return Drawn(name=curve.name, dots=dots, line=line, colour=colour)
-
-
-def short_names(names: Sequence[str], parts: str = BY_FOLDER) -> tuple[str, list[str]]:
-    """Return what all names begin with, and the names without what all begin and end with, cut between `parts`.
+def short_names(names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the folders in which all names begin, and the names without what all begin and end with.
 
     >>> short_names(["fig2/a-1", "fig2/b-1"])
     ('fig2', ['a-1', 'b-1'])
-    >>> short_names(["textcraft-main-clip.csv", "textcraft-main-pos.csv"], BY_WORD)
-    ('textcraft-main', ['clip', 'pos'])
     """
     if len(names) < 2:
         return "", [*names]
-    words = [re.findall(parts, name) for name in names]
-    most = min(map(len, words)) - 1
-    begin = min(num_shared(words), most)
-    backwards = [each[::-1] for each in words]
+    parts = [re.findall(r"[^/]+|/", name) for name in names]
+    backwards = [each[::-1] for each in parts]
+    most = min(map(len, parts)) - 1
+    begin = min(num_shared(parts), most)
     end = min(num_shared(backwards), most - begin)
-    shared = _stripped(words[0][:begin])
-    short = [_stripped(each[begin : len(each) - end]) for each in words]
-    return re.sub(r"/?[^/]*=$", "", shared), short  # a column whose values differ says nothing
-
-
-def _stripped(words: Sequence[str]) -> str:
-    return "".join(words).strip("_-/. ")
+    short: list[str] = []
+    for each in parts:
+        differing = each[begin : len(each) - end]
+        short.append("".join(differing).strip("/"))
+    return "".join(parts[0][:begin]).strip("/"), short

@@ -1,9 +1,7 @@
 """Draw results with matplotlib, as .png or .svg. Nothing is fitted or decided here.
 
-    draw_chart       points and lines of a chart       draw_ladder      each recipe at the budget
-
-A comparison is drawn as in arXiv 2510.13786, Figures 1 to 5: curves, the ladder of recipes, and their efficiency. Any
-other result is a chart of its curves.
+It is the chart of the page, drawn for papers and chats, which take no page: strokes are the same, and the legend has
+the parameters.
 """
 
 import math
@@ -14,31 +12,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scalerl.errors import InputError, StoreError, option
 from scalerl.forecast.curves import Comparison
 from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report.document import Curves, Stroke, say
-from scalerl.forecast.report.figures import (
-    BY_FOLDER,
-    BY_WORD,
-    MOST_BANDS,
-    ODDS,
-    chart,
-    compute_ticks,
-    limits_of,
-    short_names,
-    straight_chart,
-    strokes,
-)
+from scalerl.forecast.report.figures import MOST_BANDS, chart, compute_ticks, limits_of, short_names, strokes
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.runfolder.atomic_files import new_file
 
 SUFFIXES = (".png", ".svg")
 DPI = 160
+WIDTH = 7.8
+HEIGHT = 5.6
+LEGEND_LINE = 0.16  # height of a line of the legend, in inches as the others
+NUM_PLACES = 120  # computes at which a curve is drawn
 TICK_INCHES = 0.5  # width of a tick's text, such as 1.5e14
 MOST_NAMED = 60  # curves in the legend
+MOST_IN_A_COLUMN = 3
+HALF_A_LINE = 62  # characters of a name beside which another one has room
 LEGEND = {"loc": "outside lower left", "frameon": False, "alignment": "left", "fontsize": 7.5, "title_fontsize": 7.5}
 # Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
 COLOURS = (
@@ -128,52 +119,52 @@ def picture(result: Result, evaluation_set: str | None = None, title: str = "") 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn: a chart with its title and legend, and what stands beside it."""
+    """What is drawn: a chart with its title and legend."""
 
     title: str
     chart: Curves
-    labels: dict[str, str]
-    """Short names of the curves."""
     legend: tuple[str, ...]
     note: str
     """What the legend says of all curves."""
-    ladder: Comparison | None = None
-    """A comparison that has an order."""
-    straight: Curves | None = None
-    """The curves at one ceiling; without a shared one there are no efficiencies to compare."""
 
 
 def picture_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Picture:
     """Return what the picture of a result shows, or of one of its evaluation sets."""
     curves = result.curves if evaluation_set is None else tuple(result.members(evaluation_set))
-    compared = {name: each for name, each in result.comparisons.items() if isinstance(each, Comparison)}
-    own = compared.get(curves[0].evaluation_set)
-    ladder = own if own and own.standings and result.command == "compare" else None
-    drawn = chart(curves, "picture", at=own and own.at, num=120)
-    shared, short = short_names([curve.name for curve in curves], BY_FOLDER if ladder is None else BY_WORD)
-    labels = {curve.name: label for curve, label in zip(curves, short, strict=True)}
-    p_best = {each.name: each.p_best for comparison in compared.values() for each in comparison.standings}
-    usual = shared or (short[0] if len(short) == 1 else f"{drawn.y_label} of {len(short)} curves")
+    at = None
+    p_best: dict[str, float] = {}
+    for name, comparison in result.comparisons.items():
+        if isinstance(comparison, Comparison):
+            p_best |= {each.name: each.p_best for each in comparison.standings}
+            if name == curves[0].evaluation_set:
+                at = comparison.at
+    drawn = chart(curves, "picture", at=at, num=NUM_PLACES)
+    shared, short = short_names([curve.name for curve in curves])
+    usual = short[0] if len(short) == 1 else f"{drawn.y_label} of {len(short)} curves"
+    legend: list[str] = []
+    for curve, label in zip(curves[:MOST_NAMED], short, strict=False):
+        legend.append(legend_text(curve, label, p_best.get(curve.name)))
+    num_unnamed = len(curves) - len(legend)
     return Picture(
-        title=title or usual,
+        title=title or shared or usual,
         chart=drawn,
-        labels=labels,
-        legend=tuple(legend_text(curve, labels[curve.name], p_best.get(curve.name)) for curve in curves[:MOST_NAMED]),
-        note=say("picture_note", level=curves[0].fit.level, more=max(len(curves) - MOST_NAMED, 0)).text,
-        ladder=ladder,
-        straight=straight_chart(curves, ladder) if ladder and ladder.shared_fits else None,
+        legend=tuple(legend),
+        note=say("picture_note", level=curves[0].fit.level, more=num_unnamed).text,
     )
 
 
 def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> str:
     """Return the name, P(best), the parameters with the ceiling's interval or the peak, and the state."""
     parts = [cut(label, 60)]
-    parts += [] if p_best is None else [say("legend_p_best", p_best=p_best).text]
+    if p_best is not None:
+        parts.append(say("legend_p_best", p_best=p_best).text)
     if curve.fall is not None:
         parts.append(say("legend_peak", curve.fall, curve).text)
     elif curve.ceiling is not None:
         parts.append(say("legend_curve", {"ceiling": curve.ceiling}, curve.fit.params, curve).text)
-    return "  ".join([*parts, "" if curve.state is None else str(curve.state)]).rstrip()
+    if curve.state is not None:
+        parts.append(str(curve.state))
+    return "  ".join(parts)
 
 
 def cut(text: str, most: int) -> str:
@@ -181,42 +172,26 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
 
 
-# Figures --------------------------------------------------------------------------------------------------------------
+# How it is drawn ------------------------------------------------------------------------------------------------------
 
 
 def _figure(data: Picture) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    ladder = data.ladder
-    names = data.legend
-    width, height = (7.8, 5.6) if ladder is None else (11.5, max(4.6, 2.2 + 0.24 * len(ladder.standings)))
-    columns = 1 if len(names) < 4 or max(map(len, names)) > 8 * width else 2
-    height += 0.16 * (2 + math.ceil(len(names) / columns))
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    main = figure.subplots() if ladder is None else _draw_compared(figure, data, ladder)
-    draw_chart(main, data.chart)
-    main.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
-    handles = [Line2D([], [], color=colour(each.colour), marker=marker(each.colour) if len(each.dots.reward) else "",
-                      markersize=4.6, linewidth=1.6) for each in data.chart.drawn[: len(names)]]  # fmt: skip
-    figure.legend(handles, names, ncols=columns, title=data.note, **LEGEND)
+    longest = max(map(len, data.legend))
+    num_columns = 2 if len(data.legend) > MOST_IN_A_COLUMN and longest < HALF_A_LINE else 1
+    num_lines = 2 + math.ceil(len(data.legend) / num_columns)
+    figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * num_lines), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    draw_chart(axes, data.chart)
+    axes.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
+    handles: list[Line2D] = []
+    for each in data.chart.drawn[: len(data.legend)]:
+        sign = marker(each.colour) if len(each.dots.reward) else ""
+        handles.append(Line2D([], [], color=colour(each.colour), marker=sign, markersize=4.6, linewidth=1.6))
+    figure.legend(handles, data.legend, ncols=num_columns, title=data.note, **LEGEND)
     return figure
-
-
-def _draw_compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
-    """Draw the panels of the paper beside that of the curves, which is returned."""
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1.0))
-    main = figure.add_subplot(grid[:, 0])
-    # Without efficiencies the ladder has the whole side.
-    draw_ladder(figure, grid[:, 1] if data.straight is None else grid[0, 1], data, comparison)
-    if data.straight is not None:
-        below = figure.add_subplot(grid[1, 1])
-        draw_chart(below, data.straight)
-        below.set(ylim=np.log10(ODDS), ylabel="")
-        below.set_yticks([-1.0, 0.0, 1.0], ["1 : 10", "1 : 1", "10 : 1"])
-        ceiling = f"Gain won to gain left, at a ceiling of {comparison.shared_ceiling:.3g}"
-        below.set_title(f"{ceiling}\n(slope B; half is won at 1 : 1)")
-    return main
 
 
 def draw_chart(axes: Any, chart: Curves) -> None:
@@ -269,30 +244,3 @@ LOOKS: dict[str, dict[str, Any]] = {
     "mark": {"zorder": 6, "marker": "D", "markersize": 7, "markeredgecolor": "black"},
 }
 """How each kind of stroke looks, as the classes of report.css say it for the page."""
-
-
-def draw_ladder(figure: Any, place: Any, data: Picture, comparison: Comparison) -> None:
-    """Draw the recipes by expected loss, the best on top: the reward at the budget, and B at the shared ceiling."""
-    from matplotlib.ticker import MaxNLocator
-
-    rewards = {each.name: each.reward for each in comparison.standings}
-    rungs = {f"Reward at {amount_text(comparison.at)} {data.chart.x_label}\n(grey: within the threshold)": rewards}
-    if data.straight is not None:
-        rungs[f"B at one ceiling\nof {comparison.shared_ceiling:.3g}"] = comparison.shared_exponents
-    colours = {each.name: colour(each.colour) for each in data.chart.drawn}
-    inner = place.subgridspec(1, len(rungs), width_ratios=(1.6, 1.0)[: len(rungs)], wspace=0.05)
-    for column, (title, values) in enumerate(rungs.items()):
-        axes = figure.add_subplot(inner[column], title=title)
-        for row, name in enumerate(rewards):
-            if (value := values.get(name)) is not None:
-                axes.plot([value.low, value.high], [row, row], color=colours[name], linewidth=2.4, alpha=0.5)
-                axes.plot([value.value], [row], marker="o", color=colours[name], markersize=4.5)
-        axes.set_yticks(
-            range(len(rewards)), [data.labels[name] for name in rewards] if not column else [], fontsize=7.5
-        )
-        axes.set_ylim(len(rewards) - 0.4, -0.6)
-        axes.xaxis.set_major_locator(MaxNLocator((4, 2)[column]))
-        axes.grid(visible=False, axis="y")
-        if not column:
-            best = comparison.standings[0].reward.value
-            axes.axvspan(best - comparison.worth, best + comparison.worth, color="black", alpha=0.07, linewidth=0)

@@ -294,10 +294,6 @@ def pairs(result: Result, name: str) -> Blocks:
     if ceiling is not None and len(shared) > 1:
         exponents = tuple(f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items())
         yield say("shared_exponents", ceiling=ceiling, exponents=exponents, **finest)
-        if result.command == "report":
-            from scalerl.forecast.report.figures import straight_chart
-
-            yield straight_chart(members, comparison)
 
 
 def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:

@@ -537,10 +537,6 @@ WORDS: dict[str, Words] = {
     "advice": advice,
     # Below charts
     "chart_note": _chart_note,
-    "straight_note": (
-        "Fitted again with one ceiling of {ceiling:r}: gain so far over gain left is a straight line whose slope is "
-        "the exponent. A steeper line is more efficient; half of the gain is reached where the line crosses 0."
-    ),
     "picture_note": _picture_note,
     "legend_p_best": "P(best) {p_best:p}",
     "legend_peak": "peak {peak:r} at {last_good:C}",
