@@ -70,7 +70,7 @@ class Reported:
         for row in rows:
             self.rows.add_evaluation(row["step"], [row], samples)
         outlooks = self.health.outlooks(rows[-1:])
-        return outlooks, self.health.alarms(outlooks)
+        return outlooks, self.health.alarms()
 
 
 @pytest.mark.parametrize(("rows", "unit"), [(EVEN, "CPU-hours"), (BUSY, "FLOPs")])
@@ -81,24 +81,18 @@ def test_live_forecast_equals_fit_with_the_same_unit(tmp_path: Path, rows: list[
     assert live.unit == offline.unit == unit
     assert live.fit.params == offline.fit.params
     assert live.decision == offline.decision
-    assert [alarm.kind for alarm in raised] == ["uneven_time"] * (unit == "FLOPs")
+    assert raised == []
 
 
-def test_uneven_time_and_stalls_are_reported_once(tmp_path: Path):
+def test_stalls_are_reported_once(tmp_path: Path):
     run = Reported(tmp_path)
     run.clock.start_training()
     for seconds in [0.5] * 8 + [69.0]:
         run.now += seconds
         run.clock.after_step({}, None)
-    uneven, stalled = run.evaluated(*BUSY[:-1])[1]
-    assert (uneven.kind, stalled.kind, stalled.value) == ("uneven_time", "stalled", 68.5)
+    (stalled,) = run.evaluated(*BUSY[:-1])[1]
+    assert (stalled.kind, stalled.value) == ("stalled", 68.5)
     assert run.evaluated(BUSY[-1])[1] == []
-
-
-def test_alarm_lasts_while_only_another_set_is_evaluated(tmp_path: Path):
-    run = Reported(tmp_path)
-    assert [alarm.kind for alarm in run.evaluated(*BUSY)[1]] == ["uneven_time"]
-    assert run.evaluated(BUSY[-1] | {"set": "rare", "step": 21})[1] == []
 
 
 def test_each_exception_of_a_grader_is_reported_once(tmp_path: Path):

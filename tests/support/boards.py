@@ -71,9 +71,8 @@ class ServedBoard:
         """Return the keys of all runs, logs and studies by their names in the overview."""
         page = self.page()
         links = re.findall(r'<td[^>]*><a href="(\w+)">([^<]*)</a>', page)
-        # The overview of a single run is its page.
-        links += re.findall(r'<a href="(\w+)/samples">()', page)
         title = re.findall("<title>(.*)</title>", page)[0]
+        # The overview of a single run is its page.
         if not links and title != "scalerl watch":
             links = [("", title)]
         return {unescape(name or title): key for key, name in links}

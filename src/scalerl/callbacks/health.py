@@ -8,7 +8,7 @@ An observer of a run (`scalerl.train(..., observer=...)`) asks for both when an 
 
         def evaluated(self, rows):
             outlooks = self.health.outlooks(rows)
-            for alarm in self.health.alarms(outlooks):
+            for alarm in self.health.alarms():
                 print(alarm.text)
 """
 
@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scalerl.forecast.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
+from scalerl.forecast.report.alarms import Alarm, AlarmKind, AlarmNews, alarms, with_remedies
 from scalerl.forecast.report.metrics import number_columns
 from scalerl.forecast.report.outlook import outlooks_of, with_end
 from scalerl.forecast.report.results import CurveResult
 from scalerl.recipe.recipe import remedies
-from scalerl.runfolder.store import Row
 
 NUM_SHOWN, LONGEST_ANSWER = 3, 60
 """Number of answers shown with an alarm, and the number of last characters shown of each."""
@@ -38,8 +37,6 @@ class RunHealth:
     def __init__(self, run: Any) -> None:
         """`run` is a `TrainingRun`, as an observer gets it when the run starts."""
         self._run, self._news = run, AlarmNews()
-        self._outlooks: dict[str, CurveResult | None] = {}
-        """The latest forecast of each set: not every set is evaluated each time."""
         self._stalled_s = self._stalled_so_far()
         self._known_errors: Mapping[tuple[str, str], str] = {}
 
@@ -52,20 +49,12 @@ class RunHealth:
             outlooks[row["set"]] = None if curve is None else with_end(curve, self._run.budget.at_end(curve.axis))
         return outlooks
 
-    def alarms(self, outlooks: Outlooks) -> list[Alarm]:
+    def alarms(self) -> list[Alarm]:
         """Return the alarms that are new since the last call."""
-        self._outlooks |= outlooks
-        raised = alarms(
-            number_columns(self._run.rows.metrics),
-            curves=self._outlooks,
-            evals={name: self._of_set(name) for name in self._outlooks},
-            remedies=remedies(self._run.recipe),
-        )
-        present = [self._with_grader(alarm) for alarm in raised if alarm.ended is None]
+        raised = alarms(number_columns(self._run.rows.metrics))
+        lasting = [self._with_grader(alarm) for alarm in raised if alarm.ended is None]
+        present = with_remedies(lasting, remedies(self._run.recipe))
         return [*self._news.update(present), *self._new_errors(), *self._new_stall()]
-
-    def _of_set(self, name: str) -> list[Row]:
-        return [row for row in self._run.rows.evals if row["set"] == name]
 
     def _with_grader(self, alarm: Alarm) -> Alarm:
         """Name the grader if no answer ever earned a reward: the grader may be at fault, not the problems."""

@@ -354,7 +354,7 @@ class Terminal(RunTerminal):
             self._post_decision(row["set"], outlooks[row["set"]])
             if outcomes := outcome_words(row):
                 self.print(f"  {name}{outcomes}")
-        for alarm in self._health.alarms(outlooks):
+        for alarm in self._health.alarms():
             label, style = ("", None) if alarm.state == "over" else ("Warning: ", "red")
             text = f"{label}{alarm.text}"
             self.print(text, style=style)

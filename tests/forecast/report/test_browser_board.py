@@ -123,32 +123,10 @@ def test_collapse_raises_an_alarm_with_its_beginning(open_page: Any, board: Serv
     for _ in range(10):
         run.train(10, **{"rollout/truncated_frac": 0.5, "loss/entropy": 0.0001})
         run.evaluate(0.05)
-    for kind in ("truncated", "entropy", "fall"):
+    for kind in ("truncated", "entropy"):
         tab.wait_for_selector(f"p.say.warning[data-kind='alarm_{kind}']")
     assert tab.locator("#announce").inner_text()
-    wait_until(lambda: re.search(r'data-head="alarms">3<', board.page()))
-
-
-def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, run: GrowingRun):
-    for number in range(30):
-        run.train(1)
-        run.sample(f"{number % 3}+2", f"I think {number}", correct=number % 2 == 0)
-    tab = open_page(link_to(board, run))
-    followed(tab, ".head a")
-    assert tab.locator(".sample").count() == 20
-    followed(tab, "text=Older samples")
-    assert tab.locator(".sample").count() == 10
-    tab.locator("input[name=q]").fill("think 17")
-    followed(tab, "form.search button")
-    assert "I think 17" in tab.locator(".sample").inner_text()
-    followed(tab, "text=This prompt over training")
-    assert tab.locator(".sample").count() == 10
-    assert all("2+2=" in text for text in tab.locator(".sample").all_inner_texts())
-    tab.locator("select").select_option("wrong")
-    followed(tab, "form.search button")
-    assert tab.locator(".sample").count() == 5
-    tab.locator("text=Back to the run").click()
-    tab.wait_for_selector("figure[data-key^='curves/']")
+    wait_until(lambda: re.search(r'data-head="alarms">2<', board.page()))
 
 
 @pytest.mark.slow
@@ -176,10 +154,8 @@ def test_hostile_names_and_samples_stay_text(open_page: Any, board: ServedBoard,
     tab.wait_for_selector("[data-key=overview] tr:has-text('onerror')")
     link = tab.locator("[data-key=overview] a", has_text=HOSTILE.replace("/", "_")).first
     link.click()
-    tab.locator(".head a").click()
     tab.wait_for_selector(".sample")
-    assert HOSTILE in tab.locator(".sample pre").nth(1).inner_text()
-    tab.locator("text=Back to the run").click()
+    assert HOSTILE in tab.locator(".sample pre").nth(1).text_content()
     assert HOSTILE in tab.locator(".head").first.inner_text()
     tab.locator("text=Overview").click()
     tab.locator("[data-key=overview] a", has_text=f"study {HOSTILE}").click()
@@ -202,9 +178,7 @@ def test_what_can_be_clicked_is_named(open_page: Any, tmp_path: Path):
         tab.locator("[data-key=overview] a").first.click()
         until(tab, "document.querySelector('h1')?.textContent === 'first'")
         tab.wait_for_selector("figure[data-key^='curves/'] svg[aria-label]")
-        tab.locator(".head a").click()
         tab.wait_for_selector(".sample")
-        assert tab.evaluate(unnamed) == 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scalerl.forecast.report import inside
-from scalerl.forecast.report.inside import Root, json_lines, newest_lines, open_inside, read_object
+from scalerl.forecast.report.inside import Root, json_lines, newest_objects, open_inside, read_object
 from scalerl.recipe.secrets import HIDDEN
 
 
@@ -20,10 +20,6 @@ def path(tmp_path: Path) -> Path:
 def lines(path: Path) -> list[tuple[int, int | None]]:
     """Return the number of each line, from 1, and its step; None for a line that was skipped."""
     return [(number, None if row is None else row["step"]) for number, row in json_lines(path, Root(path.parent))]
-
-
-def steps_from_the_end(path: Path, before: int | None = None) -> list[int]:
-    return [row["step"] for _, row in newest_lines(path, Root(path.parent), before) if row is not None]
 
 
 @pytest.mark.parametrize(
@@ -42,16 +38,13 @@ def test_lines_are_numbered_and_damaged_ones_are_known(path: Path, text: str, ex
     assert lines(path) == expected
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
-def test_lines_are_read_from_the_end_or_from_a_place(path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inside, "_CHUNK", chunk)
-    path.write_text('{"step": 1}\n\nnot json\n{"step": 22}\n{"step": 333}')
-    assert steps_from_the_end(path) == [333, 22, 1]
-    places = {row["step"]: place for place, row in newest_lines(path, Root(path.parent)) if row is not None}
-    assert steps_from_the_end(path, places[333]) == [22, 1]
-    assert steps_from_the_end(path, places[1]) == []
-    monkeypatch.setattr(inside, "MAX_LINE", 12)
-    assert steps_from_the_end(path) == [1]
+@pytest.mark.parametrize(("most", "expected"), [(1 << 16, [333, 22, 1]), (30, [333, 22]), (20, [333]), (5, [])])
+def test_the_newest_objects_are_those_at_the_end(
+    path: Path, most: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(inside, "MAX_END", most)
+    path.write_text('{"step": 1}\n\nnot json\n[2]\n{"step": 22}\n{"step": 333}')
+    assert [row["step"] for row in newest_objects(path, Root(path.parent))] == expected
 
 
 def test_too_long_line_is_skipped(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -70,7 +63,7 @@ def test_only_regular_files_inside_the_root_are_opened(tmp_path: Path):
     (root / "folder.jsonl").mkdir()
     for name in ("link.jsonl", "pipe.jsonl", "folder.jsonl", "../secret.jsonl", "missing.jsonl"):
         assert open_inside(root / name, Root(root)) is None
-        assert [*json_lines(root / name, Root(root)), *newest_lines(root / name, Root(root))] == []
+        assert [*json_lines(root / name, Root(root)), *newest_objects(root / name, Root(root))] == []
         assert read_object(root / name, Root(root)) == ({}, "")
 
 

@@ -21,7 +21,7 @@ def doubling(action: str) -> Say:
 
 
 def alarm(value: float = 0.1, ended: float | None = None) -> Say:
-    return Alarm(kind=AlarmKind.ENTROPY, subject="main", value=value, began=3.0, ended=ended).say(run="", unit="")
+    return Alarm(kind=AlarmKind.ENTROPY, subject="main", value=value, began=3.0, ended=ended).say(run="")
 
 
 def look(*blocks: Say, status: str = "running", kind: Literal["run", "study"] = "run") -> Look:

@@ -22,7 +22,7 @@ from scalerl.forecast.report.inside import Root
 from scalerl.forecast.report.metrics import thinned
 from scalerl.forecast.report.options import FitOptions, unit_of
 from scalerl.forecast.report.places import MOST_SOURCES, Source, discover
-from scalerl.forecast.report.run_sections import lag_table, lines_of, run_says
+from scalerl.forecast.report.run_sections import lines_of, run_says
 from scalerl.forecast.report.run_series import run_series
 from scalerl.forecast.report.runs import Run, read_source
 from scalerl.forecast.report.sections import document
@@ -193,21 +193,6 @@ def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(tmp_path: 
     assert {chart.key: list(chart.lines[0][3]) for chart in charts} == {
         "rollout/lag_max": [1, 9, None, 2], "rollout/lag_mean": [1, 9, None, 2],
     }  # fmt: skip
-
-
-def test_lag_is_shown_as_seen_and_as_expected(tmp_path: Path):
-    for name, lags, recipe in (("a", (1, 9), {"waits_for": "batch"}), ("b", (1, 3), {"waits_for": "groups"})):
-        folder = write_run(tmp_path / name)
-        rows = [{"step": n, "rollout/lag_max": lag, "rollout/lag_mean": lag / 2} for n, lag in enumerate(lags, 1)]
-        write_rows(folder / "metrics.jsonl", rows)
-        (folder / "recipe.json").write_text(json.dumps({"pipeline": {"max_lag": 4, **recipe}}))
-        (folder / "env.json").write_text(json.dumps({"expected_lag": {"mean": 2.25, "largest": 8}}))
-    shown = lag_table([opened(tmp_path / name) for name in "ab"])
-    assert shown is not None
-    assert [row[1:] for row in shown.rows] == [
-        ("the mean: 4", "2.50", "2.25", "9", "8.0"),
-        ("every group: 4", "1.00", "2.25", "3", "8.0"),
-    ]
 
 
 def test_repeated_and_stalled_work_is_reported(tmp_path: Path):

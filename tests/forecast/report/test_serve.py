@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from boards import ServedBoard
@@ -26,9 +25,6 @@ class EmptyBoard:
 
     def page(self, key: str, known: str = "") -> tuple[str, str | None] | None:
         return ("1", None if known == "1" else "nothing") if key in ("", "0123456789ab") else None
-
-    def samples(self, key: str, query: Any) -> str | None:
-        return None
 
 
 @pytest.fixture
@@ -62,7 +58,7 @@ def board_of(server: BoardServer) -> ServedBoard:
 def test_every_request_needs_the_token(server: BoardServer):
     board = board_of(server)
     for wrong in ("wrong", TOKEN[:-1], f"{TOKEN}x", "%20"):
-        for path in ("/", "/0123456789ab", "/000000000000/samples", "/no/such/path"):
+        for path in ("/", "/0123456789ab", "/no/such/path"):
             status, headers, body = board.get(path, token=wrong)
             assert (status, b"token" in body, headers["Content-Security-Policy"][:11]) == (403, True, "default-src")
         # They are the same for everybody, and a page loads them by their names alone.

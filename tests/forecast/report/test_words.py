@@ -33,7 +33,7 @@ ALARM = {
 COMPARED = {"names": ("one", "two"), "at": 64000.0, "unit": "GPU-hours", "worth": 0.01, "probability": 0.95}
 GAIN = {"name": "run", "first": 0.3, "last": 0.31, "num_last": 3, "num_steps": 24, "num_skipped": 4, "num_empty": 20}
 FORECAST = {"state": "rising", "to_do": "go on", "ceiling": VALUE, "doubling": None, "end": VALUE, "num": 12}
-WHEN = {"run": "arm-seed0", "began": 10.0, "ended": 30.0, "began_compute": None, "unit": "steps"}
+WHEN = {"run": "arm-seed0", "began": 10.0, "ended": 30.0}
 FALL = Fall(drop=VALUE, peak=0.7, now=0.088, last_good=80.0, num_after=12, probability=0.99)
 TO_DO = {"state": State.RISING, "action": Action.OPEN, "settled_at": 2.0}
 PAST = {"state": State.PAST_PEAK, "action": Action.STOP, "fall": FALL, "unit": "GPU-hours", "checkpoint": 320.0}
@@ -109,7 +109,6 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     },
     "alarm_truncated/over on a page": {**ALARM, **WHEN},
     "alarm_truncated/lasts": {**ALARM, **WHEN, "ended": None},
-    "alarm_truncated/by compute": {**ALARM, **WHEN, "began": None, "ended": None, "began_compute": 2e4},
     "alarm_truncated/throughout": {**ALARM, **WHEN, "began": None, "ended": None, "run": ""},
     "alarm_truncated/over": {**ALARM, "state": "over"},
     "alarm_truncated/changed": {**ALARM, "state": "changed"},

@@ -74,7 +74,7 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
     run = TrainingRun(small("budget.steps=4", "evaluation.every=4", *task, *grading, *filters), tmp_path / "run")
     raised: list[Alarm] = []
     health = RunHealth(run)
-    run.observer.evaluated = lambda rows: raised.extend(health.alarms(health.outlooks(rows)))  # type: ignore[method-assign]
+    run.observer.evaluated = lambda rows: raised.extend(health.alarms())  # type: ignore[method-assign]
     assert run.train().reason == "budget of 4 steps spent"
     assert small_runs.graders_are_over(run.parts.inputs.graders)
     moods = {0: "crash", 1: "error", 2: "no_answer", 3: "timeout"}

@@ -2,33 +2,26 @@
 
     SIGNALS              columns with a limit: an alarm for each stretch of steps whose rolling mean lies beyond it
     backend_alarms       generator and learner differ although their weights are equal
-    overtrained_alarms   pass@1 rises while pass@k falls
-    fall_alarms          an evaluation fell after its peak
-    uneven_time_alarms   time per FLOP changed, so that compute is counted in FLOPs
+    alarms               both, for a run that trains, a report and the board
     AlarmNews            reduces the alarms of a run that goes on to what is new
 
-`alarms` applies all but the last, for a run that trains, a report and the board. `words.py` has the sentences.
+All are made from the rows of metrics.jsonl; what evaluations say is decided by the fit. `words.py` has the sentences.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.forecast.logs.axes import UNEVEN_TIME
 from scalerl.forecast.report.document import Level, Say
-from scalerl.forecast.report.evaluations import counted, ks_of, pass_at
-from scalerl.forecast.report.results import CurveResult
 from scalerl.forecast.report.words import NO_VERDICT, text
 
 Array = NDArray[np.float64]
 Columns = Mapping[str, Array]
-Row = Mapping[str, Any]
 AlarmFields = Mapping[str, Any]
 """Fields of an alarm, to be replaced."""
 
@@ -36,10 +29,6 @@ ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared w
 FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
 NOTABLE = 0.25  # relative change of an alarm's value from which it is reported again
 MOST_PAST = 12  # a page lists at most this many alarms that are over
-SURE_RISE = 2.0  # standard errors by which training rewards must have risen
-WINDOW = 3  # evaluations that are averaged at the peak and at the end, to be compared
-FEWEST_EVALUATIONS = 8  # fewer evaluations than these are not searched for a trend
-SURE_FALL = 3.0  # standard errors of a fall; more, since the highest window is high partly by chance
 # Columns that are derived: steps without anything to train on; tool calls per conversation, as a share of the most so
 # far; the largest lag, or the mean lag in logs without it.
 EMPTY = "derived/empty"
@@ -64,12 +53,6 @@ class AlarmKind(StrEnum):
     ENTROPY = "entropy"
     UNUSED_TOOLS = "unused_tools"
     LAG = "lag"
-    FALL = "fall"
-    OVERTRAINED = "overtrained"
-    """pass@1 rises while pass@k falls."""
-    OVERFITTED = "overfitted"
-    """The training reward rises while the evaluation falls."""
-    UNEVEN_TIME = "uneven_time"
     GRADER_ERROR = "grader_error"
     ENVIRONMENT_ERROR = "environment_error"
     STALLED = "stalled"
@@ -81,19 +64,19 @@ class Alarm:
 
     kind: AlarmKind
     value: float | None = None
-    """Mean of the signal over the last steps; of other kinds the number in the sentence, such as how far it fell."""
+    """Mean of the signal over the last steps, or the number in the sentence."""
     limit: float | None = None
     state: Literal["new", "changed", "over"] = "new"
     before: float | None = None
-    """The value last reported of an alarm that has changed or is over; or how far pass@1 rose."""
+    """The value last reported of an alarm that has changed or is over."""
     cause: str | None = None
     """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
     remedies: tuple[str, ...] = ()
     """Settings of the recipe that can help."""
     subject: str = ""
-    """The evaluation set, the grader or environment at fault, or the task that has few problems left."""
+    """The grader or environment at fault, or the task that has few problems left."""
     detail: str = ""
-    """The k of pass@k, or what a grader or environment said."""
+    """What a grader or environment said."""
     num_answers: int = 0
     """Number of answers seen by a grader that gave no reward to any."""
     answers: tuple[tuple[str, str], ...] = ()
@@ -104,14 +87,13 @@ class Alarm:
     """Step at which it began; None where that is not known."""
     ended: float | None = None
     """Last step of an alarm that is over; None while it lasts."""
-    began_compute: float | None = None
 
     @property
     def text(self) -> str:
         return self.say().text
 
     def say(self, **where: str) -> Say:
-        """Return the alarm in words; given its `run` and the `unit` of compute, they also say when it was."""
+        """Return the alarm in words; given its `run`, they also say when it was."""
         level = Level.WHY if self.ended is not None else Level.WARNING
         kind = f"alarm_{self.kind}"
         values = {**asdict(self), **where}
@@ -235,42 +217,18 @@ def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
     return raised
 
 
-# Other rules ----------------------------------------------------------------------------------------------------------
-
-
-def alarms(
-    columns: Columns,
-    *,
-    curves: Mapping[str, CurveResult | None] = MappingProxyType({}),
-    evals: Mapping[str, Sequence[Row]] = MappingProxyType({}),
-    remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-    max_lag: float | None = np.inf,
-) -> list[Alarm]:
+def alarms(columns: Columns, max_lag: float | None = np.inf) -> list[Alarm]:
     """Return the alarms of a run, those that are over too.
 
-    `curves` and `evals` are by evaluation set, `remedies` the settings of the recipe that can help against each kind.
     `max_lag` is the lag that the recipe allows; None stands for unknown, so that the limit of the
     signal counts; infinity, the default, raises no alarm of lag.
     """
-    raised = [*signal_alarms(columns, max_lag), *backend_alarms(columns)]
-    for name, rows in evals.items():
-        raised += overtrained_alarms(rows, name)
-    for name, curve in curves.items():
-        if curve is not None:
-            raised += fall_alarms(name, curve, columns)
-    raised += uneven_time_alarms(curves.values())
-    return with_remedies(raised, remedies)
+    return [*signal_alarms(columns, max_lag), *backend_alarms(columns)]
 
 
 def with_remedies(alarms: Sequence[Alarm], remedies: Mapping[str, tuple[str, ...]]) -> list[Alarm]:
+    """Name the settings of a recipe that can help against each alarm."""
     return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in alarms]
-
-
-def uneven_time_alarms(curves: Iterable[CurveResult | None]) -> list[Alarm]:
-    """Return the alarm if compute is counted in FLOPs because the time per FLOP changed."""
-    facts = [fact for curve in curves if curve is not None for fact in curve.series.facts]
-    shares = [fact.values["share"] for fact in facts if fact.kind == "counted_in_flops"]
-    return [Alarm(kind=AlarmKind.UNEVEN_TIME, value=shares[0], limit=UNEVEN_TIME)] if shares else []
 
 
 def backend_alarms(columns: Columns) -> list[Alarm]:
@@ -288,57 +246,6 @@ def backend_alarms(columns: Columns) -> list[Alarm]:
     mean = float(difference.mean())
     largest = float(np.nanmax(ratio))
     return [Alarm(kind=AlarmKind.BACKEND, value=mean, limit=BACKEND_LIMIT, ratio=largest)]
-
-
-def overtrained_alarms(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
-    """Return the alarm if pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
-    usable, correct, num = counted(rows)
-    if len(usable) < FEWEST_EVALUATIONS or num < 2 or correct.shape[1] < 2:
-        return []
-    # The last window of evaluations against the one with the highest pass@k before it.
-    k = ks_of(num)[-1]
-    pass_k = pass_at(correct, num, k)
-    pass_1 = correct / num
-    last = len(usable) - WINDOW
-    sums = np.convolve(pass_k.mean(axis=1), np.ones(WINDOW), mode="valid")
-    peak = int(sums[: last - WINDOW + 1].argmax())  # windows that end before the last one begins
-    changes = [values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0) for values in (pass_k, pass_1)]
-    change_k, change_1 = (float(each.mean()) for each in changes)
-    error_k, error_1 = (float(each.std(ddof=1) / np.sqrt(len(each))) for each in changes)
-    if not (change_k < -SURE_FALL * error_k and change_1 > error_1):
-        return []
-    since = float(usable[peak + WINDOW // 2]["step"])
-    kind = AlarmKind.OVERTRAINED
-    return [Alarm(kind=kind, subject=name, value=-change_k, before=change_1, detail=str(k), began=since)]
-
-
-def fall_alarms(name: str, curve: CurveResult, columns: Columns) -> list[Alarm]:
-    """Return the alarm of a curve that fell: OVERFITTED if the training reward rose meanwhile, otherwise FALL."""
-    fall = curve.fall
-    if fall is None:
-        return []
-    began = curve.checkpoint
-    spent = columns.get(curve.axis)
-    steps = columns.get("step")
-    if spent is not None and steps is not None and len(steps):
-        began = float(steps[min(int(np.searchsorted(spent, fall.last_good)), len(steps) - 1)])
-    is_overfitted = began is not None and "step" in columns and _rose_since(columns, began)
-    kind = AlarmKind.OVERFITTED if is_overfitted else AlarmKind.FALL
-    return [Alarm(kind=kind, subject=name, value=fall.drop.value, began=began, began_compute=fall.last_good)]
-
-
-def _rose_since(columns: Columns, step: float) -> bool:
-    """Return whether the training reward of the last steps lies clearly above that around a step."""
-    rewards = columns.get("reward/correct_frac", columns.get("reward/mean"))
-    if rewards is None:
-        return False
-    place = int(np.searchsorted(columns["step"], step))
-    parts = [rewards[max(place - ALARM_STEPS // 2, 0) : place + ALARM_STEPS // 2], rewards[-ALARM_STEPS:]]
-    then, now = (part[np.isfinite(part)] for part in parts)
-    if min(len(then), len(now)) < FEWEST_STEPS:
-        return False
-    error = np.sqrt(then.var(ddof=1) / len(then) + now.var(ddof=1) / len(now))
-    return bool(now.mean() - then.mean() > SURE_RISE * error)
 
 
 def rolling_means(values: Array) -> Array:

@@ -15,7 +15,8 @@ MAX_LINE = 8 << 20
 """Longest line that is parsed, in bytes."""
 MAX_OBJECT = 16 << 20
 """Largest file that is parsed as one object, in bytes."""
-_CHUNK = 1 << 16
+MAX_END = 8 << 20
+"""Bytes from the end of a file in which its newest lines are looked for."""
 # Not every system has all of them.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
@@ -101,33 +102,18 @@ def json_lines(path: Path, root: Root) -> Iterator[tuple[int, dict[str, Any] | N
                 yield number, None if fault else row
 
 
-def newest_lines(path: Path, root: Root, before: int | None = None) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield the lines of a file from its end, or from a place in it, with the places where they begin.
-
-    A line that is blank, too long, or not an object, is None.
-    """
+def newest_objects(path: Path, root: Root) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects on the last lines of a file, the newest first; what is none is left out."""
     descriptor = open_inside(path, root)
     if descriptor is None:
         return
     with os.fdopen(descriptor, "rb") as file:
-        size = os.fstat(descriptor).st_size
-        begin = size if before is None else min(max(before, 0), size)
-        data = b""
-        is_too_long = False
-        while begin > 0 or data:
-            last_end = data.rfind(b"\n", 0, -1)
-            if last_end < 0 and begin > 0:
-                if len(data) > MAX_LINE:
-                    data = b""
-                    is_too_long = True
-                length = min(_CHUNK, begin)
-                begin -= length
-                file.seek(begin)
-                data = file.read(length) + data
-                continue
-            line = data[last_end + 1 :]
-            data = data[: last_end + 1]
-            row, fault = json_object(line)
-            is_too_long = is_too_long or len(line) > MAX_LINE
-            yield begin + len(data), None if fault or is_too_long else row
-            is_too_long = False
+        begin = max(os.fstat(descriptor).st_size - MAX_END, 0)
+        file.seek(begin)
+        lines = file.read(MAX_END).split(b"\n")
+    if begin > 0:
+        del lines[0]  # its beginning was not read
+    for line in reversed(lines):
+        row, fault = json_object(line)
+        if not fault:
+            yield row

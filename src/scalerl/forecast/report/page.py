@@ -49,12 +49,12 @@ def _grid(block: Grid) -> Markup:
     return tag("div", *title, table, class_="scroll", tabindex=0, data_key=block.key)
 
 
-def samples_html(rows: Sequence[Mapping[str, Any]], *, is_open: bool = False) -> Markup:
+def _samples(block: Samples) -> Markup:
     """Return what a model wrote: a summary of each sample, and its texts."""
-    return joined(*(_sample(sample, is_open) for sample in rows))
+    return joined(*map(_sample, block.rows))
 
 
-def _sample(sample: Mapping[str, Any], is_open: bool) -> Markup:
+def _sample(sample: Mapping[str, Any]) -> Markup:
     head = [tag("span", text) for text in (sample.get("run"), sample["step_text"]) if text]
     head.append(tag("span", sample["label"], class_=f"verdict-{sample['verdict']}"))
     head += [tag("span", text) for text in (sample["reward_text"], sample["answer_text"]) if text]
@@ -63,7 +63,7 @@ def _sample(sample: Mapping[str, Any], is_open: bool) -> Markup:
         if text:
             texts.append(tag("h4", name))
             texts.append(tag("pre", text, class_="observed" if by == "environment" else None))
-    return tag("details", tag("summary", *head), *texts, class_="sample", open="" if is_open else None)
+    return tag("details", tag("summary", *head), *texts, class_="sample")
 
 
 BLOCKS: dict[type[Block], Callable[[Any], Markup]] = {
@@ -71,7 +71,7 @@ BLOCKS: dict[type[Block], Callable[[Any], Markup]] = {
     Grid: _grid,
     Curves: curves_svg,
     Lines: lines_svg,
-    Samples: lambda block: samples_html(block.rows),
+    Samples: _samples,
 }
 
 

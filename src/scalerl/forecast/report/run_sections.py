@@ -9,11 +9,10 @@ import numpy as np
 
 from scalerl.forecast.logs import Log, Series
 from scalerl.forecast.logs.columns import is_evaluation
-from scalerl.forecast.report.alarms import LIMITS, alarms_to_show, fall_alarms
+from scalerl.forecast.report.alarms import LIMITS, alarms_to_show
 from scalerl.forecast.report.arms import differences, environments, hours_name
 from scalerl.forecast.report.document import (
     Blocks,
-    Grid,
     Json,
     Level,
     Lines,
@@ -24,10 +23,10 @@ from scalerl.forecast.report.document import (
     say,
     table,
 )
-from scalerl.forecast.report.metrics import CHARTS, Array, log_columns, number, thinned, with_pace
+from scalerl.forecast.report.metrics import CHARTS, Array, log_columns, thinned, with_pace
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.runs import COST, Run
-from scalerl.forecast.report.samples import Query, search
+from scalerl.forecast.report.samples import newest_samples
 from scalerl.runfolder import store
 
 SAMPLES_OF_A_RUN = 6
@@ -51,13 +50,7 @@ def health(result: Result) -> Blocks:
         yield from run_says(own)
     for run in runs:
         for alarm in alarms_to_show(run.alarms):
-            yield alarm.say(run=run.name if len(runs) > 1 else "", unit="")
-    for curve in result.curves if runs else ():
-        columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
-        for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
-            yield alarm.say(run=curve.name if len(result.curves) > 1 else "", unit=curve.unit)
-    if own:
-        yield lag_table(own)
+            yield alarm.say(run=run.name if len(runs) > 1 else "")
     yield from lines_of(runs, result.curves)
     if own:
         yield from pass_lines(own)
@@ -167,44 +160,6 @@ def _rewards_of(series: Series) -> Mapping[str, Array]:
     return {"step": steps, NAMED: series.reward}
 
 
-LAG_COLUMNS = {
-    "run": "{name}",
-    "what max_lag bounds": "{bound}",
-    "mean lag": "{mean:.2f}",
-    "expected": "{expected_mean:.2f}",
-    "largest lag": "{largest:.0f}",
-    "expected largest": "{expected_largest:.1f}",
-}
-
-
-def lag_table(runs: Sequence[Run]) -> Grid | None:
-    """Return the mean and largest lag of runs in steps, as seen and as expected at their start."""
-    rows: list[Json] = []
-    for run in runs:
-        means = _finite(run.columns.get("rollout/lag_mean"))
-        largest = _finite(run.columns.get("rollout/lag_max"))
-        if not len(means) or not len(largest):
-            continue
-        expected = run.environment.get("expected_lag")
-        if not isinstance(expected, dict):
-            expected = {}
-        row = {
-            "name": run.name,
-            "bound": run.lag_bound,
-            "mean": float(means.mean()),
-            "largest": float(largest.max()),
-            "expected_mean": number(expected.get("mean")),
-            "expected_largest": number(expected.get("largest")),
-        }
-        rows.append(row)
-    return table("lag", LAG_COLUMNS, zip(rows), left=2)
-
-
-def _finite(values: Array | None) -> Array:
-    """Return the finite values of a column, or nothing if it does not exist."""
-    return np.empty(0) if values is None else values[np.isfinite(values)]
-
-
 def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
     """Yield pass@k over the steps, a chart for each run and evaluation set."""
     for run in runs:
@@ -298,9 +253,8 @@ def _json(value: Any) -> str:
 
 def samples(result: Result) -> Blocks:
     """Show the last answers that each run was trained on."""
-    query = Query(num=SAMPLES_OF_A_RUN)
     rows: list[Json] = []
     for run in result.own_runs:
-        found = search(run.source.path / store.SAMPLES, run.source.root, query)
-        rows += [{"run": run.name, **sample} for sample in found["samples"]]
+        for sample in newest_samples(run.source.path / store.SAMPLES, run.source.root, SAMPLES_OF_A_RUN):
+            rows.append({"run": run.name, **sample})
     return [Samples(rows=tuple(rows))] if rows else []

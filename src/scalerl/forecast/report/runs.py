@@ -220,21 +220,10 @@ class Run:
             return None
         return allowed if self.settings.get("pipeline.waits_for", "groups") == "groups" else math.inf
 
-    @property
-    def lag_bound(self) -> str:
-        """What the recipe's limit on the lag bounds, in words; "-" if unknown."""
-        if self.max_lag is None:
-            return "-"
-        most = number(self.settings.get("pipeline.max_lag"))
-        if most == 0:
-            return "synchronous"
-        bounds_mean = math.isinf(self.max_lag) and not self.settings.get("pipeline.drain")
-        return f"the mean: {most:g}" if bounds_mean else f"every group: {most:g}"
-
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """Alarms from its metrics and evaluations, including those that are over, but not those of curves."""
-        raised = alarms(self.columns, max_lag=self.max_lag, evals=self._evals_by_set())
+        """Alarms from its metrics, including those that are over."""
+        raised = alarms(self.columns, self.max_lag)
         # What can help is looked up only where there is something to help against: it loads all settings.
         return with_remedies(raised, self._remedies()) if raised else []
 

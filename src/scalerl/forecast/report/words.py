@@ -282,12 +282,6 @@ ALARMS = {
     "entropy": "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
     "unused_tools": "the agent stops calling its tools: {value:.0%} of the calls that it once made",
     "lag": "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
-    "fall": "the reward on {subject} has fallen by {value:.2g} since its peak",
-    "overtrained": (
-        "on {subject}, pass@{detail} has fallen by {value:.2g} since its peak while pass@1 rose by {before:.2g}"
-    ),
-    "overfitted": "the reward on {subject} has fallen by {value:.2g} since its peak while the training reward rose",
-    "uneven_time": "time per FLOP changed during the run (hours and FLOPs differ by up to {value:.0%} of the run)",
     "grader_error": "the grader {subject} failed: {detail}",
     "environment_error": "the environment {subject} failed: {detail}",
     "stalled": "training stood still for {value:.0f} s, far beyond the usual time of a step",
@@ -308,10 +302,6 @@ REMEDIES = {
         "; if the reward falls with them, look at what calls return, lower optimizer.lr, or keep the entropy up{names}"
     ),
     "lag": ": generate with fewer slots, or push weights more often",
-    "fall": ": take a checkpoint from before the fall",
-    "overtrained": ": answers become alike; stop, or take a checkpoint from the peak if variety matters",
-    "overfitted": ": the model memorises its problems; take a checkpoint from before the fall, or more problems",
-    "uneven_time": ": compute is counted in FLOPs",
     "stalled": "; this time is not on the compute axis (time/stalled_s)",
 }
 NO_VERDICT = {
@@ -376,8 +366,6 @@ def _when(values: Values) -> str:
     time = "Throughout the run"
     if values["began"] is not None:
         time = f"{began} step {values['began']:g}"
-    elif values["began_compute"] is not None:
-        time = filled("Since {began_compute:c} {unit}", values)
     until = "" if values["ended"] is None else f" to step {values['ended']:g}"
     return f" {time}{until}{' in ' if values['run'] else ''}{values['run']}."
 
@@ -634,9 +622,6 @@ WORDS: dict[str, Words] = {
     "never_evaluated": "The run has ended without an evaluation.",
     "stands": "{name}: {state}, {to_do}.",
     "watched": "{num} runs and logs in {paths}.",
-    "samples_shown": "Samples: {num}, newest first.",
-    "no_sample": "No sample matches.",
-    "search_goes_on": "None yet; the search goes on with the link below.",
     # What training changed
     "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
     "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",

@@ -1,15 +1,14 @@
-"""The pages of the board: the report's own page of a run or study, an overview of all, and the samples of a run."""
+"""The pages of the board: the report's own page of a run or study, and an overview of all."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from scalerl.forecast.report.board.look import Look
-from scalerl.forecast.report.document import Document, Json, Say, say, sections, table
+from scalerl.forecast.report.document import Document, Say, say, sections, table
 from scalerl.forecast.report.figures import short_names
-from scalerl.forecast.report.markup import Markup, joined, tag
-from scalerl.forecast.report.page import framed, html, samples_html
-from scalerl.forecast.report.samples import Query
+from scalerl.forecast.report.markup import Markup, tag
+from scalerl.forecast.report.page import framed, html
 
 OVERVIEW_COLUMNS = {
     "run": "{run}",
@@ -31,7 +30,6 @@ STATES = {
     "old": "this link is out of date: open the new one",
 }
 """What a page says of its connection, by the state that its script finds."""
-VERDICTS = {"": "all", "correct": "correct", "wrong": "wrong", "none": "no verdict", "error": "tool error"}
 
 
 def overview_page(looks: Sequence[Look], notes: Sequence[Say], paths: Sequence[str]) -> str:
@@ -67,44 +65,7 @@ def source_page(look: Look) -> str:
     texts = [f"{kind}: {look.reason}" if look.reason else kind, look.step, f"changed at {changed}"]
     parts = [tag("span", class_=f"state {look.status}", aria_hidden="true")]
     parts += [tag("span", text) for text in texts if text]
-    if source.kind == "run":
-        parts.append(tag("a", "Search the samples", href=f"{source.key}/samples"))
     return _live(source.name, html(look.document), tag("p", *parts, class_="head"))
-
-
-def samples_page(name: str, found: Json, query: Query) -> str:
-    """Return a page of samples, each with a way to the others of its problem, and one to those before them."""
-    rows: Iterable[Json] = found["samples"]
-    cards: list[Markup] = []
-    for row in rows:
-        problem = {"problem": row["problem"]}
-        same = tag("form", _hidden(problem), tag("button", "This prompt over training", class_="plain"))
-        cards.append(tag("div", samples_html([row], is_open=True), same))
-    options = [
-        tag("option", text, value=verdict, selected="" if verdict == query.verdict else None)
-        for verdict, text in VERDICTS.items()
-    ]
-    kept = {} if query.problem is None else {"problem": query.problem}
-    search = tag(
-        "form",
-        tag("input", type="search", name="q", value=query.text, aria_label="Search the samples",
-            placeholder="Search prompts, answers and what graders wrote", autofocus=""),
-        tag("select", *options, name="verdict", aria_label="Verdict"),
-        _hidden(kept),
-        tag("button", "Search", class_="plain"),
-        class_="search",
-    )  # fmt: skip
-    parts = [search, *cards, tag("p", found["status"], class_="sub", role="status")]
-    if found["next"] is not None:
-        asked = {**kept, "q": query.text, "verdict": query.verdict, "before": found["next"]}
-        parts.append(tag("form", _hidden(asked), tag("button", "Older samples", class_="plain")))
-    back = tag("div", tag("a", "Back to the run", href="../" + found["key"]), class_="bar")
-    return framed(f"Samples of {name}", joined(*parts), head="", bar=back)
-
-
-def _hidden(values: Json) -> Markup:
-    """Return what a form asks for besides what its reader types."""
-    return joined(*(tag("input", type="hidden", name=name, value=value) for name, value in values.items()))
 
 
 def _live(title: str, body: Markup, below: str = "") -> str:

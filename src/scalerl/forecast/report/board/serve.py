@@ -4,7 +4,6 @@ All routes but the assets begin with a token, on this machine too, where other u
 
 /TOKEN/                the overview                   /assets/NAME         its script and icon, from a fixed table
 /TOKEN/KEY             the page of a run, a log or a study
-/TOKEN/KEY/samples     its samples, as asked for
 """
 
 import hmac
@@ -16,29 +15,25 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from scalerl.errors import UsageError
 from scalerl.forecast.report.board.news import News
 from scalerl.forecast.report.board.state import LOOK_EVERY_S, Board
-from scalerl.forecast.report.samples import Query
 from scalerl.web.server import Handler, Server
 
 DEFAULT_PORT = 8420
 WRONG_TOKEN = b"open the whole link that scalerl watch printed: it holds a token\n"
 TOKEN_FILE = Path("~/.local/state/scalerl/board-token")
-_MAX_QUERY = 500
-MOST_DIGITS = 16
 _TYPES = {"js": "text/javascript", "svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -75,7 +70,7 @@ class BoardHandler(Handler):
     server: BoardServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_GET(self) -> None:
-        path, _, words = self.path.partition("?")
+        path = self.path.partition("?")[0]
         if path in self.server.assets:
             self._send(200, *self.server.assets[path])
             return
@@ -85,21 +80,18 @@ class BoardHandler(Handler):
             self._send(403, WRONG_TOKEN, "text/plain")
             return
         self.recognise()
-        given = dict(reversed(parse_qsl(words)))  # the first of a name counts
         match rest:
             case [key]:
                 self._send_page(key)
-            case [key, "samples"]:
-                self._send_text(self.server.board.samples(key, _query(given)))
             case _:
-                self._send_text(None)
+                self._send_missing()
 
     def _send_page(self, key: str) -> None:
         """Send a page with its version, or only the version if the browser has the page."""
         known = self.headers.get("If-None-Match", "")
         answer = self.server.board.page(key, known)
         if answer is None:
-            self._send_text(None)
+            self._send_missing()
             return
         version, page = answer
         headers = {**_headers("text/html"), "ETag": version}
@@ -108,11 +100,8 @@ class BoardHandler(Handler):
         else:
             self.send(200, headers, page.encode(errors="replace"))
 
-    def _send_text(self, page: str | None) -> None:
-        if page is None:
-            self._send(404, b"there is no such page\n", "text/plain")
-        else:
-            self._send(200, page.encode(errors="replace"), "text/html")
+    def _send_missing(self) -> None:
+        self._send(404, b"there is no such page\n", "text/plain")
 
     do_HEAD = do_GET
 
@@ -133,16 +122,6 @@ class BoardHandler(Handler):
 def _headers(kind: str) -> dict[str, str]:
     text = "" if "image" in kind else "; charset=utf-8"
     return {"Content-Type": kind + text, **HEADERS}
-
-
-def _query(given: Mapping[str, str]) -> Query:
-    before = given.get("before", "")
-    return Query(
-        text=given.get("q", "")[:_MAX_QUERY],
-        problem=given.get("problem"),
-        verdict=given.get("verdict", ""),
-        before=int(before) if before.isascii() and before.isdecimal() and len(before) < MOST_DIGITS else None,
-    )
 
 
 # Starting it

@@ -1,7 +1,7 @@
 """The board: watches the named paths, has workers look at what has changed, and keeps the latest `Look` of each source.
 
 watcher thread    calls look() again and again: discover sources, collect what workers made, ask for what changed
-server threads    call page(), which makes a page of the latest looks, and samples()
+server threads    call page(), which makes a page of the latest looks
 """
 
 import os
@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import WorkerDied
-from scalerl.forecast.report import samples
 from scalerl.forecast.report.board.look import Look, files_of, look, unreadable
-from scalerl.forecast.report.board.pages import overview_page, samples_page, source_page
+from scalerl.forecast.report.board.pages import overview_page, source_page
 from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.inside import Root, read_object
 from scalerl.forecast.report.places import Source, discover
 from scalerl.forecast.report.workers import Workers
 from scalerl.processes import num_cores
-from scalerl.runfolder.store import SAMPLES, STATUS, current_status
+from scalerl.runfolder.store import STATUS, current_status
 
 LOOK_EVERY_S = 0.25
 """Time between looks at the files of a source."""
@@ -198,12 +197,3 @@ class Board:
         if item is not None and item.look is not None:
             return version, source_page(item.look)
         return version, overview_page(looks, notes, [str(root.path) for root in self.roots])
-
-    def samples(self, key: str, query: samples.Query) -> str | None:
-        """Return a page of samples; None if there is no such run."""
-        with self.lock:
-            item = self._items.get(key)
-        if item is None or item.source.kind != "run":
-            return None
-        found = samples.search(item.source.path / SAMPLES, item.source.root, query)
-        return samples_page(item.source.name, {**found, "key": key}, query)
