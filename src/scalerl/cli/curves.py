@@ -156,7 +156,6 @@ def forecast(
     seal: Path | None = rare(
         "FILE", "Write the forecast and a hash of its data, for 'scalerl more score' to check later."
     ),
-    publish: str | None = rare("PROJECT", "Log the forecast to wandb:ENTITY/PROJECT or trackio:PROJECT, as new runs."),
 ) -> None:
     """Forecast the reward at a compute, or the compute that a reward needs.
 
@@ -168,10 +167,6 @@ def forecast(
     from scalerl.forecast.report.analyse import analyse_forecast
     from scalerl.forecast.report.options import rewards_typed
 
-    if publish is not None:
-        from scalerl.callbacks.publish import tracker_of
-
-        tracker_of(publish)
     if seal is not None:
         from scalerl.forecast.report.joint.seals import check_new_seal
 
@@ -187,11 +182,6 @@ def forecast(
         from scalerl.forecast.report.joint.seals import write_seal
 
         write_seal(seal, result.curves, common.files, chosen(common)[0], result.options)
-    if publish is not None:
-        from scalerl.callbacks.publish import publish as log_to
-
-        names = log_to(result.curves, publish)
-        typer.echo(f"Logged to {publish}: {', '.join(names) or 'nothing, since no curve has an interval'}", err=True)
 
 
 @shares_options()
