@@ -250,9 +250,10 @@ def show_document(
     explain: bool = True,
 ) -> None:
     """Print a document: as JSON with its numbers, or as text with lines after it."""
-    from scalerl.forecast.report.document import TERMINAL, render, to_json
+    from scalerl.forecast.report.json_values import to_json
+    from scalerl.forecast.report.terminal import printable as as_printed
 
     if as_json:
         print_json(command, **content, sections=to_json(sections))
     else:
-        say(render(sections, TERMINAL, explain=explain), *lines)
+        say(as_printed(sections, explain=explain), *lines)

@@ -240,7 +240,7 @@ def report(
 ) -> None:
     """Write one page on a study, on runs or on logs: which recipe to choose, curves, forecasts and open questions.
 
-    report.html opens in any browser without a network; report.md and its pictures are for a paper or a pull request.
+    report.html opens in any browser without a network. Pictures are drawn by fit and compare, with --plot.
 
     [dim]scalerl report runs/loo[/dim]
 

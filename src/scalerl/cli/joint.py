@@ -51,8 +51,8 @@ def plan(
     """
     from scalerl.forecast.logs.typed import MOST_OUTSIDE, compute_typed
     from scalerl.forecast.report.analyse import fitted_curves
-    from scalerl.forecast.report.document import plain
     from scalerl.forecast.report.joint import plans
+    from scalerl.forecast.report.json_values import plain
     from scalerl.forecast.report.options import check_one_axis
     from scalerl.forecast.several.plan import plan as planned_for
 

@@ -79,7 +79,7 @@ def test_page_is_self_contained(study: Path, tmp_path: Path):
     html = written.page.read_text(encoding="utf-8")
     assert "src=" not in html
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
-    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.md", "report-curves.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html"}
 
 
 def test_damage_is_said_and_the_rest_is_shown(tmp_path: Path):

@@ -4,14 +4,12 @@
     Grid     a table of texts                          Curves points and fitted lines over compute
     Lines    columns over the steps of runs            Samples what a model wrote
 
-`render` gives the terminal's or Markdown's view; `to_json` what `--json` prints and what the page draws.
+`terminal.py`, `page.py` and `json_values.py` show it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -196,14 +194,17 @@ Document = tuple[Section, ...]
 def says(document: Sequence[Section]) -> Iterator[Say]:
     """Yield everything that a document says, in order."""
     for section in document:
-        yield from (block for block in section.blocks if isinstance(block, Say))
+        for block in section.blocks:
+            if isinstance(block, Say):
+                yield block
 
 
 def sections(*parts: tuple[str, str, Blocks]) -> Document:
     """Return a section for each (key, title, blocks) that has a block."""
-    made = []
+    made: list[Section] = []
     for key, title, blocks in parts:
-        if kept := tuple(block for block in blocks if block is not None):
+        kept = tuple(block for block in blocks if block is not None)
+        if kept:
             made.append(Section(key=key, title=title, blocks=kept))
     return tuple(made)
 
@@ -225,158 +226,3 @@ def table(
         values = words.Lookup(*item, *shared)
         rows.append([words.filled(each, values) for each in columns.values()])
     return grid(key, tuple(columns), rows, **given)
-
-
-# Views ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """How a document is written: one function for each kind of block. Blocks that are pictures may have none."""
-
-    title: Callable[[Section], Any]
-    blocks: Mapping[type, Callable[[Any], Any]]
-    join: Callable[[list[Any]], Any]
-
-
-def render(document: Sequence[Section], view: View, *, explain: bool = True) -> Any:
-    """Return the document in this view; without `explain` only what an answer needs."""
-    parts: list[Any] = []
-    for each in document:
-        shown = [
-            view.blocks[type(block)](block)
-            for block in each.blocks
-            if type(block) in view.blocks and (explain or block.level != Level.DETAIL)
-        ]
-        if shown:
-            parts += [*([] if (title := view.title(each)) is None else [title]), *shown]
-    return view.join(parts)
-
-
-STYLES = {Level.ANSWER: "bold", Level.WHY: "", Level.WARNING: "yellow", Level.DETAIL: "dim"}
-NARROWEST = 14  # letters that a column of words keeps on a narrow terminal
-
-
-def _terminal_text(block: Say) -> Any:
-    from rich.text import Text
-
-    return Text(block.text, style=STYLES[block.level])
-
-
-@dataclass(frozen=True, slots=True)
-class TerminalGrid:
-    """A table; on a terminal that is too narrow for its numbers, each row as a list of its cells."""
-
-    block: Grid
-
-    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        from rich.padding import Padding
-        from rich.table import Table
-        from rich.text import Text
-
-        block = self.block
-        heads = self.block.heads
-        widths = [max(map(len, column)) for column in zip(heads, *block.rows, strict=True)]
-        least = [width if block.is_number(place) else min(NARROWEST, width) for place, width in enumerate(widths)]
-        if block.title:
-            yield Text(block.title, style="bold")
-        if sum(least) + 2 * (len(least) - 1) <= options.max_width:
-            made = Table(header_style="bold", pad_edge=False, box=None)
-            for place, head in enumerate(heads):
-                is_number = block.is_number(place)
-                justify = "right" if is_number else "left"
-                made.add_column(head, justify=justify, overflow="fold", no_wrap=is_number, min_width=least[place])
-            for row in block.rows:
-                made.add_row(*map(Text, row))
-            yield made
-            return
-        for name, *cells in block.rows:
-            made = Table.grid(padding=(0, 2, 0, 0))
-            made.add_column(min_width=max(map(len, heads[1:])))
-            made.add_column(overflow="fold")
-            for head, cell in zip(heads[1:], cells, strict=True):
-                if cell not in ("", "-"):
-                    made.add_row(head, Text(cell))
-            yield from (Text(name, style="bold"), Padding(made, (0, 0, 0, 2)))
-
-
-def _group(parts: list[Any]) -> Any:
-    from rich.console import Group
-
-    return Group(*parts)
-
-
-TERMINAL = View(lambda section: None, {Say: _terminal_text, Grid: TerminalGrid}, _group)
-
-
-def shielded(text: object) -> str:
-    """Return a text that Markdown shows as it is: no HTML, no link, no end of a table's cell."""
-    return str(text).replace("<", "&lt;").replace("](", "]\\(").replace("|", "\\|").replace("\n", " ")
-
-
-def _markdown_text(block: Say) -> str:
-    marks = {Level.ANSWER: "**{}**", Level.WARNING: "> {}"}
-    return marks.get(block.level, "{}").format(shielded(block.text))
-
-
-def _markdown_grid(block: Grid) -> str:
-    line = lambda cells: f"| {' | '.join(map(shielded, cells))} |"  # noqa: E731
-    rules = "|".join("---:" if block.is_number(place) else "---" for place in range(len(block.heads)))
-    title = [f"### {shielded(block.title)}", ""] if block.title else []
-    return "\n".join([*title, line(block.heads), f"|{rules}|", *map(line, block.rows)])
-
-
-MARKDOWN = View(
-    lambda section: f"## {shielded(section.title)}" if section.title else None,
-    {Say: _markdown_text, Grid: _markdown_grid},
-    lambda parts: "\n\n".join(parts) + "\n",
-)
-
-
-# JSON -----------------------------------------------------------------------------------------------------------------
-
-
-def plain(value: Any) -> Any:
-    """Return JSON types: an enum by its value, a dataclass by its fields, null for a number that is not finite."""
-    match value:
-        case Enum():
-            return value.value
-        case float():
-            return float(value) if math.isfinite(value) else None
-        case np.generic():
-            return plain(value.item())
-        case np.ndarray():
-            return rounded(value)
-        case Say():
-            return {"kind": value.kind, "level": value.level.value, "text": value.text, "values": plain(value.values)}
-        case Mapping():
-            return {f"{key:g}" if isinstance(key, float) else str(key): plain(each) for key, each in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [plain(each) for each in value]
-        case Path():
-            return str(value)
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    return value
-
-
-def picked(names: Iterable[str], *objects: Any) -> Json:
-    """Return values by name as JSON types, from the first object that has each; null where none has it."""
-    values = words.Lookup(*objects)
-    return {name: plain(values.get(name)) for name in names}
-
-
-def to_json(document: Sequence[Section]) -> list[Json]:
-    """Return the sections: each block with its type, and each sentence with its kind and its values."""
-    made: list[Json] = []
-    for section in document:
-        blocks = [{"type": type(block).__name__.lower(), **plain(block)} for block in section.blocks]
-        made.append({"key": section.key, "title": section.title, "blocks": blocks})
-    return made
-
-
-def rounded(values: np.ndarray, digits: int = 6) -> list[Any]:
-    """Return an array as a list: numbers rounded to significant digits, None where not finite; words as they are."""
-    if values.dtype.kind != "f":
-        return values.tolist()
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

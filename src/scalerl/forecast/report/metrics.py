@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scalerl.forecast.logs.columns import METRICS, with_role
 from scalerl.forecast.logs.formats import Log
-from scalerl.forecast.report.document import rounded
+from scalerl.forecast.report.json_values import rounded
 
 Array = NDArray[np.float64]
 

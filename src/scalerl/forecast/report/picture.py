@@ -87,11 +87,11 @@ def _check_installed() -> None:
         raise InputError(f'{option:plot} needs the report extra: pip install "scalerl[report]".') from None
 
 
-def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:
+def draw(result: Result, path: Path) -> None:
     """Write the picture of a result; the suffix of `path` chooses the kind. It appears completely or not at all."""
     path = Path(path)
     check_plot_path(path)
-    figure = picture(result, evaluation_set, title)
+    figure = picture(result)
     import matplotlib
 
     kind = path.suffix.lower().removeprefix(".")
@@ -105,13 +105,13 @@ def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title
             raise InputError(f"{error}.") from None
 
 
-def picture(result: Result, evaluation_set: str | None = None, title: str = "") -> Any:
-    """Return the picture of a result, or of one of its evaluation sets, as a figure to show in a notebook."""
+def picture(result: Result) -> Any:
+    """Return the picture of a result as a figure to show in a notebook."""
     _check_installed()
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        return _figure(picture_of(result, evaluation_set, title))
+        return _figure(picture_of(result))
 
 
 # What is drawn --------------------------------------------------------------------------------------------------------
@@ -128,9 +128,9 @@ class Picture:
     """What the legend says of all curves."""
 
 
-def picture_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Picture:
-    """Return what the picture of a result shows, or of one of its evaluation sets."""
-    curves = result.curves if evaluation_set is None else tuple(result.members(evaluation_set))
+def picture_of(result: Result) -> Picture:
+    """Return what the picture of a result shows."""
+    curves = result.curves
     at = None
     p_best: dict[str, float] = {}
     for name, comparison in result.comparisons.items():
@@ -146,7 +146,7 @@ def picture_of(result: Result, evaluation_set: str | None = None, title: str = "
         legend.append(legend_text(curve, label, p_best.get(curve.name)))
     num_unnamed = len(curves) - len(legend)
     return Picture(
-        title=title or shared or usual,
+        title=shared or usual,
         chart=drawn,
         legend=tuple(legend),
         note=say("picture_note", level=curves[0].fit.level, more=num_unnamed).text,

@@ -2,7 +2,8 @@
 
 from scalerl.forecast.curves import Comparison, PaperComparison
 from scalerl.forecast.logs.series import Series
-from scalerl.forecast.report.document import Json, picked, plain, to_json
+from scalerl.forecast.report.document import Json
+from scalerl.forecast.report.json_values import picked, plain, to_json
 from scalerl.forecast.report.results import CurveResult, Result, param_value
 from scalerl.forecast.report.sections import document
 

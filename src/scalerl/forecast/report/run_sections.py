@@ -19,10 +19,10 @@ from scalerl.forecast.report.document import (
     Samples,
     Say,
     grid,
-    rounded,
     say,
     table,
 )
+from scalerl.forecast.report.json_values import rounded
 from scalerl.forecast.report.metrics import CHARTS, Array, log_columns, thinned, with_pace
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.runs import COST, Run

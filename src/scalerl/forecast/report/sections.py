@@ -16,14 +16,12 @@ from scalerl.forecast.logs.series import uneven_steps
 from scalerl.forecast.report import words
 from scalerl.forecast.report.analyse import missing_say
 from scalerl.forecast.report.document import (
-    TERMINAL,
     Blocks,
     Document,
     Grid,
     Json,
     Level,
     Say,
-    render,
     say,
     sections,
     table,
@@ -31,6 +29,7 @@ from scalerl.forecast.report.document import (
 from scalerl.forecast.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
 from scalerl.forecast.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.results import Command, CurveResult, Result, param_value
+from scalerl.forecast.report.terminal import printable
 from scalerl.forecast.report.words import level_of
 
 WHY = Level.WHY
@@ -60,7 +59,7 @@ def answer_text(result: Result, explain: bool) -> Any:
     shown = document(result, explain=explain)
     if not explain:
         shown += sections(("hint", "", [say("explain")]))
-    return render(shown, TERMINAL, explain=explain)
+    return printable(shown, explain=explain)
 
 
 def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:

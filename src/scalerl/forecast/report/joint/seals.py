@@ -11,7 +11,8 @@ from scalerl import __version__
 from scalerl.errors import InputError, UsageError
 from scalerl.forecast.logs import Selection, Series, read
 from scalerl.forecast.logs.series import in_shares
-from scalerl.forecast.report.document import Document, Json, Say, picked, plain, say, sections, table
+from scalerl.forecast.report.document import Document, Json, Say, say, sections, table
+from scalerl.forecast.report.json_values import picked, plain
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import CurveResult
 from scalerl.forecast.several.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
