@@ -12,14 +12,14 @@ import pytest
 from wandb_files import write_wandb
 
 from scalerl.callbacks import follow
-from scalerl.forecast.report import figures, outlook
+from scalerl.forecast.report import figures, live_forecast
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import Settings
 from scalerl.training.environments import protocol
 from scalerl.training.graders import judge
 
 SOURCE = Path(protocol.__file__).parents[2]
-SMALL = (outlook, figures)
+SMALL = (live_forecast, figures)
 
 
 def block(text: str | None, begins: str) -> str:

@@ -15,8 +15,7 @@ from until import wait_until
 from webhook import webhook
 
 from scalerl.cli import watch as cli_watch
-from scalerl.forecast.report.board import beside
-from scalerl.forecast.report.board.beside import board_beside
+from scalerl.cli.watch import running_board
 from scalerl.runfolder import store
 
 
@@ -44,7 +43,7 @@ def test_news_of_what_is_watched_are_posted(tmp_path: Path):
 
 def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
     lines: list[str] = []
-    with board_beside(tmp_path / "later", lines.append) as process:
+    with running_board(tmp_path / "later", lines.append) as process:
         wait_until(lambda: lines)
         link = re.search(r"http://\S+", lines[0])
         assert link is not None
@@ -58,8 +57,8 @@ def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
 
 def test_board_ends_with_a_killed_run(tmp_path: Path):
     code = (
-        "import sys, time; from pathlib import Path; from scalerl.forecast.report.board.beside import board_beside\n"
-        "with board_beside(Path(sys.argv[1]), lambda line: None) as process:\n"
+        "import sys, time; from pathlib import Path; from scalerl.cli.watch import running_board\n"
+        "with running_board(Path(sys.argv[1]), lambda line: None) as process:\n"
         "    print(process.pid, flush=True); time.sleep(600)"
     )
     run = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -77,13 +76,13 @@ def test_board_ends_with_a_killed_run(tmp_path: Path):
 def test_run_goes_on_without_its_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str):
     monkeypatch.setattr(sys, "executable", program)
     lines: list[str] = []
-    with board_beside(tmp_path, lines.append):
+    with running_board(tmp_path, lines.append):
         wait_until(lambda: lines)
     assert lines == [f"The board did not start: {why}"]
 
 
 def test_train_starts_a_board_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(beside, "board_beside", lambda path, announce: nullcontext(path))
+    monkeypatch.setattr(cli_watch, "running_board", lambda path, announce: nullcontext(path))
     for wanted in (False, True):
         with cli_watch.board_beside(tmp_path, wanted=wanted) as board:
             assert board == (tmp_path if wanted else None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalerl.forecast.curves import Decision, Value
 from scalerl.forecast.logs import Series
-from scalerl.forecast.report.outlook import FIRST_FIT, LiveForecast
+from scalerl.forecast.report.live_forecast import FIRST_FIT, LiveForecast
 from scalerl.forecast.report.results import CurveResult
 from scalerl.forecast.report.words import Lookup, text
 

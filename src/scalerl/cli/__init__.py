@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, joint, sft, study, train, watch
+from scalerl.cli import curves, several, sft, study, train, watch
 from scalerl.cli.console import PlainStream
 from scalerl.cli.options import option
 from scalerl.cli.recipe import app as recipe_app
@@ -77,7 +77,7 @@ for command, panel in (
     (sft.sft, TRAIN),
     (train.export, TRAIN),
     (study.study, DECIDE),
-    (joint.plan, DECIDE),
+    (several.plan, DECIDE),
 ):
     app.command(rich_help_panel=panel)(command)
 app.command("eval", rich_help_panel=TRAIN)(train.evaluate)
@@ -85,7 +85,7 @@ app.add_typer(recipe_app, name="recipe", rich_help_panel=TRAIN)
 more = typer.Typer(help="Rarer: backtest, transfer, score, example.", no_args_is_help=True)
 app.add_typer(more, name="more", rich_help_panel=DECIDE)
 for command in (
-    curves.backtest, joint.transfer, joint.score, example,
+    curves.backtest, several.transfer, several.score, example,
 ):  # fmt: skip
     more.command()(command)
     app.command(hidden=True)(command)

@@ -168,7 +168,7 @@ def forecast(
     from scalerl.forecast.report.options import rewards_typed
 
     if seal is not None:
-        from scalerl.forecast.report.joint.seals import check_new_seal
+        from scalerl.forecast.report.seals import check_new_seal
 
         check_new_seal(seal)
         if common.method == "paper":
@@ -179,7 +179,7 @@ def forecast(
     result = analyse_forecast(series, options, computes, rewards_typed(reach or (), "reach", series))
     _print(common, result)
     if seal is not None:
-        from scalerl.forecast.report.joint.seals import write_seal
+        from scalerl.forecast.report.seals import write_seal
 
         write_seal(seal, result.curves, common.files, chosen(common)[0], result.options)
 

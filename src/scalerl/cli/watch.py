@@ -1,18 +1,22 @@
-"""scalerl watch: a live page on runs, studies and any trainer's logs."""
+"""scalerl watch: a live page on runs, studies and any trainer's logs; and the same beside a command."""
 
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scalerl.cli.options import NOTIFY, argument, flag, option
 from scalerl.errors import InputError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _NICENESS = 10
 """A board beside a run, with its fits, gives way to the run."""
@@ -85,9 +89,36 @@ def _has_display() -> bool:
 
 
 def board_beside(out: Path, *, wanted: bool) -> AbstractContextManager[Any]:
-    """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
-    if not wanted:
-        return nullcontext()
-    from scalerl.forecast.report.board.beside import board_beside
+    """Have a board beside the block, if it is wanted."""
+    return running_board(out, partial(typer.echo, err=True)) if wanted else nullcontext()
 
-    return board_beside(out, lambda line: typer.echo(line, err=True))
+
+@contextmanager
+def running_board(path: Path, announce: Callable[[str], object]) -> Iterator["subprocess.Popen[bytes] | None"]:
+    """Run a board in a process of its own during the block, which neither waits for it nor depends on it."""
+    from scalerl.processes import end_process, start_module
+
+    try:
+        process = start_module("scalerl", "watch", str(path), "--wait", "--no-open", "--beside")
+    except OSError as fault:
+        announce(f"The board did not start: {fault.strerror or fault}")
+        yield None
+        return
+
+    assert process.stdin is not None
+    assert process.stdout is not None
+    where = process.stdout
+
+    def say_where() -> None:
+        announce(where.readline().decode().strip() or "The board did not start: scalerl watch says why")
+
+    reader = threading.Thread(target=say_where, daemon=True)
+    reader.start()
+    try:
+        yield process
+    finally:
+        with suppress(OSError):
+            process.stdin.close()  # it ends when its input does
+        end_process(process, patience_s=5.0)
+        reader.join(timeout=5)
+        where.close()

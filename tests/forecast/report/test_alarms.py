@@ -18,8 +18,8 @@ from scalerl.forecast.report.alarms import (
     signal_alarms,
     with_remedies,
 )
-from scalerl.forecast.report.evaluations import pass_at, pass_curves
 from scalerl.forecast.report.metrics import number_columns
+from scalerl.forecast.report.pass_at_k import pass_at, pass_curves
 from scalerl.forecast.report.words import ALARMS
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.recipe import remedies

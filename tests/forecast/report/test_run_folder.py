@@ -18,14 +18,14 @@ from scalerl.forecast.report.analyse import analyse_compare, fitted_curves
 from scalerl.forecast.report.arms import hours_name
 from scalerl.forecast.report.build import build_report, gather
 from scalerl.forecast.report.document import Say
-from scalerl.forecast.report.inside import Root
 from scalerl.forecast.report.metrics import thinned
 from scalerl.forecast.report.options import FitOptions, unit_of
-from scalerl.forecast.report.places import MOST_SOURCES, Source, discover
 from scalerl.forecast.report.run_sections import lines_of, run_says
 from scalerl.forecast.report.run_series import run_series
 from scalerl.forecast.report.runs import Run, read_source
+from scalerl.forecast.report.safe_files import Root
 from scalerl.forecast.report.sections import document
+from scalerl.forecast.report.sources import MOST_SOURCES, Source, discover
 from scalerl.runfolder import store
 
 

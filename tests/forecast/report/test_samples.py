@@ -8,7 +8,7 @@ import pytest
 from boards import GrowingRun
 
 from scalerl.forecast.report import samples
-from scalerl.forecast.report.inside import Root
+from scalerl.forecast.report.safe_files import Root
 
 
 def newest(run: GrowingRun, num: int = 20) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from run_folders import write_study
 from until import wait_until
 
 from scalerl.forecast.report.board import state
-from scalerl.forecast.report.board.look import Look, look
 from scalerl.forecast.report.board.serve import HEADERS
+from scalerl.forecast.report.board.snapshot import Snapshot
 from scalerl.forecast.report.board.state import WORKER_BYTES, Board
-from scalerl.forecast.report.places import Source
+from scalerl.forecast.report.sources import Source
 
 SECRET = "do-not-show-this"
 
@@ -151,33 +151,33 @@ def test_run_that_vanishes_leaves_the_list(board: ServedBoard, watched: Path):
     assert "good" in board.runs()
 
 
-def endless_if_bad(source: Source, end_compute: float | None) -> Look:
-    """Look at a source; the look at a bad one never ends."""
+def endless_if_bad(source: Source, end_compute: float | None) -> Snapshot:
+    """Take a snapshot of a source; that of a bad one never ends."""
     while source.name.startswith("bad"):
         pass
-    return look(source, end_compute)
+    return take_snapshot(source, end_compute)
 
 
 @pytest.mark.slow
 def test_endless_logs_hold_back_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("bad1", "bad2", "bad3", "bad4", "good"):
         (tmp_path / f"{name}.log").write_text("".join(f"step:{n} - reward:{n / 30}\n" for n in range(30)))
-    monkeypatch.setattr(state, "look", endless_if_bad)
-    monkeypatch.setattr(state, "LOOK_S", 8.0)
+    monkeypatch.setattr(state, "take_snapshot", endless_if_bad)
+    monkeypatch.setattr(state, "SNAPSHOT_S", 8.0)
     problems: dict[str, list[str]] = {}
 
-    def keep(seen: Look) -> None:
+    def keep(seen: Snapshot) -> None:
         if seen.source.kind == "log":
             problems.setdefault(seen.source.name, []).append(seen.problem)
 
-    with closing(Board(sorted(tmp_path.glob("*.log")), on_look=keep)) as board:
-        wait_until(lambda: board.look() or len(problems) == 5)
+    with closing(Board(sorted(tmp_path.glob("*.log")), on_snapshot=keep)) as board:
+        wait_until(lambda: board.update() or len(problems) == 5)
         assert {name for name, said in problems.items() if "took more than 8 s" in said[0]} == {*problems} - {"good"}
         # Bad ones that grow are looked at again, but never by the last free worker.
-        monkeypatch.setattr(state, "LOOK_S", 600.0)
+        monkeypatch.setattr(state, "SNAPSHOT_S", 600.0)
         monkeypatch.setattr(state, "PAUSE", 0.0)
         num = len(problems["good"])
         for path in tmp_path.glob("*.log"):
             with path.open("a") as file:
                 file.write("step:30 - reward:1.0\n")
-        wait_until(lambda: board.look() or len(problems["good"]) > num)
+        wait_until(lambda: board.update() or len(problems["good"]) > num)

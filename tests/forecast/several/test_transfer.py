@@ -8,8 +8,8 @@ import pytest
 from scalerl.errors import InputError
 from scalerl.forecast.logs import Selection, read_log, series_from
 from scalerl.forecast.report.analyse import fitted_curves
-from scalerl.forecast.report.joint.transfers import find_siblings, parse_size
 from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.transfers import find_siblings, parse_size
 from scalerl.forecast.several.transfer import Sibling, expit, logit, transfer
 
 SIZES = np.array([0.5e9, 1.5e9, 3e9, 7e9, 14e9])

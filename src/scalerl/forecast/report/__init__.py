@@ -1,1 +1,1 @@
-"""A report on runs or logs: one HTML page, Markdown with pictures, or JSON."""
+"""What a command found, as values; and the terminal, JSON, pictures and the page that show it."""

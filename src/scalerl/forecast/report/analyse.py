@@ -27,6 +27,8 @@ HALF = 0.5
 """Share of the compute from which a run's own back-test forecasts the rest."""
 ALIKE = 0.05
 """Two axes give one answer if the factor between them is the same for all curves, up to this share."""
+JOINED = ("files_joined", "seeds_by_name")
+"""Facts of a log that made one curve of several."""
 MOST_ON_AXES = 8
 """More curves than these are not fitted again to be compared on other axes."""
 _FITS: dict[tuple[bytes, bytes, str], Fit] = {}
@@ -54,9 +56,10 @@ def analyse_forecast(
 ) -> Result:
     """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
     result = _analysed(command, series, options, Window())
+    is_unasked = command == "forecast" and not at and not reach
     done: list[CurveResult] = []
     for curve in result.curves:
-        computes = at or (() if reach or command == "fit" else curve.computes_ahead)
+        computes = curve.computes_ahead if is_unasked else at
         if curve.usable and computes:
             curve = replace(curve, at=tuple(reward_at(curve.fit, computes)))
         if curve.usable and reach:
@@ -82,15 +85,29 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     """Compare the curves of each evaluation set; raise InputError if no set has two."""
     sets = grouped(series, lambda data: data.evaluation_set)
     if max(map(len, sets), default=0) < 2:
-        number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
-        facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
-        joined = "".join(f" {each}" for each in dict.fromkeys(say(fact.kind, fact.values).text for fact in facts))
-        raise InputError(
-            f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
-            f"compare: name more files, or split one with {option:by {'COLUMN' if len(sets) < 2 else 'set'}}.{joined}"
-        )
+        raise InputError(_too_few_curves(series, num_sets=len(sets)))
     check_one_axis(series, "curves must be on one axis of compute to be compared")
     return compared(_analysed("compare", series, replace(options, at=at)))
+
+
+def _too_few_curves(series: Sequence[Series], *, num_sets: int) -> str:
+    """Return why there is nothing to compare, with what was joined into one curve, and how to keep it apart."""
+    names = ", ".join(data.name for data in series) or "none"
+    number = "only one curve"
+    split = "COLUMN"
+    if num_sets > 1:
+        number = "only one curve of each evaluation set"
+        split = "set"
+    parts = [
+        f"{number} ({names}) was found and two or more are needed to compare: name more files, or split one with "
+        f"{option:by {split}}."
+    ]
+    for data in series:
+        for fact in data.facts:
+            joined = say(fact.kind, fact.values).text
+            if fact.kind in JOINED and joined not in parts:
+                parts.append(joined)
+    return " ".join(parts)
 
 
 def compared(result: Result) -> Result:
@@ -103,15 +120,17 @@ def compared(result: Result) -> Result:
         units = sorted({curve.unit for curve in members})
         rewards = tuple(sorted({curve.y for curve in members}))
         if len(members) < 2:
-            has_others = len({curve.name for curve in result.curves}) > 1
-            notes += [say("alone_in_set", name=members[0].name)] if has_others else []
+            if any(curve.name != members[0].name for curve in result.curves):
+                notes.append(say("alone_in_set", name=members[0].name))
         elif len(units) > 1:
             notes.append(say("different_units", units=tuple(units)))
         elif result.command == "report" and len(rewards) > 1:
             notes.append(say("different_rewards", names=rewards))
         elif sum(curve.usable for curve in members) > 1:
-            notes += [say("unlike_rewards", names=rewards)] if len(rewards) > 1 else []
-            comparison = comparisons[name] = result.options.compare(fits_of(members), result.options.at)
+            if len(rewards) > 1:
+                notes.append(say("unlike_rewards", names=rewards))
+            comparison = result.options.compare(fits_of(members), result.options.at)
+            comparisons[name] = comparison
             if isinstance(comparison, Comparison):
                 by_axis[name] = _on_axes(members, comparison, result.options)
     return replace(result, comparisons=comparisons, by_axis=by_axis, notes=tuple(notes))
@@ -131,9 +150,11 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
         shared.discard("gpu_hours")
     answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
     largest = max(curve.fit.scale for curve in usable)
-    for axis in (axis for axis in AXIS_LABELS if axis in shared and axis_label(axis) != axis_label(own)):
-        on_axis = [fitted_part(curve).on(axis) for curve in usable]
-        if any(not len(data.compute) for data in on_axis):
+    for axis in AXIS_LABELS:
+        on_axis = []
+        if axis in shared and axis_label(axis) != axis_label(own):
+            on_axis = [fitted_part(curve).on(axis) for curve in usable]
+        if not on_axis or not all(len(data.compute) for data in on_axis):
             continue
         largest_there = np.array([data.compute.max() for data in on_axis])
         at = first.at * float(largest_there.max()) / largest
@@ -190,8 +211,10 @@ def _analysed(command: Command, series: Sequence[Series], options: FitOptions, w
     if not any(curve.usable for curve in result.curves):
         first = series[0]
         among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
-        missing = None if first.problem else missing_say(result.curves[0])
-        why = first.problem or ("" if missing is None else missing.text)
+        why = first.problem
+        if not why:
+            missing = missing_say(result.curves[0])
+            why = "" if missing is None else missing.text
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
     return result
 
@@ -229,8 +252,13 @@ def fitted_curves(
     Each is scored on its held-out rows, or else the forecast of a `window` of it. `call` applies a function to every
     series, here or in workers.
     """
-    curves = pooled([*call(partial(_tested, options=options, window=window), series)], options, call)
-    return [scored(curve) if len(curve.series.holdout_compute) else curve for curve in curves]
+    alone = list(call(partial(_tested, options=options, window=window), series))
+    curves: list[CurveResult] = []
+    for curve in pooled(alone, options, call):
+        if len(curve.series.holdout_compute):
+            curve = scored(curve)
+        curves.append(curve)
+    return curves
 
 
 def _tested(data: Series, *, options: FitOptions, window: Window | None) -> CurveResult:
@@ -285,12 +313,14 @@ def pooled(
             for alike in siblings(own):
                 fits |= pool({place: own[place] for place in alike}, call)
     decisions: dict[str, Decision] = {}
-    # Curves of one scale of rewards share a worth.
+    # Curves of one scale of rewards share a threshold.
     for places in grouped(of, lambda place: of[place].series.y_scale):
-        own = {place: fits[place] for place in places}
-        worth = default_worth([*own.values()]) if options.worth is None else options.worth
-        known = {place: fit for place, fit in own.items() if fit.has_intervals or fit.lack is not None}
-        decisions |= {place: decide(fit, worth) for place, fit in known.items()}
+        worth = options.worth
+        if worth is None:
+            worth = default_worth([fits[place] for place in places])
+        for place in places:
+            if fits[place].has_intervals or fits[place].lack is not None:
+                decisions[place] = decide(fits[place], worth)
     return [replace(curve, fit=fits[place], decision=decisions.get(place)) for place, curve in of.items()]
 
 

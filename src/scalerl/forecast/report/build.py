@@ -5,6 +5,7 @@ A run that cannot be read becomes a warning; the rest of the report is made all 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from scalerl.errors import InputError
@@ -17,14 +18,14 @@ from scalerl.forecast.logs.places import find, logs_among
 from scalerl.forecast.report.analyse import HALF, Window, analysed, compared
 from scalerl.forecast.report.arms import hours_name, joined_seeds, uneven_pace
 from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.inside import Root
+from scalerl.forecast.report.live_forecast import with_end
 from scalerl.forecast.report.numbers import join_names
 from scalerl.forecast.report.options import FitOptions
-from scalerl.forecast.report.outlook import with_end
-from scalerl.forecast.report.places import Source, planned
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.run_series import AXES, run_series
 from scalerl.forecast.report.runs import ARM, WAITING, Run, read_folder, read_source, run_of_log
+from scalerl.forecast.report.safe_files import Root
+from scalerl.forecast.report.sources import Source, planned
 from scalerl.forecast.report.workers import Workers, worth
 from scalerl.runfolder import store
 
@@ -53,33 +54,49 @@ def gather(paths: Sequence[Path]) -> tuple[Source, list[Run]]:
             raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
         name = str(plan.get("name") or path.resolve().name)
         study = Source(path=path, root=Root(), kind="study", name=name, plan=plan)
-        if not (runs := [*map(read_source, planned(study))]):
+        runs = [*map(read_source, planned(study))]
+        if not runs:
             raise InputError(
                 f"{path / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
             )
         return study, runs
-    found = [each for path in paths for each in _read_at(path)]
+    found: list[Run] = []
+    for each in paths:
+        found += _read_at(each)
+    names = file_names([run.source.path for run in found])
     runs = []
-    for run, name in zip(found, file_names([run.source.path for run in found]), strict=True):
+    for run, name in zip(found, names, strict=True):
         runs.append(replace(run, source=replace(run.source, name=name, arm=name)))
-    names = [run.name for run in runs]
-    several = join_names(names) if len(names) <= MOST_IN_TITLE else say("several_runs", num=len(names)).text
-    title = file_names([path.resolve()])[0] if len(paths) == 1 else several
-    return Source(path=path, root=Root(), kind="all", name=title), runs
+    return Source(path=path, root=Root(), kind="all", name=_title(paths, names)), runs
 
 
-def _read_at(path: Path) -> Iterator[Run]:
-    """Yield the runs of ours at a path, read as what they are, and the logs of other trainers."""
-    places = [place for group in find(path) for place in group]
-    folders = [place.path for place in places if place.kind == "run"]
+def _title(paths: Sequence[Path], names: Sequence[str]) -> str:
+    if len(paths) == 1:
+        return file_names([paths[0].resolve()])[0]
+    if len(names) <= MOST_IN_TITLE:
+        return join_names(names)
+    return say("several_runs", num=len(names)).text
+
+
+def _read_at(path: Path) -> list[Run]:
+    """Return the runs of ours at a path, read as what they are, and the logs of other trainers."""
+    folders: list[Path] = []
+    logs: list[Path] = []
+    for place in chain.from_iterable(find(path)):
+        if place.kind == "run":
+            folders.append(place.path)
+        else:
+            logs.append(place.path)
     facts = ()
     if folders and path.is_dir() and path not in folders:
-        facts = facts_of("files_beside", names=tuple(file.name for file in logs_among(path, sorted(path.iterdir()))))
+        files = logs_among(path, sorted(path.iterdir()))
+        facts = facts_of("files_beside", names=tuple(file.name for file in files))
+    runs: list[Run] = []
     for folder in folders:
-        yield replace(read_folder(Source(path=folder, root=Root(), kind="run")), facts=facts)
-    logs = [place.path for place in places if place.kind != "run"] if folders else [path]
-    for log in read_logs(logs):
-        yield run_of_log(Source(path=log.path, root=Root(), kind="log"), log)
+        runs.append(replace(read_folder(Source(path=folder, root=Root(), kind="run")), facts=facts))
+    for log in read_logs(logs if folders else [path]):
+        runs.append(run_of_log(Source(path=log.path, root=Root(), kind="log"), log))
+    return runs
 
 
 def report_on(
@@ -113,20 +130,28 @@ def report_on(
     if most is not None and len(series) > most:
         reasons.append(say("too_many_curves", most=most, num=len(series)))
         series = series[:most]
-    num_fits = 2 * sum(1 if data.run is None else SEVERAL_RUNS for data in series if not data.problem)
-    num_workers = worth(num_fits) if in_workers else 0
-    if num_workers:
-        with Workers(num_workers) as workers:
-            result = analysed("report", series, options, window, workers.map)
-    else:
-        result = analysed("report", series, options, window)
+    result = _fitted(series, options, window, in_workers=in_workers)
     curves = tuple(with_end(_with_status(curve, runs), _end(curve, runs, end)) for curve in result.curves)
     others = _on_other_prompts(result)
     kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
-    different = [say("different_prompts", names=names, of_set=f" of {name}" if name else "")
-                 for name, names in others.items()]  # fmt: skip
     done = compared(replace(result, curves=kept, notes=(*notes, *reasons, *result.notes)))
-    return replace(done, curves=curves, notes=(*done.notes, *different), source=source, runs=tuple(runs))
+    notes = list(done.notes)
+    for name, names in others.items():
+        notes.append(say("different_prompts", names=names, of_set=f" of {name}" if name else ""))
+    return replace(done, curves=curves, notes=tuple(notes), source=source, runs=tuple(runs))
+
+
+def _fitted(series: Sequence[Series], options: FitOptions, window: Window, *, in_workers: bool) -> Result:
+    """Fit the curves twice, whole and for their back-test, here or in workers."""
+    num_fits = 0
+    for data in series:
+        if not data.problem:
+            num_fits += 2 * (1 if data.run is None else SEVERAL_RUNS)
+    num_workers = worth(num_fits) if in_workers else 0
+    if not num_workers:
+        return analysed("report", series, options, window)
+    with Workers(num_workers) as workers:
+        return analysed("report", series, options, window, workers.map)
 
 
 # What was read --------------------------------------------------------------------------------------------------------
@@ -137,9 +162,12 @@ def _faults(source: Source, runs: Sequence[Run]) -> Iterator[Say]:
     for run in runs:
         for fault in run.faults():
             yield say("fault_of", name=run.name, problem=fault.text) if run.is_folder else fault
-    if waiting := tuple(run.name for run in runs if run.status == WAITING):
+    waiting = tuple(run.name for run in runs if run.status == WAITING)
+    if waiting:
         yield say("waiting", names=waiting)
-    yield from (say("skipped", row) for row in source.plan.get("skipped", []) if ARM in row)
+    for row in source.plan.get("skipped", []):
+        if ARM in row:
+            yield say("skipped", row)
 
 
 def _with_study_options(options: FitOptions, source: Source) -> FitOptions:
@@ -206,13 +234,16 @@ def _series_of(runs: Sequence[Run], selection: Selection) -> list[Series]:
         axis = series[0].x_label
     if folders:
         series += run_series([run.evaluations for run in folders], axis)
-    problems = [each.problem for each in series if each.problem]
-    if len(problems) == len(series):
-        raise InputError(problems[0] if problems else "there is nothing to report on: no curve was found")
-    return [
-        replace(data, name=data.name.removesuffix(f"/{data.evaluation_set}")) if data.evaluation_set else data
-        for data in series
-    ]
+    if not series:
+        raise InputError("there is nothing to report on: no curve was found")
+    if all(data.problem for data in series):
+        raise InputError(series[0].problem)
+    named: list[Series] = []
+    for data in series:
+        if data.evaluation_set:
+            data = replace(data, name=data.name.removesuffix(f"/{data.evaluation_set}"))
+        named.append(data)
+    return named
 
 
 # What is made of it ---------------------------------------------------------------------------------------------------
@@ -234,10 +265,12 @@ def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:
     """Return, for each evaluation set, the curves that were evaluated on other prompts than most."""
     others = {}
     for name in result.sets:
-        groups = [group for group in grouped(result.members(name), _prompts) if _prompts(group[0])]
+        known = [curve for curve in result.members(name) if _prompts(curve)]
+        groups = grouped(known, _prompts)
         if len(groups) > 1:
             groups.remove(max(groups, key=len))
-            others[name] = tuple(sorted(curve.name for group in groups for curve in group))
+            names = [curve.name for group in groups for curve in group]
+            others[name] = tuple(sorted(names))
     return others
 
 

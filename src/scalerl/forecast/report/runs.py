@@ -20,11 +20,11 @@ from scalerl.forecast.logs.formats import Log, log_of_rows, read_log
 from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.alarms import Alarm, alarms, with_remedies
 from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.evaluations import pass_curves
-from scalerl.forecast.report.inside import json_lines, read_object
 from scalerl.forecast.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
-from scalerl.forecast.report.places import Source
+from scalerl.forecast.report.pass_at_k import pass_curves
 from scalerl.forecast.report.run_series import Evaluations
+from scalerl.forecast.report.safe_files import json_lines, read_object
+from scalerl.forecast.report.sources import Source
 from scalerl.runfolder import store
 
 ARM = "arm"

@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from scalerl.forecast.report.inside import Root, newest_objects
 from scalerl.forecast.report.metrics import number
+from scalerl.forecast.report.safe_files import Root, newest_objects
 
 MAX_TEXT = 40_000
 """Characters of one text that are shown; the file has the rest."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from scalerl.forecast.curves import FORMS, Action, Answer, Comparison, Fall, PaperComparison, State
+from scalerl.forecast.logs.facts import Fact
 from scalerl.forecast.logs.frame import grouped, listed
 from scalerl.forecast.logs.plan import Choice
 from scalerl.forecast.logs.series import uneven_steps
@@ -99,7 +100,8 @@ def answer(result: Result, name: str) -> Blocks:
                 yield missing_say(curve) or say("stands", curve)
     elif result.command == "compare":
         yield say("nothing_to_compare")
-        if unusable := tuple(curve.name for curve in members if not curve.usable):
+        unusable = tuple(curve.name for curve in members if not curve.usable)
+        if unusable:
             yield say("without_curve", names=unusable)
     if len(members) == 1:
         yield from curve_says(members[0], result)
@@ -159,10 +161,10 @@ def checkpoint_says(curve: CurveResult, fall: Fall, result: Result) -> Iterator[
     """Say which checkpoint to choose of a run that fell: that of an evaluation that exists."""
     step = curve.checkpoint
     yield say("checkpoint_compute" if step is None else "checkpoint_step", fall, curve)
-    runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
     saved: list[int] = []
-    for run in runs:
-        saved += [each for each in run.checkpoints() if step is not None and each <= step]
+    for run in result.runs:
+        if step is not None and (run.arm == curve.name or len(result.runs) == 1):
+            saved += [each for each in run.checkpoints() if each <= step]
     if saved:
         yield say("checkpoint_saved", name=curve.name, step=max(saved))
 
@@ -185,12 +187,17 @@ def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> I
             yield say("settle", pair.settling, a=first.name, b=rival)
     if comparison.is_default_budget:
         yield say("default_budget")
-    if fallen := tuple(each.name for each in standings if each.uses_best_checkpoint):
+    fallen = tuple(each.name for each in standings if each.uses_best_checkpoint)
+    if fallen:
         yield say("best_checkpoint", names=fallen)
-    if assumed := {each.name: each.assumed_spread for each in standings if each.assumed_spread is not None}:
+    assumed = {each.name: each.assumed_spread for each in standings if each.assumed_spread is not None}
+    if assumed:
         yield say("assumed_spread", names=tuple(assumed), sd=max(assumed.values()), decimals=finest)
-    yield from (say("same_run", pair) for pair in comparison.pairs if pair.is_same_run)
-    if without := tuple(curve.name for curve in members if curve.name not in comparison.names):
+    for pair in comparison.pairs:
+        if pair.is_same_run:
+            yield say("same_run", pair)
+    without = tuple(curve.name for curve in members if curve.name not in comparison.names)
+    if without:
         yield say("without_curve", names=without)
 
 
@@ -208,7 +215,10 @@ def paper_curve_says(curve: CurveResult) -> Iterator[Say]:
 
 def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> Iterator[Say]:
     for pair in comparison.pairs:
-        kind = "paper_equal" if pair.winner is None else "paper_ceiling" if pair.by_ceiling else "paper_exponent"
+        if pair.winner is None:
+            kind = "paper_equal"
+        else:
+            kind = "paper_ceiling" if pair.by_ceiling else "paper_exponent"
         smaller, larger = sorted(pair.exponents or (math.nan, math.nan))
         given = {"difference": abs(pair.ceiling_difference), "smaller": smaller, "larger": larger}
         yield say(kind, pair, **given, decimals=decimals_of(members))
@@ -234,26 +244,32 @@ def curves(result: Result, name: str) -> Blocks:
     if rows:
         yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": words.needed}, rows)
     for curve in members:
-        far = [each.compute for each in curve.at if each.compute > FAR * curve.fit.scale]
-        yield from (say("far", curve, compute=each, times=each / curve.fit.scale) for each in far[:1])
+        for each in curve.at:
+            times = each.compute / curve.fit.scale
+            if times > FAR:
+                yield say("far", curve, compute=each.compute, times=times)
+                break
 
 
 def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
     """Return a line for each curve: where it stands, its ceiling, what doubling brings, and what to do."""
     ahead = next((curve.at for curve in members if curve.at), ())
-    forecasts = {
-        f"at {compute_text(each.compute)} {members[0].unit}": f"{{at.{place}.reward:r}}"
-        for place, each in enumerate(ahead)
-    }
+    forecasts: dict[str, words.Words] = {}
+    for place, each in enumerate(ahead):
+        forecasts[f"at {compute_text(each.compute)} {members[0].unit}"] = f"{{at.{place}.reward:r}}"
     colours = tuple(range(len(members)))
     if is_paper:
         rows = [(curve.fit.params, curve) for curve in members]
         return table("curves", {**PAPER_COLUMNS, **forecasts}, rows, colours=colours)
-    price = {"doubling costs": "{doubling_price:$}"} if any(curve.price is not None for curve in members) else {}
-    worths = sorted({worth_text(curve.decision.worth) for curve in members if curve.decision is not None})
-    chance = {f"P(over {join_names(worths, 'or')})": "{decision.p_worth:p}"} if worths else {}
-    columns = {**CURVE_COLUMNS, **chance, **forecasts, **price, "what to do": "{to_do}"}
-    return table("curves", columns, [(curve,) for curve in members], left=2, right=1, colours=colours)
+    columns = dict(CURVE_COLUMNS)
+    worths = {worth_text(curve.decision.worth) for curve in members if curve.decision is not None}
+    if worths:
+        columns[f"P(over {join_names(sorted(worths), 'or')})"] = "{decision.p_worth:p}"
+    columns |= forecasts
+    if any(curve.price is not None for curve in members):
+        columns["doubling costs"] = "{doubling_price:$}"
+    columns["what to do"] = "{to_do}"
+    return table("curves", columns, zip(members), left=2, right=1, colours=colours)
 
 
 CURVE_COLUMNS: dict[str, words.Words] = {
@@ -300,11 +316,10 @@ def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
     first = comparison.standings[0].name
     exponents = comparison.shared_exponents
     every = [pair for pair in comparison.pairs if pair.answer is not None]
-    rows = [
-        ({"exponents": (exponents.get(pair.a), exponents.get(pair.b))}, pair)
-        for pair in every
-        if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for pair in every:
+        if len(every) <= MOST_PAIRS or first in (pair.a, pair.b):
+            rows.append(({"exponents": (exponents.get(pair.a), exponents.get(pair.b))}, pair))
     columns = {**PAIR_COLUMNS, f"curves cross at ({unit})": "{crossing:c}"}
     title = "The paper's measures, for reference (not used in the decision)"
     yield table("pairs", columns, rows, finest, left=2, level=WHY if len(every) > 1 else DETAIL)
@@ -349,7 +364,7 @@ def axes(result: Result, name: str) -> Blocks:
         if len(by_answer) == 1:
             yield say("axes_agree", axes=tuple(labels))
         else:
-            texts = (say("axis_answer", labels=of, answer=answer).text for answer, of in by_answer.items())
+            texts = [say("axis_answer", labels=of, answer=answer).text for answer, of in by_answer.items()]
             yield say("axes_disagree", answers=tuple(texts))
         rows = []
         for label, each in zip(labels, answers, strict=True):
@@ -387,9 +402,13 @@ def scores(result: Result, name: str) -> Blocks:
     rows = []
     missing = []
     for curve in result.members(name):
-        whole = "all but held-out rows" if curve.tested_share is None else f"first {curve.tested_share:.0%}"
-        parts = [(whole, curve)] if curve.backtest is not None else []
-        for part, own in [*parts, *((f"first {share:.0%}", each) for share, each in curve.early)]:
+        parts: list[tuple[str, CurveResult]] = []
+        if curve.backtest is not None:
+            share = curve.tested_share
+            parts.append(("all but held-out rows" if share is None else f"first {share:.0%}", curve))
+        for share, early in curve.early:
+            parts.append((f"first {share:.0%}", early))
+        for part, own in parts:
             if own.backtest is not None:
                 rows.append(({"part": part}, curve, own.backtest))
             else:
@@ -413,16 +432,19 @@ SCORE_COLUMNS = {
 def details(result: Result, name: str) -> Blocks:
     """Show the parameters, the noise, and the smallest change that means something."""
     members = result.members(name)
-    for curve in members if len(members) > 1 else ():
-        yield from (replace(each, level=DETAIL) for each in standing_says(curve))
+    if len(members) > 1:
+        for curve in members:
+            for each in standing_says(curve):
+                yield replace(each, level=DETAIL)
     for curve in members:
         change = math.nan if curve.decision is None else curve.decision.smallest_change
         if math.isfinite(change):
             yield say("smallest_change", curve, change=change, decimals=curve.decimals + 1)
     if result.options.method != "paper":
         yield say("worth", worth=result.worth)
-    hidden = () if any(curve.fit.alone is not None for curve in members) else ("ceiling alone",)
-    columns = {head: template for head, template in PARAMETER_COLUMNS.items() if head not in hidden}
+    columns = dict(PARAMETER_COLUMNS)
+    if all(curve.fit.alone is None for curve in members):
+        del columns["ceiling alone"]
     rows = [({"alone": param_value(curve.fit.alone, "ceiling")}, curve, curve.params, curve.fit) for curve in members]
     title = f"{FORMS[members[0].fit.form].formula}, C in {members[0].unit}"
     yield table("parameters", columns, rows, title=title, level=DETAIL)
@@ -455,15 +477,18 @@ def log_says(result: Result, explain: bool) -> Blocks:
         yield say("price_needs_hours", unit=listed(sorted({curve.unit for curve in result.curves})))
     if result.command != "report":
         yield columns_say(result.curves)
-    held = [(fact, curve.name) for curve in result.curves for fact in curve.series.facts]
-    for same in grouped(held, lambda each: repr(each[0])):
-        fact = same[0][0]
-        names = tuple(name for _, name in same)
+    facts: dict[str, Fact] = {}
+    names: dict[str, list[str]] = {}
+    for curve in result.curves:
+        for fact in curve.series.facts:
+            facts[repr(fact)] = fact
+            names.setdefault(repr(fact), []).append(curve.name)
+    for key, fact in facts.items():
         level = level_of(fact.kind)
         if level == DETAIL and not explain:
             continue
-        if len(names) < len(result.curves):
-            yield replace(say("holds_for", names=names), level=level)
+        if len(names[key]) < len(result.curves):
+            yield replace(say("holds_for", names=tuple(names[key])), level=level)
         yield say(fact.kind, fact.values)
 
 
@@ -472,13 +497,12 @@ def columns_say(curves: Sequence[CurveResult]) -> Say:
     named = Choice((), "option")
     compute = {curve.axis: curve.series.plan.get("x", named) for curve in curves}
     reward = {curve.y: curve.series.plan.get("y", named) for curve in curves}
-    detected = tuple(
-        name
-        for name, choices in (("x", compute), ("y", reward))
+    detected: list[str] = []
+    for name, choices in (("x", compute), ("y", reward)):
         # A row number is counted because nothing was detected.
-        if any(why.rule not in ("option", "counted") for why in choices.values())
-    )
-    return say("columns", compute=_columns_text(compute), reward=_columns_text(reward), detected=detected)
+        if any(why.rule not in ("option", "counted") for why in choices.values()):
+            detected.append(name)
+    return say("columns", compute=_columns_text(compute), reward=_columns_text(reward), detected=tuple(detected))
 
 
 def _columns_text(reasons: Mapping[str, Choice]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from scalerl.forecast.report.board.look import Look
+from scalerl.forecast.report.board.snapshot import Snapshot
 from scalerl.forecast.report.document import Document, Say, say, sections, table
 from scalerl.forecast.report.figures import short_names
 from scalerl.forecast.report.markup import Markup, tag
@@ -32,40 +32,54 @@ STATES = {
 """What a page says of its connection, by the state that its script finds."""
 
 
-def overview_page(looks: Sequence[Look], notes: Sequence[Say], paths: Sequence[str]) -> str:
+def overview_page(snapshots: Sequence[Snapshot], notes: Sequence[Say], paths: Sequence[str]) -> str:
     """Return all runs, logs and studies in a table, and everything together where that is compared."""
-    followed = [look for look in looks if look.source.kind != "all"]
-    together: Document = next((look.document for look in looks if look.source.kind == "all"), ())
+    followed: list[Snapshot] = []
+    together: Document = ()
+    for snapshot in snapshots:
+        if snapshot.source.kind == "all":
+            together = snapshot.document
+        else:
+            followed.append(snapshot)
     return _live("scalerl watch", html((*overview(followed, notes, paths), *together)))
 
 
-def overview(looks: Sequence[Look], notes: Sequence[Say], paths: Sequence[str]) -> Document:
+def overview(snapshots: Sequence[Snapshot], notes: Sequence[Say], paths: Sequence[str]) -> Document:
     """Return a table with a line for each curve, and one for a study or a run without a curve."""
-    lines = [(look, line) for look in looks for line in look.lines]
-    names = short_names([f"{line['name']}/{line['curve']}".removesuffix("/") for _, line in lines])[1]
-    rows: list[tuple[Any, ...]] = []
+    full_names: list[str] = []
+    links: list[str] = []
+    for snapshot in snapshots:
+        for line in snapshot.lines:
+            full_names.append(f"{line['name']}/{line['curve']}".removesuffix("/"))
+            links.append(snapshot.source.key)
+    names = iter(short_names(full_names)[1])
     empty = dict.fromkeys((*OVERVIEW_COLUMNS, "end", "do"), "")
-    for (look, line), name in zip(lines, names, strict=True):
-        is_study = look.source.kind == "study"
-        shown = {"run": f"study {name}" if is_study else name, "status": look.status, "alarms": look.num_alarms or ""}
-        rows.append((shown, line, empty))
-    links = tuple(look.source.key for look, _ in lines)
-    watched = say("watched", num=len(looks), paths=tuple(paths))
-    made = table("overview", OVERVIEW_COLUMNS, rows, left=2, right=2, links=links)
+    rows: list[tuple[Any, ...]] = []
+    for snapshot in snapshots:
+        for line in snapshot.lines:
+            name = next(names)
+            if snapshot.source.kind == "study":
+                name = f"study {name}"
+            rows.append(({"run": name, "alarms": snapshot.num_alarms or ""}, line, snapshot, empty))
+    watched = say("watched", num=len(snapshots), paths=tuple(paths))
+    made = table("overview", OVERVIEW_COLUMNS, rows, left=2, right=2, links=tuple(links))
     return sections(("overview", "Everything watched", [*notes, watched, made]))
 
 
-def source_page(look: Look) -> str:
+def source_page(snapshot: Snapshot) -> str:
     """Return the page of a run, a log or a study: the report on it."""
-    source = look.source
+    source = snapshot.source
     if source.kind not in ("run", "log"):
-        return _live(source.name, html(look.document))
-    kind = look.format if look.status == "log" else look.status
-    changed = time.strftime("%H:%M:%S", time.localtime(look.updated_at))
-    texts = [f"{kind}: {look.reason}" if look.reason else kind, look.step, f"changed at {changed}"]
-    parts = [tag("span", class_=f"state {look.status}", aria_hidden="true")]
-    parts += [tag("span", text) for text in texts if text]
-    return _live(source.name, html(look.document), tag("p", *parts, class_="head"))
+        return _live(source.name, html(snapshot.document))
+    state = snapshot.format if snapshot.status == "log" else snapshot.status
+    if snapshot.reason:
+        state = f"{state}: {snapshot.reason}"
+    changed = time.strftime("%H:%M:%S", time.localtime(snapshot.updated_at))
+    parts = [tag("span", class_=f"state {snapshot.status}", aria_hidden="true")]
+    for text in (state, snapshot.step, f"changed at {changed}"):
+        if text:
+            parts.append(tag("span", text))
+    return _live(source.name, html(snapshot.document), tag("p", *parts, class_="head"))
 
 
 def _live(title: str, body: Markup, below: str = "") -> str:

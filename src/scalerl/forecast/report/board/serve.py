@@ -142,7 +142,7 @@ def serve(
     `send` gets the news of what is watched.
     """
     token = kept_token(TOKEN_FILE) if is_loopback(host) else secrets.token_urlsafe(24)
-    board = Board(paths, end_compute=end_compute, **({} if send is None else {"on_look": News(send)}))
+    board = Board(paths, end_compute=end_compute, **({} if send is None else {"on_snapshot": News(send)}))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _watching(board), listen(board, host, port, token) as server, suppress(KeyboardInterrupt):
         announce(link_to(host, server.server_address[1], token))
@@ -209,7 +209,7 @@ def _watching(board: Board) -> Iterator[None]:
     def watch() -> None:
         while not stopped.is_set():
             try:
-                board.look()
+                board.update()
             except Exception as error:  # A file with unforeseen content must not end the page.
                 print(f"board: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 stopped.wait(1.0)

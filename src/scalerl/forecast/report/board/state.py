@@ -1,7 +1,7 @@
-"""The board: watches the named paths, has workers look at what has changed, and keeps the latest `Look` of each source.
+"""The board: watches the named paths, has workers take snapshots of what has changed, and keeps the latest of each.
 
-watcher thread    calls look() again and again: discover sources, collect what workers made, ask for what changed
-server threads    call page(), which makes a page of the latest looks
+watcher thread    calls update() again and again: discover sources, collect what workers made, ask for what changed
+server threads    call page(), which makes a page of the latest snapshots
 """
 
 import os
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import WorkerDied
-from scalerl.forecast.report.board.look import Look, files_of, look, unreadable
 from scalerl.forecast.report.board.pages import overview_page, source_page
+from scalerl.forecast.report.board.snapshot import Snapshot, files_of, unreadable
 from scalerl.forecast.report.document import Say
-from scalerl.forecast.report.inside import Root, read_object
-from scalerl.forecast.report.places import Source, discover
+from scalerl.forecast.report.safe_files import Root, read_object
+from scalerl.forecast.report.sources import Source, discover
 from scalerl.forecast.report.workers import Workers
 from scalerl.processes import num_cores
 from scalerl.runfolder.store import STATUS, current_status
@@ -29,36 +29,36 @@ DISCOVER_EVERY_S = 1.0
 """Time between searches of the named paths for sources."""
 WORKER_BYTES = 2 << 30
 """Memory that a worker may use: it reads files that anyone may have written."""
-LOOK_S = 300.0
-"""Seconds that a look may take before its worker is ended."""
+SNAPSHOT_S = 300.0
+"""Seconds that a snapshot may take before its worker is ended."""
 SLOW_S = 5.0
-"""A source whose last look took longer is looked at again only if another worker stays free."""
+"""A source whose last snapshot took longer is read again only if another worker stays free."""
 MOST_WORKERS = 4
 MOST_TOGETHER = 12
 """Runs and logs that are compared with each other in the overview."""
 PAUSE = 8.0
 MOST_PAUSE_S = 60.0
-"""Pause after a look at a source: so many times as long as it took, and at most so many seconds."""
+"""Pause after a snapshot of a source: so many times as long as it took, and at most so many seconds."""
 OVERVIEW = ""
 """The key of the page of everything."""
 
 
 @dataclass(slots=True)
 class Item:
-    """A source that is followed, with its latest `Look` and the job that makes the next one."""
+    """A source that is followed, with its latest `Snapshot` and the job that makes the next one."""
 
     source: Source
-    look: Look | None = None
+    snapshot: Snapshot | None = None
     """None until it has been looked at."""
     future: Future[Any] | None = None
     """The job of a worker that is looking at it; None while no one does."""
     asked_at: float = 0.0
     next_at: float = 0.0
-    """Earliest time of the next look."""
+    """Earliest time of the next snapshot."""
     done_for: Any = None
-    """Its files, status and source when a look was last asked for."""
+    """Its files, status and source when a snapshot was last asked for."""
     took_s: float = 0.0
-    """Time from asking for the last look to collecting it."""
+    """Time from asking for the last snapshot to collecting it."""
     version: int = 0
     """Version of the board at its last change."""
     status: Any = None
@@ -67,21 +67,21 @@ class Item:
     @property
     def is_shown(self) -> bool:
         """Whether it has something to show: a file in a named folder may turn out to be no log."""
-        return self.look is not None and not (self.source.quiet and self.look.is_empty)
+        return self.snapshot is not None and not (self.source.quiet and self.snapshot.is_empty)
 
 
 class Board:
-    """Everything that is followed. Only one thread may call `look`; any thread may call the other methods."""
+    """Everything that is followed. Only one thread may call `update`; any thread may call the other methods."""
 
     def __init__(
         self,
         paths: Sequence[Path],
         *,
         end_compute: float | None = None,
-        on_look: Callable[[Look], None] = lambda look: None,
+        on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None,
     ) -> None:
-        """Follow the sources at these paths; `on_look` is called with every new `Look`."""
-        self._on_look = on_look
+        """Follow the sources at these paths; `on_snapshot` is called with every new `Snapshot`."""
+        self._on_snapshot = on_snapshot
         self.roots = [Root(path) for path in paths]
         self.version = 1
         self.started = f"{os.getpid()}-{time.time_ns()}"
@@ -99,8 +99,8 @@ class Board:
 
     # Looking
 
-    def look(self) -> None:
-        """Collect the looks that workers have made, and ask for looks at what has changed since."""
+    def update(self) -> None:
+        """Collect the snapshots that workers have taken, and ask for one of what has changed since."""
         now = time.monotonic()
         with self.lock:
             if now >= self._next_discovery:
@@ -119,30 +119,30 @@ class Board:
         return self._num_workers - sum(item.future is not None for item in self._items.values())
 
     def _ask(self, item: Item, now: float) -> None:
-        """Have a worker look at an item, unless nothing has changed."""
+        """Have a worker take a snapshot of an item, unless nothing has changed."""
         item.next_at = now + LOOK_EVERY_S
         seen_now = files_of(item.source), str(item.status), item.source
         if item.done_for == seen_now:
             return
         item.done_for = seen_now
         item.asked_at = now
-        item.future = self._workers.submit(look, item.source, self._end_compute, most_s=LOOK_S)
+        item.future = self._workers.submit(take_snapshot, item.source, self._end_compute, most_s=SNAPSHOT_S)
 
     def _collect(self, item: Item, now: float) -> None:
-        """Take the look that a worker has made of an item; if the worker died, one that says so."""
+        """Keep the snapshot that a worker has taken of an item; if the worker died, one that says so."""
         assert item.future is not None
         try:
             made = item.future.result()
         except (WorkerDied, OSError, EOFError) as error:
             reason = str(error) if isinstance(error, WorkerDied) else "ended"
             made = unreadable(item.source, f"its reader {reason}")
-        item.look = made
+        item.snapshot = made
         item.took_s = now - item.asked_at
         item.future = None
         item.next_at = now + min(PAUSE * item.took_s, MOST_PAUSE_S)
         self.version += 1
         item.version = self.version
-        self._on_look(made)
+        self._on_snapshot(made)
 
     def _discover(self) -> None:
         """Search the paths for sources; keep the items of those that are still there."""
@@ -183,17 +183,17 @@ class Board:
         """
         with self.lock:
             shown = [item for item in self._items.values() if item.is_shown]
-            is_settled = all(item.look is not None for item in self._items.values())
+            is_settled = all(item.snapshot is not None for item in self._items.values())
             if key == OVERVIEW and len(shown) == 1 and is_settled:
                 key = shown[0].source.key
             item = next((item for item in shown if item.source.key == key), None)
             if item is None and key != OVERVIEW:
                 return None
             version = f'"{self.started}-{self.version if item is None else item.version}"'
-            looks = [item.look for item in shown if item.look is not None]
+            snapshots = [item.snapshot for item in shown if item.snapshot is not None]
             notes = list(self._notes)
         if version == known:
             return version, None
-        if item is not None and item.look is not None:
-            return version, source_page(item.look)
-        return version, overview_page(looks, notes, [str(root.path) for root in self.roots])
+        if item is not None and item.snapshot is not None:
+            return version, source_page(item.snapshot)
+        return version, overview_page(snapshots, notes, [str(root.path) for root in self.roots])

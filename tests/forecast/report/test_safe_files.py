@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scalerl.forecast.report import inside
-from scalerl.forecast.report.inside import Root, json_lines, newest_objects, open_inside, read_object
+from scalerl.forecast.report import safe_files
+from scalerl.forecast.report.safe_files import Root, json_lines, newest_objects, open_inside, read_object
 from scalerl.recipe.secrets import HIDDEN
 
 
@@ -42,13 +42,13 @@ def test_lines_are_numbered_and_damaged_ones_are_known(path: Path, text: str, ex
 def test_the_newest_objects_are_those_at_the_end(
     path: Path, most: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(inside, "MAX_END", most)
+    monkeypatch.setattr(safe_files, "MAX_END", most)
     path.write_text('{"step": 1}\n\nnot json\n[2]\n{"step": 22}\n{"step": 333}')
     assert [row["step"] for row in newest_objects(path, Root(path.parent))] == expected
 
 
 def test_too_long_line_is_skipped(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inside, "MAX_LINE", 1 << 10)
+    monkeypatch.setattr(safe_files, "MAX_LINE", 1 << 10)
     text = "x" * (5 << 10)
     path.write_text(f'{{"step": 1}}\n{{"text": "{text}"}}\n{{"step": 2}}\n{{"text": "{text}')
     assert lines(path) == [(1, 1), (2, None), (3, 2), (4, None)]

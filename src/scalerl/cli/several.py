@@ -50,8 +50,8 @@ def plan(
     [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
     """
     from scalerl.forecast.logs.typed import MOST_OUTSIDE, compute_typed
+    from scalerl.forecast.report import plans
     from scalerl.forecast.report.analyse import fitted_curves
-    from scalerl.forecast.report.joint import plans
     from scalerl.forecast.report.json_values import plain
     from scalerl.forecast.report.options import check_one_axis
     from scalerl.forecast.several.plan import plan as planned_for
@@ -83,8 +83,8 @@ def transfer(
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
     from scalerl.forecast.logs.typed import compute_typed
+    from scalerl.forecast.report import transfers
     from scalerl.forecast.report.analyse import fitted_curves
-    from scalerl.forecast.report.joint import transfers
 
     target = transfers.parse_size(to, "--to")
     # The size last, so that it ends each curve's name.
@@ -112,7 +112,7 @@ def score(
 
     [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl more score may.json run/[/dim]
     """
-    from scalerl.forecast.report.joint import seals
+    from scalerl.forecast.report import seals
 
     results = seals.read_scores(sealed, logs or [])
     show_document("score", as_json, seals.scores_json(results), seals.score_document(results))

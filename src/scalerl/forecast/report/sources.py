@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scalerl.forecast.logs.names import file_names
 from scalerl.forecast.logs.places import groups
 from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.inside import Root, read_object
+from scalerl.forecast.report.safe_files import Root, read_object
 from scalerl.runfolder import store
 
 MOST_SOURCES = 300

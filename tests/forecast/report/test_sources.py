@@ -13,9 +13,8 @@ import pytest
 from boards import ServedBoard
 from until import wait_until
 
-from scalerl.forecast.report.board.look import look
-from scalerl.forecast.report.inside import Root
-from scalerl.forecast.report.places import Source
+from scalerl.forecast.report.safe_files import Root
+from scalerl.forecast.report.sources import Source
 
 
 def reward_at(step: int) -> float:
@@ -80,7 +79,7 @@ def test_long_file_is_refused(folder: Path):
     with (folder / "huge.log").open("wb") as file:
         file.write(b"step:1 - reward:0.5 ")
         file.truncate(1 << 30)  # a line of 1 GB, most of it a hole
-    seen = look(Source(path=folder / "huge.log", root=Root(folder), kind="log", name="huge"))
+    seen = take_snapshot(Source(path=folder / "huge.log", root=Root(folder), kind="log", name="huge"))
     assert seen.is_empty
     assert "1,074 MB" in seen.problem
 

@@ -1,7 +1,7 @@
 """What the board shows of a run, a log, a study, or everything together: the document of a report on it.
 
-`look` is called in workers, whenever files have changed. A worker keeps the fits that it has made; any other can make
-them anew.
+`take_snapshot` is called in workers, whenever files have changed. A worker keeps the fits that it has made; any other
+can make them anew.
 """
 
 import os
@@ -18,10 +18,10 @@ from scalerl.forecast.report import analyse
 from scalerl.forecast.report.build import report_on
 from scalerl.forecast.report.document import Document, Level, Say, say, says, sections
 from scalerl.forecast.report.options import FitOptions
-from scalerl.forecast.report.places import Source, planned
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.runs import WAITING, Run, read_source
 from scalerl.forecast.report.sections import document
+from scalerl.forecast.report.sources import Source, planned
 from scalerl.forecast.report.words import Lookup, filled
 from scalerl.runfolder import store
 
@@ -45,7 +45,7 @@ Line = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Snapshot:
     """What there is to show of a source."""
 
     source: Source
@@ -101,7 +101,7 @@ def _log_files(path: Path) -> Iterator[str]:
             return
 
 
-def look(source: Source, end_compute: float | None = None) -> Look:
+def take_snapshot(source: Source, end_compute: float | None = None) -> Snapshot:
     """Read a source and make its document; `end_compute` ends a budget that the run does not name itself."""
     analyse.remember_fits(MOST_FITS)
     try:
@@ -114,15 +114,15 @@ def look(source: Source, end_compute: float | None = None) -> Look:
         except UserError as fault:
             result = _no_result(source, runs)
             problems.append(say("fault", problem=str(fault)))
-        return _look(result, problems)
+        return _snapshot_of(result, problems)
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
 
 
-def unreadable(source: Source, fault: str) -> Look:
+def unreadable(source: Source, fault: str) -> Snapshot:
     """Return what is shown of something that cannot be read."""
     problem = say("unreadable", name=source.name, fault=fault)
-    return _look(_no_result(source, [Run(source=source, problem=problem.text)]), [problem])
+    return _snapshot_of(_no_result(source, [Run(source=source, problem=problem.text)]), [problem])
 
 
 def _no_result(source: Source, runs: Sequence[Run]) -> Result:
@@ -170,7 +170,7 @@ def _refusal(source: Source) -> Say | None:
 # Showing --------------------------------------------------------------------------------------------------------------
 
 
-def _look(result: Result, problems: Sequence[Say]) -> Look:
+def _snapshot_of(result: Result, problems: Sequence[Say]) -> Snapshot:
     source: Source = result.source
     shown = document(result)
     if source.kind == "all":
@@ -182,10 +182,10 @@ def _look(result: Result, problems: Sequence[Say]) -> Look:
         answers = [each.text for each in says(shown) if each.level == Level.ANSWER]
         line = {"name": source.name, "curve": "", "do": " ".join(answers[:1]) or problem}
         lines = (line,) if source.kind == "study" else ()
-        return Look(source=source, document=shown, problem=problem, lines=lines, is_empty=not result.curves)
+        return Snapshot(source=source, document=shown, problem=problem, lines=lines, is_empty=not result.curves)
     (run,) = result.runs
     steps = run.columns.get("step", np.empty(0))
-    seen = Look(
+    seen = Snapshot(
         source=source,
         document=shown,
         problem=problem,
@@ -218,7 +218,7 @@ CELLS = {
 """What the overview shows of a curve."""
 
 
-def _line(seen: Look, curve: CurveResult, *, several: bool) -> Line:
+def _line(seen: Snapshot, curve: CurveResult, *, several: bool) -> Line:
     """Return the line of a curve in the overview; one of several has its own name, set and step."""
     series = curve.series
     steps = curve.series.axes.get("step", np.empty(0))
