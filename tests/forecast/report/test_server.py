@@ -15,7 +15,7 @@ from until import wait_until
 
 from scalerl.forecast.report.board import state
 from scalerl.forecast.report.board.serve import HEADERS
-from scalerl.forecast.report.board.snapshot import Snapshot
+from scalerl.forecast.report.board.snapshot import Snapshot, take_snapshot
 from scalerl.forecast.report.board.state import WORKER_BYTES, Board
 from scalerl.forecast.report.sources import Source
 

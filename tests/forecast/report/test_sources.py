@@ -13,6 +13,7 @@ import pytest
 from boards import ServedBoard
 from until import wait_until
 
+from scalerl.forecast.report.board.snapshot import take_snapshot
 from scalerl.forecast.report.safe_files import Root
 from scalerl.forecast.report.sources import Source
 

@@ -236,8 +236,9 @@ def _series_of(runs: Sequence[Run], selection: Selection) -> list[Series]:
         series += run_series([run.evaluations for run in folders], axis)
     if not series:
         raise InputError("there is nothing to report on: no curve was found")
-    if all(data.problem for data in series):
-        raise InputError(series[0].problem)
+    problems = [data.problem for data in series if data.problem]
+    if len(problems) == len(series):
+        raise InputError(problems[0])
     named: list[Series] = []
     for data in series:
         if data.evaluation_set:

@@ -15,7 +15,7 @@ from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.forecast.report.board.pages import overview_page, source_page
-from scalerl.forecast.report.board.snapshot import Snapshot, files_of, unreadable
+from scalerl.forecast.report.board.snapshot import Snapshot, files_of, take_snapshot, unreadable
 from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.safe_files import Root, read_object
 from scalerl.forecast.report.sources import Source, discover
