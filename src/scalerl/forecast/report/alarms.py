@@ -105,14 +105,17 @@ class Alarm:
 
 def _derived(columns: Columns) -> Columns:
     """Return what signals average besides the columns that are logged."""
-    derived = {}
-    if (effective := columns.get("batch/effective")) is not None:
+    derived: dict[str, Array] = {}
+    effective = columns.get("batch/effective")
+    if effective is not None:
         derived[EMPTY] = np.where(np.isfinite(effective), effective == 0, np.nan)
-    if (calls := columns.get("rollout/tool_calls_mean")) is not None:
+    calls = columns.get("rollout/tool_calls_mean")
+    if calls is not None:
         most = np.fmax.accumulate(rolling_means(calls))
         with np.errstate(invalid="ignore"):
             derived[CALLS_SHARE] = np.where(most >= FEWEST_CALLS, calls / most, np.nan)
-    if (lag := columns.get("rollout/lag_max", columns.get("rollout/lag_mean"))) is not None:
+    lag = columns.get("rollout/lag_max", columns.get("rollout/lag_mean"))
+    if lag is not None:
         derived[LAG] = lag
     return derived
 
@@ -196,24 +199,25 @@ def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
         return []
     steps = columns.get("step", np.arange(1.0, num_steps + 1))
     watched = {**columns, **_derived(columns)}
-    raised = []
+    recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()}
+    raised: list[Alarm] = []
     for signal in SIGNALS:
         means = rolling_means(watched.get(signal.key, np.full(num_steps, np.nan)))
-        limit = max_lag if signal.alarm == AlarmKind.LAG and max_lag is not None else signal.limit
-        for first, last in _stretches((means < limit) if signal.below else (means > limit + 1e-9)):
-            lasts = last == num_steps - 1
-            stretch = means[first : last + 1]
-            worst = stretch.min() if signal.below else stretch.max()
-            recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()} if lasts else {}
-            alarm = Alarm(
-                kind=signal.alarm,
-                value=float(stretch[-1] if lasts else worst),
-                limit=limit,
-                began=float(steps[first]),
-                ended=None if lasts else float(steps[last]),
-                **(signal.explain(recent) if lasts else {}),
-            )
-            raised.append(alarm)
+        limit = signal.limit
+        if signal.alarm == AlarmKind.LAG and max_lag is not None:
+            limit = max_lag
+        is_beyond = means < limit if signal.below else means > limit + 1e-9
+        for first, last in _stretches(is_beyond):
+            began = float(steps[first])
+            if last == num_steps - 1:
+                value = float(means[last])
+                more = signal.explain(recent)
+                raised.append(Alarm(kind=signal.alarm, value=value, limit=limit, began=began, **more))
+            else:
+                stretch = means[first : last + 1]
+                worst = float(stretch.min() if signal.below else stretch.max())
+                ended = float(steps[last])
+                raised.append(Alarm(kind=signal.alarm, value=worst, limit=limit, began=began, ended=ended))
     return raised
 
 
@@ -240,7 +244,8 @@ def backend_alarms(columns: Columns) -> list[Alarm]:
     if not {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
         return []
     is_equal = (columns["rollout/lag_max"] == 0) & np.isfinite(columns["loss/kl"])
-    difference, ratio = (columns[key][is_equal][-ALARM_STEPS:] for key in ("loss/kl", "loss/ratio_max"))
+    difference = columns["loss/kl"][is_equal][-ALARM_STEPS:]
+    ratio = columns["loss/ratio_max"][is_equal][-ALARM_STEPS:]
     if not len(difference) or difference.mean() <= BACKEND_LIMIT:
         return []
     mean = float(difference.mean())
@@ -252,14 +257,16 @@ def rolling_means(values: Array) -> Array:
     """Return for each row the mean over the last ALARM_STEPS rows; NaN if fewer than FEWEST_STEPS of them are known."""
     known = np.isfinite(values)
     window = np.ones(ALARM_STEPS)
-    total, num = (np.convolve(each, window)[: len(values)] for each in (np.where(known, values, 0.0), known))
+    total = np.convolve(np.where(known, values, 0.0), window)[: len(values)]
+    num = np.convolve(known, window)[: len(values)]
     return np.where(num >= FEWEST_STEPS, total / np.maximum(num, 1), np.nan)
 
 
 def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield (first, last) of each stretch of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(int), [0]])))
-    yield from ((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        yield int(first), int(end) - 1
 
 
 def alarms_to_show(alarms: Sequence[Alarm]) -> list[Alarm]:

@@ -14,21 +14,24 @@ from scalerl.forecast.report.runs import PER_RUN, Run
 
 def joined_seeds(runs: Sequence[Run]) -> Iterator[Say]:
     """Join runs whose recipes differ only in the seed into one arm; yield a note on each."""
-
-    def lasting(run: Run) -> str:
-        settings = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
-        return json.dumps(settings, sort_keys=True, default=str)
-
     taken: set[str] = set()
-    for members in grouped(runs, lasting):
+    for members in grouped(runs, _settings_of_arm):
+        arm = members[0].name
         short = {without_seed(run.name) for run in members}
-        arm = short.pop() if len(members) > 1 and len(short) == 1 else members[0].name
-        arm = members[0].name if arm in taken else arm
+        if len(members) > 1 and len(short) == 1 and not short & taken:
+            (arm,) = short
         taken.add(arm)
         for run in members:
             run.source = replace(run.source, arm=arm)
         if len(members) > 1:
             yield say("seeds_joined", runs=tuple(run.name for run in members), arm=arm)
+
+
+def _settings_of_arm(run: Run) -> str:
+    """Return the settings that runs of one arm share, as text; of a run without settings its name."""
+    settings = run.settings or {"name": run.name}
+    shared = {name: value for name, value in settings.items() if name not in PER_RUN}
+    return json.dumps(shared, sort_keys=True, default=str)
 
 
 def hours_name(hours: Iterable[str]) -> str:

@@ -44,7 +44,8 @@ class Gain:
 
 def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> Gain | None:
     """Return what a run changed, from its rows of one evaluation set; None without a start and a later evaluation."""
-    rows = sorted((row for row in evals if row.get("reward") is not None), key=lambda row: row["step"])
+    rows = [row for row in evals if row.get("reward") is not None]
+    rows.sort(key=lambda row: row["step"])
     start = next((row for row in rows if row["step"] == 0), None)
     later = [row for row in rows if row["step"] > 0][-NUM_LAST:]
     if start is None or not later:
@@ -54,9 +55,14 @@ def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[s
     margin = Z * _standard_error(start, later)
     num_skipped = sum(row.get("optim/skipped") == 1 for row in metrics)
     num_empty = sum(row.get("batch/effective") == 0 for row in metrics)
-    kind = "within_noise" if abs(change) <= margin else "rose" if change > 0 else "fell"
+    if metrics and num_skipped + num_empty == len(metrics):
+        kind = "no_update"
+    elif abs(change) <= margin:
+        kind = "within_noise"
+    else:
+        kind = "rose" if change > 0 else "fell"
     return Gain(
-        kind="no_update" if metrics and num_skipped + num_empty == len(metrics) else kind,
+        kind=kind,
         first=start["reward"],
         last=last,
         num_last=len(later),

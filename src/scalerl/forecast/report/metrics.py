@@ -67,9 +67,11 @@ def replaced(columns: Mapping[str, Array], kept: NDArray[np.intp]) -> dict[str, 
     if len(kept) == num_rows:
         return {}
     lost = np.delete(np.arange(num_rows), kept)
-    spent = {key: np.diff(columns.get(key, np.zeros(num_rows)), prepend=0.0) for key in ("gpu_hours", "flops")}
-    return {"num_steps": len(lost), **{key: float(np.nansum(np.maximum(each, 0.0)[lost]))
-                                       for key, each in spent.items()}}  # fmt: skip
+    found: dict[str, float] = {"num_steps": len(lost)}
+    for key in ("gpu_hours", "flops"):
+        spent = np.diff(columns.get(key, np.zeros(num_rows)), prepend=0.0)
+        found[key] = float(np.nansum(np.maximum(spent, 0.0)[lost]))
+    return found
 
 
 def thinned(key: str, values: Array, num: int = MOST_POINTS, digits: int = 5) -> list[float | None]:

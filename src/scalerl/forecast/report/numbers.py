@@ -47,9 +47,13 @@ def ratio_text(value: float) -> str:
 
 def number_text(value: float) -> str:
     """Format a reward of any range with three decimals, or as many fewer as it has digits: 0.612, 64.2, 1234."""
-    if not 0 < abs(value) < 1e6:
-        return f"{value:.4g}" if value else "0.000"
-    return f"{value:.{min(max(3 - math.ceil(math.log10(abs(value))), 0), 3)}f}"
+    if value == 0:
+        return "0.000"
+    if abs(value) >= 1e6 or not math.isfinite(value):
+        return f"{value:.4g}"
+    num_digits = math.ceil(math.log10(abs(value)))
+    num_decimals = min(max(3 - num_digits, 0), 3)
+    return f"{value:.{num_decimals}f}"
 
 
 two_decimals: Format = "{:.2f}".format
@@ -82,12 +86,16 @@ def probability_text(probability: float) -> str:
     shown = f"{probability:.0%}"
     for threshold in THRESHOLDS:
         if shown == f"{threshold:.0%}" and probability != threshold:
-            return f"{probability:.1%}" if abs(probability - threshold) >= 0.0005 else _beside(probability, threshold)
+            return _beside(probability, threshold)
     return shown
 
 
 def _beside(probability: float, threshold: float) -> str:
-    return f"just {'below' if probability < threshold else 'above'} {threshold:.0%}"
+    """Format a probability near a threshold, with a digit more if that tells them apart."""
+    if abs(probability - threshold) >= 0.0005:
+        return f"{probability:.1%}"
+    side = "below" if probability < threshold else "above"
+    return f"just {side} {threshold:.0%}"
 
 
 def money_text(amount: float) -> str:
@@ -109,5 +117,11 @@ MOST_NAMES = 12
 
 def join_names(names: Sequence[str], word: str = "and") -> str:
     """Return the names in a sentence: 'a', 'a and b', 'a, b and c'; of very many the first, and how many more."""
-    shown = [*names[:MOST_NAMES], f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES + 1 else [*names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"
+    if len(names) == 1:
+        return names[0]
+    first = names[:-1]
+    last = names[-1]
+    if len(names) > MOST_NAMES + 1:
+        first = names[:MOST_NAMES]
+        last = f"{len(names) - MOST_NAMES} more"
+    return f"{', '.join(first)} {word} {last}"

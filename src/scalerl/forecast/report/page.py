@@ -23,11 +23,18 @@ def _section(section: Section) -> Markup:
     for block in section.blocks:
         place = details if block.level == Level.DETAIL else shown
         place.append(BLOCKS[type(block)](block))
-    title = [tag("h2", section.title)] if section.title else []
-    # A section of nothing but details is folded as a whole, behind its title.
-    head, summary = (title, "Details") if shown else ([], joined(*title))
-    folded = [tag("details", tag("summary", summary), *details, data_key=section.key)] if details else []
-    return tag("section", *head, *shown, *folded, id=f"section-{section.key}")
+    parts: list[Markup] = []
+    summary: str = "Details"
+    if section.title:
+        parts.append(tag("h2", section.title))
+    if not shown:
+        # A section of nothing but details is folded as a whole, behind its title.
+        summary = joined(*parts)
+        parts = []
+    parts += shown
+    if details:
+        parts.append(tag("details", tag("summary", summary), *details, data_key=section.key))
+    return tag("section", *parts, id=f"section-{section.key}")
 
 
 def _say(block: Say) -> Markup:
@@ -36,17 +43,28 @@ def _say(block: Say) -> Markup:
 
 def _grid(block: Grid) -> Markup:
     kinds = ["n" if block.is_number(place) else "" for place in range(len(block.heads))]
-    heads = [tag("th", head, class_=kind, scope="col") for head, kind in zip(block.heads, kinds, strict=True)]
-    rows = []
-    for at, (first, *cells) in enumerate(block.rows):
-        name = tag("a", first, href=block.links[at]) if block.links else first
-        if block.colours:
-            name = tag("span", tag("span", class_="dot"), name, class_=f"who {colour_class(block.colours[at])}")
-        texts = zip((name, *cells), block.heads, kinds, strict=True)
-        rows.append(tag("tr", *(tag("td", text, class_=kind, data_head=head) for text, head, kind in texts)))
+    heads: list[Markup] = []
+    for head, kind in zip(block.heads, kinds, strict=True):
+        heads.append(tag("th", head, class_=kind, scope="col"))
+    rows: list[Markup] = []
+    for at, row in enumerate(block.rows):
+        cells: list[Markup] = []
+        for text, head, kind in zip((_name(block, at), *row[1:]), block.heads, kinds, strict=True):
+            cells.append(tag("td", text, class_=kind, data_head=head))
+        rows.append(tag("tr", *cells))
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="stacks")
     title = [tag("h3", block.title)] if block.title else []
     return tag("div", *title, table, class_="scroll", tabindex=0, data_key=block.key)
+
+
+def _name(block: Grid, at: int) -> str:
+    """Return the first cell of a row, with where it leads and its colour."""
+    name: str = block.rows[at][0]
+    if block.links:
+        name = tag("a", name, href=block.links[at])
+    if block.colours:
+        name = tag("span", tag("span", class_="dot"), name, class_=f"who {colour_class(block.colours[at])}")
+    return name
 
 
 def _samples(block: Samples) -> Markup:
@@ -55,9 +73,11 @@ def _samples(block: Samples) -> Markup:
 
 
 def _sample(sample: Mapping[str, Any]) -> Markup:
-    head = [tag("span", text) for text in (sample.get("run"), sample["step_text"]) if text]
-    head.append(tag("span", sample["label"], class_=f"verdict-{sample['verdict']}"))
-    head += [tag("span", text) for text in (sample["reward_text"], sample["answer_text"]) if text]
+    head: list[Markup] = []
+    for name in ("run", "step_text", "label", "reward_text", "answer_text"):
+        if sample.get(name):
+            kind = f"verdict-{sample['verdict']}" if name == "label" else None
+            head.append(tag("span", sample[name], class_=kind))
     texts: list[Markup] = []
     for name, text, by in sample["texts"]:
         if text:

@@ -1,5 +1,6 @@
-"""What right answers per problem say besides their mean: pass@k over training. Pure."""
+"""pass@k over training, from the right answers per problem. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,23 +28,26 @@ def ks_of(num_samples: int) -> list[int]:
     return [*powers, min(num_samples, MOST_K)] if num_samples > 1 else [1]
 
 
-def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], Array, int]:
-    """Return the rows on the same problems, as often sampled, as the last one; right answers per problem; samples."""
-    of_problems = lambda row: (row.get("prompts_hash"), len(row["num_correct"]), row.get("num_samples"))  # noqa: E731
-    usable = [row for row in rows if isinstance(row.get("num_correct"), list) and row["num_correct"]]
-    _, num, samples = of_problems(usable[-1]) if usable else (None, 1, None)
-    if not isinstance(samples, int) or samples % num:
-        return [], np.empty((0, 0)), 0
-    alike = sorted((row for row in usable if of_problems(row) == of_problems(usable[-1])), key=lambda row: row["step"])
-    return alike, np.array([row["num_correct"] for row in alike], dtype=float), samples // num
+def _asked(row: Mapping[str, Any]) -> tuple[Any, int, Any]:
+    """Return what an evaluation asked: its prompts, their number, and the samples of all."""
+    return row.get("prompts_hash"), len(row["num_correct"]), row.get("num_samples")
 
 
 def pass_curves(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], dict[int, list[float]]]:
     """Return the steps of evaluations of one set, and pass@k at each by k; empty where problems were sampled once."""
-    usable, correct, num = counted(rows)
-    if num < 2:
+    usable = [row for row in rows if isinstance(row.get("num_correct"), list) and row["num_correct"]]
+    if not usable:
         return [], {}
-    every = -(-len(usable) // MOST_POINTS)
-    shown = slice((len(usable) - 1) % every, None, every)  # the last one too
-    curves = {k: pass_at(correct[shown], num, k).mean(axis=1).tolist() for k in ks_of(num)}
-    return [row["step"] for row in usable[shown]], curves
+    # Only those that asked the same as the last one can be compared.
+    last = _asked(usable[-1])
+    alike = [row for row in usable if _asked(row) == last]
+    alike.sort(key=lambda row: row["step"])
+    _, num_problems, num_samples = last
+    if not isinstance(num_samples, int) or num_samples % num_problems or num_samples < 2 * num_problems:
+        return [], {}
+    every = math.ceil(len(alike) / MOST_POINTS)
+    shown = alike[(len(alike) - 1) % every :: every]  # the last one too
+    correct = np.array([row["num_correct"] for row in shown], dtype=float)
+    num = num_samples // num_problems
+    curves = {k: pass_at(correct, num, k).mean(axis=1).tolist() for k in ks_of(num)}
+    return [row["step"] for row in shown], curves

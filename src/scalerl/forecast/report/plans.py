@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from scalerl.errors import InputError
 from scalerl.forecast.curves import Answer, Fit, Value
@@ -40,10 +41,14 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
 def plan_document(planned: Planned, curves: Sequence[CurveResult]) -> Document:
     """Return the plan: the decision first, then a line for each arm."""
     fits = fits_of(curves)
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for arm in planned.arms:
-        value = arm.value if math.isfinite(arm.value) and arm.action == "continue" else None
-        advice = arm.action if arm.reason is None else f"{arm.action} ({REASONS.get(arm.reason, arm.reason)})"
+        value = None
+        if arm.action == "continue" and math.isfinite(arm.value):
+            value = arm.value
+        advice = str(arm.action)
+        if arm.reason is not None:
+            advice = f"{advice} ({REASONS.get(arm.reason, arm.reason)})"
         rows.append(({"alone": _alone(fits[arm.name], planned.target), "value": value, "advice": advice}, arm))
     unit = curves[0].unit
     target = compute_text(planned.target)

@@ -21,19 +21,19 @@ PAPER_KEYS = ("answer", "winner", "standings", "shared_ceiling")
 
 def result_json(result: Result) -> Json:
     """Return what `--json` prints: numbers under their names, and the sections with their sentences."""
-    left_out = [
-        picked(("name", "set", "units", "problem"), {"set": data.evaluation_set or "", "units": _units(data)}, data)
-        for data in result.left_out
-    ]
+    curves = [curve_json(curve) for curve in result.curves]
+    for data in result.left_out:
+        given = {"set": data.evaluation_set or "", "units": _units(data)}
+        curves.append(picked(("name", "set", "units", "problem"), given, data))
+    axes: list[Json] = []
+    for name, answers in result.by_axis.items():
+        for each in answers:
+            axes.append({"set": name, "axis": each.axis, **comparison_json(each.comparison), "at": each.at})
     return {
-        "curves": [*map(curve_json, result.curves), *left_out],
+        "curves": curves,
         "pairs": plain(result.pairs),
         "rankings": [{"set": name, **comparison_json(each)} for name, each in result.comparisons.items()],
-        "axes": [
-            {"set": name, "axis": each.axis, **comparison_json(each.comparison), "at": each.at}
-            for name, answers in result.by_axis.items()
-            for each in answers
-        ],
+        "axes": axes,
         "worth": plain(result.worth),
         "sections": to_json(document(result)),
     }

@@ -163,11 +163,12 @@ def _rewards_of(series: Series) -> Mapping[str, Array]:
 def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
     """Yield pass@k over the steps, a chart for each run and evaluation set."""
     for run in runs:
-        for name, (steps, by_k) in run.passes().items():
+        for name, steps, by_k in run.passes():
             lines: list[Any] = []
             for place, (k, values) in enumerate(by_k.items()):
                 lines.append((f"pass@{k}", place, steps, rounded(np.array(values), 5)))
-            title = ", ".join(filter(None, ("pass@k", run.name if len(runs) > 1 else "", name)))
+            about = ["pass@k", run.name, name] if len(runs) > 1 else ["pass@k", name]
+            title = ", ".join(filter(None, about))
             yield Lines(key=f"pass/{run.name}/{name}", title=title, lines=tuple(lines), has_legend=True)
 
 
@@ -185,9 +186,12 @@ def cost(result: Result) -> Blocks:
         for key in (*COST, "total", "money"):
             together[key] = sum(row[key] or 0.0 for row in rows) or None
         rows.append(together)
-    columns = {hours if head == "GPU-hours" else head: each for head, each in COST_COLUMNS.items()}
-    if price is None:
-        del columns["cost"]
+    columns: dict[str, str] = {}
+    for head, each in COST_COLUMNS.items():
+        if head == "GPU-hours":
+            columns[hours] = each
+        elif head != "cost" or price is not None:
+            columns[head] = each
     yield table("cost", columns, zip(rows), left=3)
 
 
@@ -231,8 +235,9 @@ def settings(result: Result) -> Blocks:
     folders = result.own_runs
     known = [run for run in folders if run.recipe]
     arms = [run.arm for run in known]
-    base = result.study and result.source.plan.get("base")
-    base = base if base in arms else next(iter(arms), "")
+    base = next(iter(arms), "")
+    if result.study and result.source.plan.get("base") in arms:
+        base = result.source.plan["base"]
     changes = [(arm, key, _json(before), _json(value)) for arm, key, before, value in differences(known, base)]
     yield grid("differences", ("arm", "setting", base, "this arm"), changes, left=4, title="What differs")
     if len(folders) == 1:

@@ -48,7 +48,10 @@ def run_series(runs: Sequence[Evaluations], axis: str | None = None) -> list[Ser
             facts = (fact("counted_in_flops", share=changed),)
     elif axis not in AXES:
         raise InputError(f"{option:x} {axis}: runs count their compute in {', '.join(AXES)}.")
-    sets = list(dict.fromkeys(_set_of(row) for run in runs for row in run.rows))
+    sets: list[str] = []
+    for run in runs:
+        sets += [_set_of(row) for row in run.rows]
+    sets = list(dict.fromkeys(sets))
     made: list[Series] = []
     for arm in dict.fromkeys(run.arm for run in runs):
         members = [run for run in runs if run.arm == arm]
@@ -79,7 +82,8 @@ def _series_of_arm(
     """Yield the curve of each set that was evaluated in these runs."""
     if all(run.device == "cpu" for run in runs):
         facts = (*facts, fact("cpu_time"))
-    facts = (*facts, *(each for run in runs for each in run.facts))
+    for run in runs:
+        facts = (*facts, *run.facts)
     for name in sets:
         rows: list[Mapping[str, Any]] = []
         labels: list[str] = []
@@ -110,7 +114,8 @@ def _series(
     points = np.flatnonzero(is_known & (compute > 0))
     order = np.lexsort((reward[points], compute[points], labels[points]))
     points = points[order]
-    scale: YScale = "1" if ((reward[is_known] >= 0) & (reward[is_known] <= 1)).all() else "none"
+    is_share = (reward[is_known] >= 0) & (reward[is_known] <= 1)
+    scale: YScale = "1" if is_share.all() else "none"
     bounds = SCALES[scale]
     start = None
     start_sd = 0.0
@@ -119,8 +124,11 @@ def _series(
         start_sd = start_noise(reward[is_start], samples[is_start], bounds)
     has_samples = bounds is not None and bool(np.isfinite(samples[points]).all())
     evaluation = np.array([_prompts_at_step(rows[place]) for place in points], dtype=str)
-    axes = {each: _column(rows, each)[points] for each in AXES}
-    axes = {each: spent for each, spent in axes.items() if np.isfinite(spent).any()}
+    axes: dict[str, Floats] = {}
+    for each in AXES:
+        spent = _column(rows, each)[points]
+        if np.isfinite(spent).any():
+            axes[each] = spent
     return Series(
         name=name,
         compute=compute[points],

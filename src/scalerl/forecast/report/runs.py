@@ -17,6 +17,7 @@ import numpy as np
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.forecast.logs.facts import Fact
 from scalerl.forecast.logs.formats import Log, log_of_rows, read_log
+from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.alarms import Alarm, alarms, with_remedies
 from scalerl.forecast.report.document import Say, say
@@ -96,7 +97,9 @@ class Run:
     @property
     def status(self) -> str:
         """The status in its folder; without one `log`, `unknown` or `waiting`."""
-        default = "log" if not self.is_folder else "unknown" if self.recipe or self.evals else WAITING
+        if not self.is_folder:
+            return "log"
+        default = "unknown" if self.recipe or self.evals else WAITING
         return str(self.written_status.get("status", default))
 
     @property
@@ -120,8 +123,9 @@ class Run:
 
     @property
     def num_steps(self) -> int:
-        steps = [row["step"] for _, row in self.evals] + self.columns.get("step", np.empty(0)).tolist()[-1:]
-        return int(max(steps, default=0))
+        evaluated = [row["step"] for _, row in self.evals]
+        trained = self._last_row.get("step", 0)
+        return int(max([*evaluated, trained]))
 
     @property
     def cost(self) -> dict[str, float]:
@@ -186,21 +190,23 @@ class Run:
         """Return the log, or the evaluations of a run folder; with several arms, its rows name theirs (`with_arm`)."""
         if self.log is not None:
             return self.log
-        labels = {ARM: self.arm if with_arm else None, "device": self.environment.get("device"), "seed": self.seed}
-        labels = {name: value for name, value in labels.items() if value is not None}
+        labels: dict[str, Any] = {}
+        if with_arm:
+            labels[ARM] = self.arm
+        if self.environment.get("device") is not None:
+            labels["device"] = self.environment["device"]
+        if self.seed is not None:
+            labels["seed"] = self.seed
         rows = [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
         return dataclasses.replace(log_of_rows(self.source.path, rows), facts=tuple(self.facts))
 
-    def _evals_by_set(self) -> dict[str, list[store.Row]]:
-        by_set: dict[str, list[store.Row]] = {}
-        for _, row in self.evals:
-            by_set.setdefault(str(row.get("set", "")), []).append(row)
-        return by_set
-
-    def passes(self) -> dict[str, tuple[list[float], dict[int, list[float]]]]:
-        """Return steps and pass@k by k, of each set that was sampled more than once."""
-        found = {name: pass_curves(rows) for name, rows in self._evals_by_set().items()}
-        return {name: (steps, curves) for name, (steps, curves) in found.items() if curves}
+    def passes(self) -> Iterator[tuple[str, list[float], dict[int, list[float]]]]:
+        """Yield the name, the steps and pass@k by k, of each set that was sampled more than once."""
+        rows = [row for _, row in self.evals]
+        for of_set in grouped(rows, lambda row: str(row.get("set", ""))):
+            steps, curves = pass_curves(of_set)
+            if curves:
+                yield str(of_set[0].get("set", "")), steps, curves
 
     def end_compute(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
@@ -243,16 +249,20 @@ class Run:
 def _without_bad_counts(row: store.Row) -> store.Row:
     """Return an evaluation, without `num_correct` if that is not a list of at most _MAX_PROBLEMS counts."""
     counts = row.get("num_correct")
-    is_valid = isinstance(counts, list) and len(counts) <= _MAX_PROBLEMS and all(number(each) >= 0 for each in counts)
-    return row if is_valid else {key: value for key, value in row.items() if key != "num_correct"}
+    if isinstance(counts, list) and len(counts) <= _MAX_PROBLEMS and all(number(each) >= 0 for each in counts):
+        return row
+    return {key: value for key, value in row.items() if key != "num_correct"}
 
 
 def read_folder(source: Source) -> Run:
     """Read a run folder."""
     folder = source.path
-    objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
-    (recipe, _), (status, _), (environment, _) = objects.values()
-    damage = {name: say("fault", problem=fault) for name, (_, fault) in objects.items() if fault}
+    objects: dict[str, dict[str, Any]] = {}
+    damage: dict[str, Say] = {}
+    for name in (store.RECIPE, store.STATUS, store.ENV):
+        objects[name], fault = read_object(folder / name, source.root)
+        if fault:
+            damage[name] = say("fault", problem=fault)
     logged = NumberColumns()
     steps: list[tuple[int, store.Row]] = []
     for _, row in _rows_of(source, store.METRICS, damage):
@@ -274,9 +284,9 @@ def read_folder(source: Source) -> Run:
         columns={key: values[kept] for key, values in columns.items()},
         evals=evals,
         problem="" if evals else problem,
-        recipe=recipe,
-        environment=environment,
-        written_status=store.current_status(status),
+        recipe=objects[store.RECIPE],
+        environment=objects[store.ENV],
+        written_status=store.current_status(objects[store.STATUS]),
         damage=damage,
         repeated=replaced(columns, kept),
     )

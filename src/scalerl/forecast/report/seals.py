@@ -52,17 +52,11 @@ def write_seal(
     options: FitOptions,
 ) -> None:
     """Write these curves' forecasts with the hash of their data, the version and the date."""
-    rows = [
-        sealed_curve(
-            curve.name,
-            curve.fit,
-            [each.compute for each in curve.at] or list(curve.computes_ahead),
-            curve.series.compute,
-            curve.series.reward,
-        )
-        for curve in curves
-        if curve.fit.has_intervals
-    ]
+    rows: list[Json] = []
+    for curve in curves:
+        if curve.fit.has_intervals:
+            computes = [each.compute for each in curve.at] or list(curve.computes_ahead)
+            rows.append(sealed_curve(curve.name, curve.fit, computes, curve.series.compute, curve.series.reward))
     if not rows:
         raise InputError("no curve could be fitted, so there is no forecast to seal")
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -90,16 +84,20 @@ def _score_file(path: Path, logs: Sequence[str]) -> FileScore:
     # Options that there were when it was sealed may be gone.
     selected = {key: _frozen(value) for key, value in content["selection"].items() if key in Selection.__slots__}
     series = read(_matching_logs(content["logs"], logs, path.parent), Selection(**selected))
-    sealed = {curve["name"]: curve for curve in content["curves"]}
-    # A file may have been renamed since.
-    by_name = (
-        dict.fromkeys(sealed, series[0]) if len(series) == len(sealed) == 1 else {each.name: each for each in series}
-    )
-    scores = [_score(curve, by_name[name]) for name, curve in sealed.items() if name in by_name]
-    missing = tuple(name for name in sealed if name not in by_name)
+    sealed = content["curves"]
+    by_name = {each.name: each for each in series}
+    if len(series) == len(sealed) == 1:
+        by_name = {sealed[0]["name"]: series[0]}  # a file may have been renamed since
+    scores: list[SealScore] = []
+    missing: list[str] = []
+    for curve in sealed:
+        if curve["name"] in by_name:
+            scores.append(_score(curve, by_name[curve["name"]]))
+        else:
+            missing.append(curve["name"])
     if not scores:
         raise InputError(f"none of the curves sealed in {path} ({', '.join(missing)}) is in what was given")
-    return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=missing)
+    return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=tuple(missing))
 
 
 def _frozen(value: Any) -> Any:
@@ -142,10 +140,12 @@ def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
 
 def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
     """Return, for each level, the share of new evaluations inside their interval, and their number."""
-    coverage = {}
+    scored: list[SealScore] = []
+    for result in results:
+        scored += [curve for curve in result.curves if curve.num_scored]
+    num = sum(curve.num_scored for curve in scored)
+    coverage: dict[float, tuple[float, int]] = {}
     for level in LEVELS:
-        scored = [curve for result in results for curve in result.curves if curve.num_scored]
-        num = sum(curve.num_scored for curve in scored)
         inside = sum(curve.coverage[level] * curve.num_scored for curve in scored)
         coverage[level] = (inside / num if num else math.nan, num)
     return coverage
@@ -156,12 +156,13 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
 
 def score_document(results: Sequence[FileScore]) -> Document:
     """Return a line for each sealed curve, what to beware of, and of a single file the forecasts it was asked for."""
-    rows = [({"inside": curve.coverage[0.9]}, curve, result) for result in results for curve in result.curves]
-    asked = [
-        ({"name": curve.name, "inside": INSIDE[row.inside]}, row)
-        for curve in (results[0].curves if len(results) == 1 else ())
-        for row in curve.at
-    ]
+    rows: list[tuple[Any, ...]] = []
+    asked: list[tuple[Any, ...]] = []
+    for result in results:
+        for curve in result.curves:
+            rows.append(({"inside": curve.coverage[0.9]}, curve, result))
+            if len(results) == 1:
+                asked += [({"name": curve.name, "inside": INSIDE[row.inside]}, row) for row in curve.at]
     blocks = [*score_says(results), table("scores", SCORE_COLUMNS, rows, left=3), table("asked", ASKED_COLUMNS, asked)]
     return sections(("scores", "Sealed forecasts", blocks))
 
@@ -187,15 +188,17 @@ ASKED_COLUMNS = {
 
 def score_says(results: Sequence[FileScore]) -> Iterator[Say]:
     """Yield how many evaluations the intervals of each level held, and what does not match the sealed files."""
-    held = [
-        say("score_held", level=level, share=share, num=num)
-        for level, (share, num) in calibration(results).items()
-        if num
-    ]
-    yield from held or [say("score_nothing")]
+    if any(result.kind == "scored" for result in results):
+        for level, (share, num) in calibration(results).items():
+            yield say("score_held", level=level, share=share, num=num)
+    else:
+        yield say("score_nothing")
     for result in results:
-        yield from (say("score_changed", curve) for curve in result.curves if curve.data_changed)
-        yield from (say("score_missing", name=name) for name in result.missing)
+        for curve in result.curves:
+            if curve.data_changed:
+                yield say("score_changed", curve)
+        for name in result.missing:
+            yield say("score_missing", name=name)
 
 
 def scores_json(results: Sequence[FileScore]) -> Json:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,25 +48,44 @@ class Source:
 
 def discover(roots: Sequence[Root]) -> tuple[list[Source], list[Say]]:
     """Look at every named path; return what was found, in their order, and notes on what is left out."""
-    found = [source for root in roots if root.path is not None for source in _look(root.path, root)]
-    sources = list({source.key: source for source in found}.values())
-    notes = []
-    if left_out := [source for source in sources if source.kind != "study"][MOST_SOURCES:]:
-        notes.append(say("too_many_sources", most=MOST_SOURCES, num=len(left_out)))
-        sources = [source for source in sources if source not in left_out]
+    by_key: dict[str, Source] = {}
+    for root in roots:
+        if root.path is not None:
+            by_key |= {source.key: source for source in _sources_at(root.path, root)}
+    found: list[Source] = []
+    num_followed = 0
+    num_left_out = 0
+    for source in by_key.values():
+        num_followed += source.kind != "study"
+        if source.kind != "study" and num_followed > MOST_SOURCES:
+            num_left_out += 1
+        else:
+            found.append(source)
+    notes: list[Say] = []
+    if num_left_out:
+        notes.append(say("too_many_sources", most=MOST_SOURCES, num=num_left_out))
+    return _named(found), notes
+
+
+def _named(sources: Sequence[Source]) -> list[Source]:
+    """Name the sources that have no name after what tells their paths apart."""
     unnamed = [source.path for source in sources if not source.name]
-    names = dict(zip(unnamed, file_names(unnamed), strict=True)) if unnamed else {}
-    return [source if source.name else replace(source, name=names[source.path]) for source in sources], notes
+    if not unnamed:
+        return [*sources]
+    names = dict(zip(unnamed, file_names(unnamed), strict=True))
+    return [source if source.name else replace(source, name=names[source.path]) for source in sources]
 
 
-def _look(path: Path, root: Root) -> Iterator[Source]:
+def _sources_at(path: Path, root: Root) -> Iterator[Source]:
     """Yield what lies at a path, as `fit` would read it, and the runs of studies."""
-    found = groups(path, holds=root.holds, everything=True) if path.exists() else []
-    for place in (place for group in found for place in group):
+    if not path.exists():
+        return
+    for place in chain.from_iterable(groups(path, holds=root.holds, everything=True)):
         if place.kind == "study":
             yield from _study(place.path, root)
         else:
-            yield Source(path=place.path, root=root, kind=place.kind, quiet=place.kind == "log" and not place.is_named)
+            is_quiet = place.kind == "log" and not place.is_named
+            yield Source(path=place.path, root=root, kind=place.kind, quiet=is_quiet)
 
 
 # Studies

@@ -10,7 +10,7 @@ from scalerl.errors import InputError
 from scalerl.forecast.curves import State
 from scalerl.forecast.logs.series import Series, in_shares
 from scalerl.forecast.logs.typed import reward_typed
-from scalerl.forecast.logs.written import Typed
+from scalerl.forecast.logs.written import Typed, amount_text
 from scalerl.forecast.report.document import Document, Json, Say, say, sections, table
 from scalerl.forecast.report.json_values import picked
 from scalerl.forecast.report.options import check_one_axis
@@ -30,14 +30,6 @@ def parse_size(text: str, where: str) -> float:
     if not match or not float(match[1]) > 0:
         raise InputError(f"{where} holds {text!r}, which is not a size: write it as 0.5B, 72B or 7e9")
     return float(match[1]) * UNITS[match[2].lower()]
-
-
-def size_text(size: float) -> str:
-    """Format a size with its suffix: 72B, 135M, 768."""
-    for unit, letter in ((1e9, "B"), (1e6, "M")):
-        if size >= unit:
-            return f"{size / unit:.4g}{letter}"
-    return f"{size:.4g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +87,24 @@ def make_transfer(
     """Return the forecast of a size from the smaller ones, and the curves left out."""
     members, left_out = find_siblings(curves, column, size)
     is_per_sample = any(word in curves[0].axis.lower() for word in PER_SAMPLE)
-    slope = 0.5 if size < MODEL_SIZE else 0.0 if is_per_sample else 1.0
+    slope = 1.0
+    if size < MODEL_SIZE:
+        slope = 0.5
+    elif is_per_sample:
+        slope = 0.0
     return transfer(members, size, start, at, midpoint_slope=slope, level=level), left_out
 
 
 def transfer_says(done: Transfer, left_out: Sequence[LeftOut]) -> Iterator[Say]:
     """Yield the forecast first, then what it was learnt from."""
-    yield say("transfer", done, size=size_text(done.size))
+    yield say("transfer", done, size=amount_text(done.size))
     for compute, value in done.at:
         yield say("transfer_at", compute=compute, reward=value)
     yield say("transfer_learnt", done, names=tuple(own.name for own in done.siblings))
     if done.kind == "far_size":
         yield say("transfer_far")
-    yield from (say(f"transfer_{each.reason}", each, detail=each.detail) for each in left_out)
+    for each in left_out:
+        yield say(f"transfer_{each.reason}", each, detail=each.detail)
 
 
 def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> Json:
@@ -127,8 +124,8 @@ def transfer_document(done: Transfer, left_out: Sequence[LeftOut]) -> Document:
     rows: list[tuple[Any, ...]] = []
     for own in done.siblings:
         params = {"exponent": math.exp(own.log_exponent[0]), "midpoint": math.exp(own.log_midpoint[0])}
-        rows.append(({"ceiling": own.ceiling[0], "size_text": size_text(own.size), **params}, own))
-    rows.append(({"name": "target", "size_text": size_text(done.size)}, done))
+        rows.append(({"ceiling": own.ceiling[0], "size_text": amount_text(own.size), **params}, own))
+    rows.append(({"name": "target", "size_text": amount_text(done.size)}, done))
     blocks = [*transfer_says(done, left_out), table("transfer", TRANSFER_COLUMNS, rows)]
     return sections(("transfer", "Transfer", blocks))
 
