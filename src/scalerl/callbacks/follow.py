@@ -30,11 +30,13 @@ def follow(
     >>> for forecast in follow("wandb/latest-run", x="_step", end_compute=2000):
     ...     print(forecast.text)
     """
-    known, quiet_since = -1, time.monotonic()
+    known = -1
+    quiet_since = time.monotonic()
     while True:
         series = _read(Path(path), Selection(x=x, y=y))
         if series is not None and len(series.compute) != known:
-            known, quiet_since = len(series.compute), time.monotonic()
+            known = len(series.compute)
+            quiet_since = time.monotonic()
             if known >= FIRST_FIT:
                 yield describe(with_end(fitted_curve(series, FitOptions()), end_compute))
         elif until_quiet_s is not None and time.monotonic() - quiet_since > until_quiet_s:

@@ -83,7 +83,8 @@ def make_forecast(
 
 def describe(outlook: CurveResult, *, is_training: bool = False) -> Forecast:
     """Convert the result of a fit to a forecast."""
-    curve, decision = outlook.fit, outlook.decision
+    curve = outlook.fit
+    decision = outlook.decision
     has_risen = outlook.doubling is not None
     assert decision is not None, "a posterior always has a decision"
     return Forecast(

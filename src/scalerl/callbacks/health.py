@@ -22,7 +22,8 @@ from scalerl.forecast.report.metrics import number_columns
 from scalerl.forecast.report.results import CurveResult
 from scalerl.recipe.recipe import remedies
 
-NUM_SHOWN, LONGEST_ANSWER = 3, 60
+NUM_SHOWN = 3
+LONGEST_ANSWER = 60
 """Number of answers shown with an alarm, and the number of last characters shown of each."""
 
 Outlooks = Mapping[str, CurveResult | None]
@@ -36,7 +37,8 @@ class RunHealth:
 
     def __init__(self, run: Any) -> None:
         """`run` is a `TrainingRun`, as an observer gets it when the run starts."""
-        self._run, self._news = run, AlarmNews()
+        self._run = run
+        self._news = AlarmNews()
         self._stalled_s = self._stalled_so_far()
         self._known_errors: Mapping[tuple[str, str], str] = {}
 
@@ -68,13 +70,15 @@ class RunHealth:
 
     def _new_errors(self) -> list[Alarm]:
         """Return the first error of each grader and environment since the last call."""
-        before, self._known_errors = self._known_errors, dict(self._run.parts.first_errors)
+        before = self._known_errors
+        self._known_errors = dict(self._run.parts.first_errors)
         new = sorted(self._known_errors.items() - before.items())
         return [Alarm(kind=_ERRORS[source], subject=name, detail=error) for (source, name), error in new]
 
     def _new_stall(self) -> list[Alarm]:
         """Return the time for which the run stood still since the last call."""
-        before, self._stalled_s = self._stalled_s, self._stalled_so_far()
+        before = self._stalled_s
+        self._stalled_s = self._stalled_so_far()
         stalled_s = self._stalled_s - before
         return [Alarm(kind=AlarmKind.STALLED, value=stalled_s)] if stalled_s > 0 else []
 

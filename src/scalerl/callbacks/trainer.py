@@ -66,9 +66,13 @@ class ForecastCallback(TrainerCallback, ExportableState):
             raise UsageError(f"compute is {compute!r}, but must be {', '.join(COMPUTES)} or a function")
         if patience < 1:
             raise UsageError(f"patience must be at least 1, not {patience}")
-        self.budget, self.compute, self.metric = budget, compute, metric
-        self.patience, self.bounds = patience, bounds
-        self.quiet, self.final_wait_s = quiet, final_wait_s
+        self.budget = budget
+        self.compute = compute
+        self.metric = metric
+        self.patience = patience
+        self.bounds = bounds
+        self.quiet = quiet
+        self.final_wait_s = final_wait_s
         self.forecast: Forecast | None = None
         """The latest forecast."""
         self.stop_reason: str | None = None
@@ -136,7 +140,8 @@ class ForecastCallback(TrainerCallback, ExportableState):
                 pass
             self._collect(state)
         self._workers.__exit__()
-        self._workers, self._pending = None, None
+        self._workers = None
+        self._pending = None
 
     def state(self) -> dict[str, Any]:
         """Return the state that transformers saves in trainer_state.json, with the reason of a stop."""

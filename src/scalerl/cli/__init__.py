@@ -66,7 +66,9 @@ def example(
     typer.echo(f"\nOpen {out / 'report.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
 
 
-LOOK, TRAIN, DECIDE = "Look at logs", "Train", "Decide"
+LOOK = "Look at logs"
+TRAIN = "Train"
+DECIDE = "Decide"
 for command, panel in (
     (curves.fit, LOOK),
     (curves.forecast, LOOK),

@@ -59,7 +59,8 @@ def _print_gains(out: Path) -> list["Gain"] | None:
     from scalerl.forecast.report.gain import measure_gain
     from scalerl.runfolder import store
 
-    evals, metrics = store.read_evals(out), store.read_metrics(out)
+    evals = store.read_evals(out)
+    metrics = store.read_metrics(out)
     if evals and all(row["reward"] is None for row in evals):
         typer.echo(f"The gain is unknown: the grader gave no verdict in any of {len(evals):,} evaluations.")
         return None

@@ -53,7 +53,8 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float 
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
     if advice := engine_advice(recipe.rollout, sizes.config):
         typer.echo(advice)
-    size, keeps_best = checkpoint_bytes(memory.recipe, sizes), recipe.best_set is not None
+    size = checkpoint_bytes(memory.recipe, sizes)
+    keeps_best = recipe.best_set is not None
     say(checkpoint_words(size, recipe.checkpoint.keep, keeps_best=keeps_best))
     say(f"Estimate: {pace_words(pace_of(memory.recipe, sizes, devices, memory.slots), price)}")
     if gpus is not None:
@@ -85,7 +86,8 @@ def _print(memory: "Memory") -> None:
 
 def why_not(memory: "Memory", changes: "Mapping[str, Any] | None") -> str:
     """Return a sentence that says why a recipe does not fit, and what to change."""
-    fault, gpus = _fault(memory), memory.gpus
+    fault = _fault(memory)
+    gpus = memory.gpus
     if changes is None:
         return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
     texts = [f"--set {key}={str(value).lower()}" for key, value in sorted(changes.items())]
@@ -97,7 +99,8 @@ def why_not(memory: "Memory", changes: "Mapping[str, Any] | None") -> str:
 def _fault(memory: "Memory") -> str:
     from scalerl.training.run.memory import num_generators
 
-    gpus, num = memory.gpus, sum(memory.num.values())
+    gpus = memory.gpus
+    num = sum(memory.num.values())
     if num > gpus.num:
         generators = f"{num_generators(memory.recipe)} generators of {memory.recipe.rollout.generator_gpus}"
         learner = f"{memory.num['learner']} for the learner"

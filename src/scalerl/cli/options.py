@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     Parsed: TypeAlias = Any
     ParsedList: TypeAlias = Any
 else:
-    Parsed, ParsedList = str | None, list[str] | None
+    Parsed = str | None
+    ParsedList = list[str] | None
 """The types of an option with a `check`, given once or several times: a command gets what that returns."""
 
 

@@ -21,7 +21,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_HEAD, _BASELINE = "model.fp32_head", "advantage.baseline"
+_HEAD = "model.fp32_head"
+_BASELINE = "advantage.baseline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,9 @@ def gpu_visible() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev", name).exists() for name in ("dxg", "kfd"))
 
 
-_GENERATED, _LEARNER, _BOTH = "learner, on the generator's log-probs", "learner", "generator + learner"
+_GENERATED = "learner, on the generator's log-probs"
+_LEARNER = "learner"
+_BOTH = "generator + learner"
 _LENGTH_ENDS = {"interruption": "generator (forces) + learner (masks)", "penalty": "learner (reward)", "none": "-"}
 _HEAD_ENDS = {"generator": "generator only", "learner": "learner only", "none": "-", "both": _BOTH}
 
@@ -78,7 +81,8 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
     from scalerl.recipe.effects import inert
     from scalerl.recipe.load import load_recipe
 
-    scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
+    scalerl = load_recipe("scalerl")
+    notes = inert(recipe, gpu=gpu)
     rows = []
     for key, (component, ends) in (_EIGHT | _OTHERS).items():
         as_scalerl = _at(recipe, key) == _at(scalerl, key)
@@ -102,7 +106,9 @@ def _setting(recipe: "Recipe", key: str) -> str:
     """Return the value of an axis in words."""
     from scalerl.recipe.recipe import mode_name
 
-    pipeline, kl, filters = recipe.pipeline, recipe.kl, recipe.filter
+    pipeline = recipe.pipeline
+    kl = recipe.kl
+    filters = recipe.filter
     match key:
         case "pipeline":
             lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {show_value(pipeline.drain)}"
@@ -206,7 +212,8 @@ def diff_command(
     from scalerl.recipe.secrets import hidden
     from scalerl.recipe.tree import differences, settings_of
 
-    left, right = load_recipe(name), load_recipe(other or name, overrides or ())
+    left = load_recipe(name)
+    right = load_recipe(other or name, overrides or ())
     differing = {
         key: dict(zip(("left", "right"), (hidden(value, key) for value in values), strict=True))
         for key, values in differences(left, right).items()

@@ -95,7 +95,8 @@ def transfer(
     # A larger model takes far more compute than the logs hold.
     computes = [compute_typed(each, "at", series, most=math.inf) for each in at or []]
     done, notes = transfers.make_transfer(curves, size, target, share, computes, options.level)
-    content, sections = transfers.transfer_json(done, notes), transfers.transfer_document(done, notes)
+    content = transfers.transfer_json(done, notes)
+    sections = transfers.transfer_document(done, notes)
     show_document("transfer", common.as_json, content, sections)
 
 

@@ -70,7 +70,10 @@ def _check_read(overrides: Sequence[str]) -> None:
 
 def reached(result: "SftResult", recipe: str) -> str:
     """Say the result of a run of SFT in a few lines."""
-    first, last, plan, folder = result.curve[0], result.curve[-1], result.plan, result.folder
+    first = result.curve[0]
+    last = result.curve[-1]
+    plan = result.plan
+    folder = result.folder
     return (
         f"The held-out loss went from {first.heldout_loss:.4f} to {last.heldout_loss:.4f} in {last.step:,} steps "
         f"({plan.epochs:.3g} epochs of {plan.num_demonstrations:,} demonstrations, "

@@ -175,7 +175,8 @@ def _run(command: StudyCommand, notifier: "Notifier") -> tuple[dict[str, Any], i
     """Run the unfinished runs of a study; return the outcome for --json and the exit code."""
     from scalerl.study.folder import open_study
 
-    plan, out = command.plan, command.out
+    plan = command.plan
+    out = command.out
     command.check_arms_start()
     with open_study(plan, out, jobs=command.jobs, shares_device=command.shares_device, resume=command.resume) as lock:
         if plan.adds_base:
@@ -218,7 +219,9 @@ class EventLines:
     """Prints a line for each event of a study."""
 
     def __init__(self, command: StudyCommand) -> None:
-        self._command, self._num_runs, self._num_finished = command, len(command.plan.runs), 0
+        self._command = command
+        self._num_runs = len(command.plan.runs)
+        self._num_finished = 0
 
     def already_done(self, num: int) -> None:
         self._num_finished = num
@@ -322,13 +325,16 @@ def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
     from scalerl.study.plan import check_runnable, show_changes
     from scalerl.study.probe import Cost, cost, probe, runs_left
 
-    plan, say = command.plan, command.say
+    plan = command.plan
+    say = command.say
     say(f"{plan.name}: {plan.study.description}".removesuffix(": "))
     for arm in plan.arms:
         changes = show_changes(arm) or f"the base, {plan.study.base}"
         say(f"  {arm.name}: {changes}{' (not run)' * (arm.skipped is not None)}")
     command.print_skipped()
-    num_runs, num_left, num_seeds = len(plan.runs), len(runs_left(plan, command.out)), len(plan.study.seeds)
+    num_runs = len(plan.runs)
+    num_left = len(runs_left(plan, command.out))
+    num_seeds = len(plan.study.seeds)
     num_arms = sum(arm.skipped is None for arm in plan.arms)
     units = {"steps": "steps", "gpu_hours": command.hours_name, "flops": "FLOPs"}
     budget = ", ".join(f"{value:,g} {units[key]}" for key, value in plan.base.recipe.budget if value is not None)

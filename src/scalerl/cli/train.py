@@ -161,8 +161,10 @@ def model_line(run: "TrainingRun") -> str:
     from scalerl.training.run.checkpoint import steps
     from scalerl.training.run.resume import best_step
 
-    out, set_name = run.folder, run.recipe.best_set
-    kept, best = steps(out / store.CHECKPOINTS), best_step(run.rows.evals, set_name)
+    out = run.folder
+    set_name = run.recipe.best_set
+    kept = steps(out / store.CHECKPOINTS)
+    best = best_step(run.rows.evals, set_name)
     words = f"Its samples: {out / store.SAMPLES}, or in a browser with scalerl watch {out}"
     if best is not None and best in kept:
         reward = next(row["reward"] for row in run.rows.evals if (row["step"], row["set"]) == (best, set_name))
@@ -278,7 +280,8 @@ def summary(run: "TrainingRun") -> str:
     """Say the size of the model, the device and the size of a batch."""
     from scalerl.training.run.pace import size_words
 
-    size, pipeline = size_words(run.shape.body_params + run.shape.head_params), run.recipe.pipeline
+    size = size_words(run.shape.body_params + run.shape.head_params)
+    pipeline = run.recipe.pipeline
     answers = f"{pipeline.groups_per_batch} x {pipeline.completions_per_group} answers per step"
     return f"{size} parameters on {run.device}, {answers}"
 
@@ -287,7 +290,9 @@ def slots_line(run: "TrainingRun") -> str:
     """Say the number of slots and the lag to expect from it."""
     from scalerl.training.loop.slots import full_slots, lag_words
 
-    lag, rollout, full = run.parts.lag, run.recipe.rollout, full_slots(run.recipe.pipeline)
+    lag = run.parts.lag
+    rollout = run.recipe.rollout
+    full = full_slots(run.recipe.pipeline)
     if rollout.generators:
         bounded = "the mean lag is" if lag.of_mean else "the lag of every group is"
         return (
@@ -317,10 +322,12 @@ class Terminal(RunTerminal):
     def started(self, run: "TrainingRun") -> None:
         from scalerl.callbacks.health import RunHealth
 
-        self._run, self._health = run, RunHealth(run)
+        self._run = run
+        self._health = RunHealth(run)
         for line in (f"{summary(run)} (train --check says more)", run.start_up.words(), *run.notices):
             self.print(line)
-        done, step = run.budget.share, run.pipeline.version
+        done = run.budget.share
+        step = run.pipeline.version
         self.show_bar("step {task.fields[step]}", total=1.0, completed=done, step=step)
         self.update(description="starting")
 
@@ -371,7 +378,8 @@ class Terminal(RunTerminal):
 
         if outlook is None or outlook.decision is None or outlook.decision.state == State.TOO_EARLY:
             return
-        before, self._decided[name] = self._decided.get(name), (outlook.decision.state, outlook.decision.action)
+        before = self._decided.get(name)
+        self._decided[name] = (outlook.decision.state, outlook.decision.action)
         if self._decided[name] != before:
             self.notifier.send(f"{name} is {outlook.decision.state}: {outlook.to_do}\n{self.last_lines[-1]}")
 

@@ -20,7 +20,9 @@ class TimedReader(io.RawIOBase):
 
     def __init__(self, connection: socket.socket, deadline: float = 0.0) -> None:
         # Such a file keeps the connection open until it is closed itself.
-        self._connection, self._file, self.deadline = connection, connection.makefile("rb", buffering=0), deadline
+        self._connection = connection
+        self._file = connection.makefile("rb", buffering=0)
+        self.deadline = deadline
 
     def readable(self) -> bool:
         return True
@@ -92,7 +94,8 @@ def post(
 
             return super().do_open(connect, req, **how)  # pyright: ignore[reportArgumentType]
 
-    opener, wait_s = build_opener(Refuse, Timed), _FIRST_WAIT_S
+    opener = build_opener(Refuse, Timed)
+    wait_s = _FIRST_WAIT_S
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     request = Request(url, json.dumps(body).encode(), headers)
     for attempt in range(1, most_tries + 1):

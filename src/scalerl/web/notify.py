@@ -65,7 +65,10 @@ class Notifier:
 
         `end_s` is the time limit for posting the last news at the end.
         """
-        self._url, self._name, self._warn, self._secrets = url, name, warn, tuple(secrets)
+        self._url = url
+        self._name = name
+        self._warn = warn
+        self._secrets = tuple(secrets)
         self._end_s = end_s
         self._news: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
         self._is_closed = False

@@ -22,7 +22,8 @@ class Connections:
     """The open connections, oldest first."""
 
     def __init__(self, most: int, most_per_client: int) -> None:
-        self._most, self._most_per_client = most, most_per_client
+        self._most = most
+        self._most_per_client = most_per_client
         self._clients: dict[socket.socket, str] = {}
         self._recognised: set[socket.socket] = set()
         self._lock = threading.Lock()
