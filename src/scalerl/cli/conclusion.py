@@ -16,16 +16,22 @@ def conclude(out: Path, *, plots: bool) -> None:
     """Print what the run has learned, with which certainty, and what to do next; draw the curve if possible."""
     from scalerl.errors import InputError, NoCurveError
     from scalerl.forecast.curves import State
-    from scalerl.forecast.logs import Selection, read
     from scalerl.forecast.report.analyse import analyse_fit
     from scalerl.forecast.report.options import FitOptions
+    from scalerl.forecast.report.run_series import run_series
+    from scalerl.forecast.report.runs import read_folder
+    from scalerl.forecast.report.safe_files import Root
     from scalerl.forecast.report.sections import curve_says
+    from scalerl.forecast.report.sources import Source
 
     gains = _print_gains(out)
     if gains is None:
         return
+    run = read_folder(Source(path=out, root=Root(), kind="run", name=out.resolve().name))
     try:
-        result = analyse_fit(read([out], Selection()), FitOptions())
+        if run.problem:
+            raise InputError(run.problem)
+        result = analyse_fit(run_series([run.evaluations]), FitOptions())
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
         typer.echo(f"No curve yet: {why}. Evaluate more often (evaluation.every), or train longer.")

@@ -245,15 +245,12 @@ def show_document(
     as_json: bool,
     content: Mapping[str, Any],
     sections: "Sequence[Section]",
-    lines: Iterable[str] = (),
-    *,
-    explain: bool = True,
 ) -> None:
-    """Print a document: as JSON with its numbers, or as text with lines after it."""
+    """Print a document: as JSON with its numbers, or as text."""
     from scalerl.forecast.report.json_values import to_json
     from scalerl.forecast.report.terminal import printable as as_printed
 
     if as_json:
         print_json(command, **content, sections=to_json(sections))
     else:
-        say(as_printed(sections, explain=explain), *lines)
+        say(as_printed(sections))

@@ -39,7 +39,7 @@ def test_lines_are_numbered_and_damaged_ones_are_known(path: Path, text: str, ex
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1 << 16, [333, 22, 1]), (30, [333, 22]), (20, [333]), (5, [])])
-def test_the_newest_objects_are_those_at_the_end(
+def test_the_newest_lines_are_those_at_the_end(
     path: Path, most: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(safe_files, "MAX_END", most)
