@@ -27,14 +27,12 @@ _BASELINE = "advantage.baseline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One of ScaleRL's eight components, or another choice of the algorithm, as a recipe sets it."""
+    """One of ScaleRL's eight components, as a recipe sets it."""
 
     component: str
     field: str
     """Dotted key of the axis."""
     setting: str
-    ends: str
-    """Where it acts: at the generator, at the learner, or at both."""
     as_scalerl: bool
     note: str
     """Says if it has no effect on this machine, or acts at one end but should act at both."""
@@ -47,58 +45,38 @@ def gpu_visible() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev", name).exists() for name in ("dxg", "kfd"))
 
 
-_GENERATED = "learner, on the generator's log-probs"
-_LEARNER = "learner"
-_BOTH = "generator + learner"
-_LENGTH_ENDS = {"interruption": "generator (forces) + learner (masks)", "penalty": "learner (reward)", "none": "-"}
-_HEAD_ENDS = {"generator": "generator only", "learner": "learner only", "none": "-", "both": _BOTH}
-
 _EIGHT = {
-    "pipeline": ("off-policy scheme", _BOTH),
-    "loss": ("loss", _GENERATED),
-    "weights": ("loss average", _LEARNER),
-    "advantage.normalisation": ("advantage norm", _LEARNER),
-    _HEAD: ("FP32 head", _BOTH),
-    "filter.zero_variance": ("zero-variance filter", _LEARNER),
-    "curriculum": ("curriculum", "generator"),
-    "length": ("length control", _BOTH),
+    "pipeline": "off-policy scheme",
+    "loss": "loss",
+    "weights": "loss average",
+    "advantage.normalisation": "advantage norm",
+    _HEAD: "FP32 head",
+    "filter.zero_variance": "zero-variance filter",
+    "curriculum": "curriculum",
+    "length": "length control",
 }
-"""The eight components in the order of the paper, by key: name, and where it acts."""
-_OTHERS = {
-    _BASELINE: ("baseline", _LEARNER),
-    "advantage.credit": ("credit", _LEARNER),
-    "correction": ("correction", _GENERATED),
-    "entropy": ("entropy control", _LEARNER),
-    "imitation": ("imitation", _LEARNER),
-    "kl.coefficient": ("KL", _LEARNER),
-    "filter.drop_truncated": ("truncated answers", _LEARNER),
-}
-"""The other choices of an algorithm."""
+"""The eight components in the order of the paper, by key."""
 
 
 def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
-    """Return the eight components in the order of the paper, then the other choices that differ from ScaleRL's."""
+    """Return the eight components in the order of the paper."""
     from scalerl.recipe.effects import inert
     from scalerl.recipe.load import load_recipe
 
     scalerl = load_recipe("scalerl")
-    notes = inert(recipe, gpu=gpu)
-    rows = []
-    for key, (component, ends) in (_EIGHT | _OTHERS).items():
+    without_effect = inert(recipe, gpu=gpu)
+    rows: list[Component] = []
+    for key, name in _EIGHT.items():
+        notes: list[str] = []
+        if key == "advantage.normalisation" and _BASELINE in without_effect:
+            notes.append(f"{_BASELINE} is inert: {without_effect[_BASELINE]}")
+        if key == _HEAD and recipe.model.fp32_head in ("generator", "learner"):
+            notes.append(f"acts at one end only: set {_HEAD} = both")
+        if key in without_effect:
+            notes.append(f"inert here: {without_effect[key]}")
+        setting = _setting(recipe, key)
         as_scalerl = _at(recipe, key) == _at(scalerl, key)
-        if as_scalerl and key not in _EIGHT:
-            continue
-        about = [f"inert here: {notes[key]}"] if key in notes else []
-        if key == _HEAD:
-            ends = _HEAD_ENDS[recipe.model.fp32_head]
-            about = [f"acts at one end only: set {_HEAD} = both"] * ends.endswith("only") + about
-        if key == "length":
-            ends = _LENGTH_ENDS.get(recipe.length.name, _BOTH)
-        changes_baseline = _at(recipe, _BASELINE) != _at(scalerl, _BASELINE)
-        if key == "advantage.normalisation" and changes_baseline and _BASELINE in notes:
-            about = [f"advantage.baseline is inert: {notes[_BASELINE]}", *about]
-        row = {"component": component, "field": key, "setting": _setting(recipe, key), "ends": ends}
-        rows.append(Component(**row, as_scalerl=as_scalerl, note="; ".join(about)))
+        rows.append(Component(component=name, field=key, setting=setting, as_scalerl=as_scalerl, note="; ".join(notes)))
     return rows
 
 
@@ -107,7 +85,6 @@ def _setting(recipe: "Recipe", key: str) -> str:
     from scalerl.recipe.recipe import mode_name
 
     pipeline = recipe.pipeline
-    kl = recipe.kl
     filters = recipe.filter
     match key:
         case "pipeline":
@@ -116,10 +93,6 @@ def _setting(recipe: "Recipe", key: str) -> str:
         case "filter.zero_variance":
             refill = f", refilled by at most {filters.refill} batches" if filters.refill else ""
             return show_value(filters.zero_variance) + refill
-        case "kl.coefficient":
-            return f"{kl.coefficient:g} {kl.estimator.name} to {kl.reference.name}"
-        case "filter.drop_truncated":
-            return "dropped" if filters.drop_truncated else "trained on"
     value = _at(recipe, key)
     return value if isinstance(value, str) else _named(value)
 
@@ -162,7 +135,7 @@ def list_command(as_json: bool = opt.JSON) -> None:
 
 @app.command("show")
 def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERRIDES, as_json: bool = opt.JSON) -> None:
-    """Show how a recipe sets ScaleRL's eight components and other choices, then every setting.
+    """Show how a recipe sets ScaleRL's eight components, then every setting; recipe diff shows what else differs.
 
     [dim]scalerl recipe show tiny-cpu --set pipeline.max_lag=0[/dim]
 
@@ -184,8 +157,8 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
         device = "a GPU is visible" if gpu else "no GPU is visible"
         dtype = body_dtype(recipe.model, gpu=gpu)
         yield f"on this machine: {device}; the body is {dtype} (model.dtype = {recipe.model.dtype})"
-        cells = [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows]
-        yield table(("component", "set to", "acts at", "as ScaleRL"), cells)
+        cells = [(row.component, row.setting, "yes" if row.as_scalerl else "no") for row in rows]
+        yield table(("component", "set to", "as ScaleRL"), cells)
         yield f"  lag: {lag_words(lag)}{'' if recipe.rollout.slots else ' (fewer if memory is short)'}"
         yield from (f"  {row.component}: {row.note}" for row in rows if row.note)
         settings = settings_of(recipe)
