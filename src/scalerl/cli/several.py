@@ -52,8 +52,8 @@ def plan(
     from scalerl.forecast.logs.typed import MOST_OUTSIDE, compute_typed
     from scalerl.forecast.report import plans
     from scalerl.forecast.report.analyse import fitted_curves
+    from scalerl.forecast.report.axes import check_one_axis
     from scalerl.forecast.report.json_values import plain
-    from scalerl.forecast.report.options import check_one_axis
     from scalerl.forecast.several.plan import plan as planned_for
 
     if target is None:

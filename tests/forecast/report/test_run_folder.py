@@ -16,10 +16,11 @@ from scalerl.forecast.report import build
 from scalerl.forecast.report import runs as runs_of_report
 from scalerl.forecast.report.analyse import analyse_compare, fitted_curves
 from scalerl.forecast.report.arms import hours_name
+from scalerl.forecast.report.axes import unit_of
 from scalerl.forecast.report.build import build_report, gather
 from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.metrics import thinned
-from scalerl.forecast.report.options import FitOptions, unit_of
+from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.run_sections import lines_of, run_says
 from scalerl.forecast.report.run_series import run_series
 from scalerl.forecast.report.runs import Run, read_source

@@ -19,8 +19,9 @@ from scalerl.errors import InputError, NoCurveError, option
 from scalerl.forecast.curves import Comparison, Decision, Fit, compute_for, decide, default_worth, fit, reward_at, score
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.series import Series
+from scalerl.forecast.report.axes import AXIS_LABELS, axis_label, check_one_axis, on_own_axis, unit_of
 from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis, on_own_axis, unit_of
+from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
 
 HALF = 0.5

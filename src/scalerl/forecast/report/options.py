@@ -1,6 +1,6 @@
-"""`FitOptions`: the options of a fit that all commands share, checked against each series; and names of axes."""
+"""`FitOptions`: the options of a fit that all commands share, checked against each series."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,106 +18,18 @@ from scalerl.forecast.curves import (
     compare_by_paper,
 )
 from scalerl.forecast.curves.fit import compute_of
-from scalerl.forecast.logs.columns import has_role
 from scalerl.forecast.logs.series import Series
-from scalerl.forecast.logs.typed import compute_typed, difference_typed, reward_typed, rewards_seen
+from scalerl.forecast.logs.typed import compute_typed, difference_typed
 from scalerl.forecast.logs.written import Typed, argument, number_and_unit, positive_typed
+from scalerl.forecast.report.axes import on_own_axis
+from scalerl.forecast.report.given import each_typed, flag, one_of, one_typed, rewards_typed, share_given, skip_typed
 
 GRID_STEP = 0.005
 """Step of the paper's grid of ceilings, as a share of the scale."""
-AXIS_LABELS = {
-    "gpu_hours": "GPU-hours", "flops": "FLOPs", "tokens": "tokens", "step": "steps", "hours": "hours", "cost": "cost",
-}  # fmt: skip
-
-
-def axis_label(column: str) -> str:
-    """Return the name of an axis of compute for people."""
-    return next((label for role, label in AXIS_LABELS.items() if column == role or has_role(column, role)), column)
-
-
-def unit_of(series: Series, axis: str = "") -> str:
-    """Return what compute is counted in on an axis of a curve, unless named its own: hours may be those of CPUs."""
-    label = axis_label(axis or series.x_label)
-    is_cpu = any(each.kind == "cpu_time" for each in series.facts)
-    return "CPU-hours" if is_cpu and label == AXIS_LABELS["gpu_hours"] else label
-
-
-def check_one_axis(series: Sequence[Series], need: str) -> None:
-    """Raise InputError unless all series count compute in one column and one unit; `need` begins its sentence."""
-    columns = {data.x_label for data in series}
-    units = {unit_of(data) for data in series}
-    axes = max(columns, units, key=len)
-    if len(axes) > 1:
-        raise InputError(f"{need}, and these are on {' and '.join(sorted(axes))}: name one with {option:x COLUMN}")
-
-
-def on_own_axis(data: Series, amount: float, axis: str | None, which: Literal["last", "first"] = "last") -> float:
-    """Return an amount of another axis on the curve's own: the compute of its last evaluation up to there.
-
-    With "first" it is that of its first evaluation from there on. `axis` is None for the curve's own.
-    """
-    own = data.axes.get(axis or "")
-    if own is None or axis_label(axis or "") == axis_label(data.x_label):
-        return amount
-    if which == "first":
-        return float(data.compute[own >= amount * (1 - 1e-9)].min(initial=np.inf))
-    return float(data.compute[own <= amount * (1 + 1e-9)].max(initial=0.0))
-
-
-# What a user gave, by name --------------------------------------------------------------------------------------------
-
-
-def each_typed(given: Any, name: str) -> list[Typed]:
-    """Return one number or several, as they were given, in a list; InputError for anything that is no number."""
-    several = given if isinstance(given, list | tuple | np.ndarray) else (given,)
-    made: list[Typed] = []
-    for each in several:
-        is_number = isinstance(each, int | float | np.number) and not isinstance(each, bool)
-        typed = float(each) if is_number else each
-        if not isinstance(typed, float | str):
-            raise InputError(f"{argument(name)} takes numbers such as 500, or texts such as '60B', not {each!r}.")
-        number_and_unit(typed, name)
-        made.append(typed)
-    return made
-
-
-def one_typed(given: Any, name: str) -> Typed:
-    """Return one number as it was given."""
-    several = each_typed(given, name)
-    if len(several) != 1:
-        raise InputError(f"{argument(name)} takes one number, not {given!r}.")
-    return several[0]
-
-
-def share_given(given: Any, name: str) -> float:
-    """Return a number between 0 and 1, also given as per cent."""
-    try:
-        value, unit = number_and_unit(one_typed(given, name), name)
-    except InputError:
-        raise InputError(f"{argument(name)} takes a share such as 0.5 or 50%, not {given!r}.") from None
-    share = value / 100 if unit == "%" else value
-    if unit not in ("", "%") or not 0 < share < 1:
-        raise InputError(f"{argument(name)} must lie between 0 and 1, not {given}.")
-    return share
 
 
 def _price(given: Any, name: str) -> float:
     return number_and_unit(positive_typed(one_typed(given, name), name), name)[0]
-
-
-def _flag(given: Any, name: str) -> bool:
-    if not isinstance(given, bool):
-        raise InputError(f"{name} is True or False, not {given!r}.")
-    return given
-
-
-def one_of(*choices: str) -> Callable[[Any, str], str]:
-    def check(given: Any, name: str) -> str:
-        if given not in choices:
-            raise InputError(f"{argument(name)} must be {', '.join(choices[:-1])} or {choices[-1]}, not {given!r}.")
-        return given
-
-    return check
 
 
 def _compute_or_share(given: Any) -> Typed:
@@ -146,7 +58,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "method": one_of("posterior", "paper"),
     "level": share_given,
     "price": _price,
-    "alone": _flag,
+    "alone": flag,
 }
 """The options that are not in the unit of the log, each with its check."""
 
@@ -174,29 +86,6 @@ def changed_options(options: "FitOptions", given: Mapping[str, Any], caller: str
             known = [*own, *OPTIONS, *(name for name in IN_UNIT if name != "at")]
             raise InputError(unknown_argument(name, caller, known))
     return replace(options, typed=typed, **changes)
-
-
-# What a user typed, in the unit of the log ---------------------------------------------------------------------------
-
-
-def computes_typed(typed: Iterable[Typed], name: str, series: Sequence[Series]) -> list[float]:
-    return [compute_typed(each, name, series) for each in typed]
-
-
-def rewards_typed(typed: Iterable[Typed], name: str, series: Sequence[Series]) -> tuple[float, ...]:
-    """Return rewards in the unit of the log, whose scale is that of its first curve."""
-    bounds = next((each.bounds for each in series if not each.problem), None)
-    return tuple(reward_typed(each, name, bounds, rewards_seen(series)) for each in typed)
-
-
-def skip_typed(typed: Typed, name: str, series: Sequence[Series]) -> float | str:
-    """Return a compute from which points are fitted; a share, such as 10%, unchanged."""
-    value, unit = number_and_unit(typed, name)
-    if value < 0:
-        raise InputError(f"{option:skip-before} must not be negative, but is {typed}.")
-    if unit == "%" or value == 0:
-        return f"{value:g}%"
-    return compute_typed(typed, "skip-before", series)
 
 
 IN_UNIT: dict[str, Callable[[Any, str, Sequence[Series]], Any]] = {
@@ -264,15 +153,23 @@ class FitOptions:
                     f"{option:ceiling {ceiling:g}} is not between {low:g} and {high:g}: give it in the unit of "
                     f"{series.name}"
                 )
-        given = {name: getattr(self, name) for name in ("form", "level", "fit_until")}
-        # A share is of the whole run, and a back-test fits a part of it.
-        whole = max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0))
-        given["skip_before"] = None
+        skip_before = None
         if self.skip_before is not None:
+            # A share is of the whole run, and a back-test fits a part of it.
+            whole = max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0))
             amount = compute_of(self.skip_before, float(whole))
-            given["skip_before"] = on_own_axis(series, amount, self.skip_axis, "first")
-        given |= {
-            name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples", "evaluation")
+            skip_before = on_own_axis(series, amount, self.skip_axis, "first")
+        given: dict[str, Any] = {
+            "form": self.form,
+            "level": self.level,
+            "skip_before": skip_before,
+            "fit_until": self.fit_until,
+            "bounds": series.bounds,
+            "start": series.start,
+            "start_sd": series.start_sd,
+            "run": series.run,
+            "num_samples": series.num_samples,
+            "evaluation": series.evaluation,
         }
         if self.method == "paper":
             if series.start is None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from scalerl.errors import InputError
 from scalerl.forecast.curves import Answer, Fit, Value
+from scalerl.forecast.report.axes import check_one_axis
 from scalerl.forecast.report.document import Document, Say, say, sections, table
 from scalerl.forecast.report.numbers import compute_text
-from scalerl.forecast.report.options import check_one_axis
 from scalerl.forecast.report.results import CurveResult, fits_of
 from scalerl.forecast.several.plan import Candidate, Planned, Reason
 

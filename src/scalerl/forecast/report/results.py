@@ -21,9 +21,10 @@ from scalerl.forecast.curves import (
 )
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report import words
+from scalerl.forecast.report.axes import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.numbers import decimals
-from scalerl.forecast.report.options import AXIS_LABELS, FitOptions, axis_label, unit_of
+from scalerl.forecast.report.options import FitOptions
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
 MIN_COVERAGE = 0.5

@@ -16,6 +16,7 @@ from scalerl.forecast.logs.plan import Choice
 from scalerl.forecast.logs.series import uneven_steps
 from scalerl.forecast.report import words
 from scalerl.forecast.report.analyse import missing_say
+from scalerl.forecast.report.axes import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.document import (
     Blocks,
     Document,
@@ -28,7 +29,6 @@ from scalerl.forecast.report.document import (
     table,
 )
 from scalerl.forecast.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
-from scalerl.forecast.report.options import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.results import Command, CurveResult, Result, param_value
 from scalerl.forecast.report.terminal import printable
 from scalerl.forecast.report.words import level_of

@@ -11,9 +11,9 @@ from scalerl.forecast.curves import State
 from scalerl.forecast.logs.series import Series, in_shares
 from scalerl.forecast.logs.typed import reward_typed
 from scalerl.forecast.logs.written import Typed, amount_text
+from scalerl.forecast.report.axes import check_one_axis
 from scalerl.forecast.report.document import Document, Json, Say, say, sections, table
 from scalerl.forecast.report.json_values import picked
-from scalerl.forecast.report.options import check_one_axis
 from scalerl.forecast.report.results import CurveResult
 from scalerl.forecast.several.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 
