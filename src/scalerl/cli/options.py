@@ -122,7 +122,8 @@ NOTIFY: str | None = option(
 
 def columns(texts: Sequence[str], option: str) -> tuple[str, ...]:
     """Return the words of all texts, separated by commas."""
-    return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
+    words = [word.strip() for word in ",".join(texts).split(",")]
+    return tuple(word for word in words if word)
 
 
 def positive(value: float, option: str) -> float:

@@ -110,7 +110,9 @@ def _at(recipe: "Recipe", key: str) -> Any:
 
 def show_value(value: Any) -> str:
     """Return a value as written in TOML."""
-    return "-" if value is None else value if isinstance(value, str) and value.isprintable() else json.dumps(value)
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) and value.isprintable() else json.dumps(value)
 
 
 def _named(part: Any) -> str:
@@ -187,11 +189,10 @@ def diff_command(
 
     left = load_recipe(name)
     right = load_recipe(other or name, overrides or ())
-    differing = {
-        key: dict(zip(("left", "right"), (hidden(value, key) for value in values), strict=True))
-        for key, values in differences(left, right).items()
-        if key != "description"
-    }
+    differing: dict[str, dict[str, Any]] = {}
+    for key, (before, after) in differences(left, right).items():
+        if key != "description":
+            differing[key] = {"left": hidden(before, key), "right": hidden(after, key)}
     meanings = settings_of(left) | settings_of(right)
     rows = [(key, *map(show_value, values.values()), meanings[key].doc) for key, values in differing.items()]
     made = table(("setting", name, other or f"{name}, changed", "meaning"), rows)

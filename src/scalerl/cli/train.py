@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -200,7 +201,7 @@ def evaluate(
         from scalerl.training.run.evaluate import evaluate_model
 
         rows = evaluate_model(settings, sets)
-    show("eval", as_json, {"sets": rows}, lambda: [line for row in rows for line in _measured(row)])
+    show("eval", as_json, {"sets": rows}, lambda: chain.from_iterable(map(_measured, rows)))
 
 
 def _measured(row: Mapping[str, Any]) -> Iterator[str]:

@@ -27,7 +27,7 @@ BY_NAME = {
     "paths": ("runs",), "subject": "the ceiling", "share": Value(value=0.87, low=0.71, high=0.97), "inside": 0.1,
 }  # fmt: skip
 ALARM = {
-    "value": 0.15, "limit": 0.1, "subject": "main", "detail": "8", "ratio": 1.5, "before": 0.1, "state": "new",
+    "value": 0.15, "limit": 0.1, "subject": "main", "detail": "8", "ratio": 1.5, "state": "new",
     "cause": None, "remedies": ("filter.truncated",), "num_answers": 384, "answers": (("4", "four"),),
 }  # fmt: skip
 COMPARED = {"names": ("one", "two"), "at": 64000.0, "unit": "GPU-hours", "worth": 0.01, "probability": 0.95}
@@ -111,7 +111,6 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "alarm_truncated/lasts": {**ALARM, **WHEN, "ended": None},
     "alarm_truncated/throughout": {**ALARM, **WHEN, "began": None, "ended": None, "run": ""},
     "alarm_truncated/over": {**ALARM, "state": "over"},
-    "alarm_truncated/changed": {**ALARM, "state": "changed"},
     **{f"alarm_empty/{cause}": {**ALARM, "cause": cause} for cause in WHY_EMPTY if cause != "mixed"},
     **{f"alarm_no_verdict/{cause}": {**ALARM, "cause": cause} for cause in NO_VERDICT},
     "alarm_solved/one task": {**ALARM, "subject": ""},

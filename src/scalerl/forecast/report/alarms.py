@@ -27,7 +27,6 @@ AlarmFields = Mapping[str, Any]
 
 ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared with its limit
 FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
-NOTABLE = 0.25  # relative change of an alarm's value from which it is reported again
 MOST_PAST = 12  # a page lists at most this many alarms that are over
 # Columns that are derived: steps without anything to train on; tool calls per conversation, as a share of the most so
 # far; the largest lag, or the mean lag in logs without it.
@@ -66,9 +65,7 @@ class Alarm:
     value: float | None = None
     """Mean of the signal over the last steps, or the number in the sentence."""
     limit: float | None = None
-    state: Literal["new", "changed", "over"] = "new"
-    before: float | None = None
-    """The value last reported of an alarm that has changed or is over."""
+    state: Literal["new", "over"] = "new"
     cause: str | None = None
     """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
     remedies: tuple[str, ...] = ()
@@ -276,28 +273,20 @@ def alarms_to_show(alarms: Sequence[Alarm]) -> list[Alarm]:
 
 
 class AlarmNews:
-    """Reduces the alarms of each evaluation to what is new: a person reads each alarm once, then its changes."""
+    """Reduces the alarms of each evaluation to what is new: a person reads each alarm once, and when it is over."""
 
     def __init__(self) -> None:
         self._reported: dict[tuple[AlarmKind, str], Alarm] = {}
 
     def update(self, alarms: Sequence[Alarm]) -> list[Alarm]:
-        """Return the alarms that are new, that have changed by NOTABLE since they were reported, or that are over.
-
-        `alarms` are those that last now.
-        """
+        """Return the alarms that are new or over; `alarms` are those that last now."""
         current = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
-        news = []
+        news: list[Alarm] = []
         for key, alarm in current.items():
-            known = self._reported.get(key)
-            if known is None:
+            if key not in self._reported:
                 news.append(alarm)
-            elif abs((alarm.value or 0.0) - (known.value or 0.0)) > NOTABLE * abs(known.value or 0.0):
-                news.append(replace(alarm, state="changed", before=known.value))
-            else:
-                continue
-            self._reported[key] = alarm
-        for key in [key for key in self._reported if key not in current]:
-            over = self._reported.pop(key)
-            news.append(replace(over, state="over", before=over.value))
+        for key, alarm in self._reported.items():
+            if key not in current:
+                news.append(replace(alarm, state="over"))
+        self._reported = current
         return news

@@ -270,7 +270,7 @@ def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:
         groups = grouped(known, _prompts)
         if len(groups) > 1:
             groups.remove(max(groups, key=len))
-            names = [curve.name for group in groups for curve in group]
+            names = [curve.name for curve in chain.from_iterable(groups)]
             others[name] = tuple(sorted(names))
     return others
 

@@ -201,7 +201,10 @@ class Result:
 
     @property
     def pairs(self) -> tuple[Any, ...]:
-        return tuple(pair for comparison in self.comparisons.values() for pair in comparison.pairs)
+        pairs: list[Any] = []
+        for comparison in self.comparisons.values():
+            pairs += comparison.pairs
+        return tuple(pairs)
 
     @property
     def worth(self) -> float:

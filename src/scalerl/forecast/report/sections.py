@@ -128,7 +128,8 @@ def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
 def standing_says(curve: CurveResult) -> Iterator[Say]:
     """Yield where a run stands, what more compute should add, and its forecasts."""
     decision = curve.decision
-    if (missing := missing_say(curve)) is not None:
+    missing = missing_say(curve)
+    if missing is not None:
         yield missing
         return
     if decision is None:
@@ -240,7 +241,9 @@ def curves(result: Result, name: str) -> Blocks:
     if result.command != "backtest" and (len(members) > 1 or (is_paper and members[0].at)):
         yield curve_grid(members, is_paper)
     unit = members[0].unit
-    rows = [(curve, reach, curve.fit) for curve in members for reach in curve.reach]
+    rows: list[tuple[Any, ...]] = []
+    for curve in members:
+        rows += [(curve, reach, curve.fit) for reach in curve.reach]
     if rows:
         yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": words.needed}, rows)
     for curve in members:
@@ -294,7 +297,9 @@ def pairs(result: Result, name: str) -> Blocks:
     if isinstance(comparison, PaperComparison):
         rows = [({"by_rule": pair.winner or "equal"}, pair) for pair in comparison.pairs]
         yield table("pairs", RULE_COLUMNS, rows, finest, left=2, right=1)
-        yield from (each for curve in members for each in paper_curve_says(curve) if each.kind == "paper_edge")
+        for curve in members:
+            if curve.fit.edges:
+                yield say("paper_edge", curve, names=curve.fit.edges)
         return
     if comparison is None or comparison.pick is None:
         return

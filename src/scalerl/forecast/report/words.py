@@ -339,9 +339,6 @@ def _alarm(kind: str, values: Values) -> str:
     fact = ALARMS[kind].format(**values, whose=whose)
     if values["state"] == "over":
         return f"Resolved: {fact}."
-    if values["state"] == "changed":
-        before = f"{values['before']:.0%}" if "{value:.0%}" in ALARMS[kind] else f"{values['before']:.2g}"
-        return f"{_capital(fact)} now, after {before}."
     cause = values["cause"]
     names = " or ".join(values["remedies"])
     why = WHY_EMPTY.get(cause or "mixed") if kind == "empty" else NO_VERDICT.get(cause or "")
@@ -684,4 +681,6 @@ LEVELS: dict[Level, tuple[str, ...]] = {
         "start_at_zero", "start_from_evaluation", "cpu_time",
     ),
 }  # fmt: skip
-LEVEL_OF = {kind: level for level, kinds in LEVELS.items() for kind in kinds}
+LEVEL_OF: dict[str, Level] = {}
+for _level, _kinds in LEVELS.items():
+    LEVEL_OF |= dict.fromkeys(_kinds, _level)

@@ -67,7 +67,10 @@ def files_of(source: Source) -> list[File]:
     """Return the files of a source: it is looked at again when they have changed."""
     path = source.path
     if source.kind == "all":
-        return sorted(file for member in source.members for file in files_of(member))
+        files: list[File] = []
+        for member in source.members:
+            files += files_of(member)
+        return sorted(files)
     if source.kind == "study":
         names = [path / store.STUDY]
         for run in planned(source):
@@ -147,8 +150,12 @@ def _read(source: Source) -> Run:
         return read_source(source) if refusal is None else Run(source=source, problem=refusal.text)
     run = read_source(source)
     if run.problem and not run.evals:
-        kind = "never_evaluated" if run.is_over else "not_started" if run.status == WAITING else "no_evaluation"
-        run.problem = say(kind).text
+        if run.is_over:
+            run.problem = say("never_evaluated").text
+        elif run.status == WAITING:
+            run.problem = say("not_started").text
+        else:
+            run.problem = say("no_evaluation").text
     return run
 
 
