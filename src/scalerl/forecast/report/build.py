@@ -215,7 +215,9 @@ def _main_axis(source: Source, runs: Sequence[Run], selection: Selection) -> tup
     if wanted in (None, "gpu_hours") and is_unfair and all(run.counts("flops") for run in runs):
         kind = "shared_device" if is_shared else "uneven_pace"
         return "flops", [say(kind, hours=hours_name(run.hours_name for run in folders), size=uneven)]
-    return (wanted if wanted and all(run.counts(wanted) for run in runs) else None), []
+    if wanted and all(run.counts(wanted) for run in runs):
+        return wanted, []
+    return None, []
 
 
 def _series_of(runs: Sequence[Run], selection: Selection) -> list[Series]:
@@ -278,4 +280,6 @@ def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:
 def _prompts(curve: CurveResult) -> frozenset[str]:
     """Return the names of the prompts that a curve was evaluated on; none where they are not known."""
     known = curve.series.evaluation
-    return frozenset() if known is None else frozenset(each.partition("@")[0] for each in known)
+    if known is None:
+        return frozenset()
+    return frozenset(each.partition("@")[0] for each in known)

@@ -93,6 +93,18 @@ class Dots:
     """`fitted`, `left out` of the fit, or `held out` to test it."""
     runs: tuple[str, ...] = ("",)
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Dots]") -> "Dots":
+        """Return the points of all parts, which are of the same runs."""
+        return cls(
+            compute=np.concatenate([part.compute for part in parts]),
+            reward=np.concatenate([part.reward for part in parts]),
+            error=np.concatenate([part.error for part in parts]),
+            run=np.concatenate([part.run for part in parts]),
+            role=np.concatenate([part.role for part in parts]),
+            runs=parts[0].runs,
+        )
+
     def take(self, which: np.ndarray) -> "Dots":
         """Return some of the points, by mask or index."""
         return Dots(

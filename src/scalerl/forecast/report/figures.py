@@ -52,14 +52,7 @@ def dots_of(series: Series, fit: Fit) -> Dots:
     parts: list[Dots] = []
     for each, place in product(ROLES, range(len(dots.runs))):
         parts.append(_means(dots.take((dots.role == each) & (dots.run == place))))
-    made = Dots(
-        compute=np.concatenate([part.compute for part in parts]),
-        reward=np.concatenate([part.reward for part in parts]),
-        error=np.concatenate([part.error for part in parts]),
-        run=np.concatenate([part.run for part in parts]),
-        role=np.concatenate([part.role for part in parts]),
-        runs=dots.runs,
-    )
+    made = Dots.joined(parts)
     return made.take(np.lexsort((made.run, made.compute)))
 
 
@@ -146,9 +139,8 @@ def _note_of(chart: Curves, level: float, *, has_bands: bool) -> Say:
     _, rewards = limits_of(chart)
     has_cut_bands = False
     for each in chart.drawn:
-        band = None if each.line is None else each.line.band
-        if band is not None and num_inside(band, rewards) < len(band[0]):
-            has_cut_bands = True
+        if each.line is not None and each.line.band is not None:
+            has_cut_bands |= num_inside(each.line.band, rewards) < len(each.line.band[0])
     return say(
         "chart_note",
         level=level,
@@ -253,7 +245,7 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
     if curve.fall is not None:
         marks.append((curve.fall.last_good, curve.fall.peak))
     furthest = MOST_REACH * curve.fit.scale
-    return tuple((compute, reward) for compute, reward in marks if 0 < compute <= furthest)
+    return tuple(mark for mark in marks if 0 < mark[0] <= furthest)
 
 
 def limits_of(chart: Curves) -> tuple[Range, Range]:
@@ -293,10 +285,10 @@ def _ends_of_bands(drawn: Sequence[Drawn]) -> list[float]:
     """Return how low and how high bands and the intervals of ceilings reach, where that is known."""
     ends: list[float] = []
     for each in drawn:
-        bands = (each.line.band, each.line.new_band) if each.line is not None else ()
-        for band in bands:
-            if band is not None:
-                ends += [float(band[0].min()), float(band[1].max())]
+        if each.line is not None:
+            for band in (each.line.band, each.line.new_band):
+                if band is not None:
+                    ends += [float(band[0].min()), float(band[1].max())]
         if each.ceiling is not None:
             ends += [each.ceiling.low, each.ceiling.high]
     return [end for end in ends if math.isfinite(end)]

@@ -137,8 +137,12 @@ class Run:
     @property
     def seconds(self) -> dict[str, float]:
         """Wall time by what it was spent on."""
-        values = {part: self._last_row.get(f"time/{part}_s", np.nan) for part in PARTS}
-        return {part: value for part, value in values.items() if np.isfinite(value)}
+        seconds: dict[str, float] = {}
+        for part in PARTS:
+            value = self._last_row.get(f"time/{part}_s", np.nan)
+            if np.isfinite(value):
+                seconds[part] = value
+        return seconds
 
     @property
     def _last_row(self) -> dict[str, float]:

@@ -131,20 +131,24 @@ def filled(words: Words, values: Values) -> str:
 
 
 def _missing_points(values: Values) -> str:
-    start = ", the start included" if values["has_start"] else ""
-    left_out = "; {num_left_out} are left out by {option:skip-before} or {option:fit-until}"
-    needs = "Too early to judge {name}: it has {num:g} usable points and needs {needed:g}" + start
-    return filled(needs + (left_out if values["num_left_out"] else "") + ".", values)
+    parts = ["Too early to judge {name}: it has {num:g} usable points and needs {needed:g}"]
+    if values["has_start"]:
+        parts.append(", the start included")
+    if values["num_left_out"]:
+        parts.append("; {num_left_out} are left out by {option:skip-before} or {option:fit-until}")
+    return filled("".join([*parts, "."]), values)
 
 
 def _doubling(values: Values) -> str:
     """Say whether to go on: what doubling the compute should add, and what it costs where that is known."""
-    cost = " for {price:$}" if values.get("price") is not None else ""
-    adds = ": doubling the compute should add {doubling:+r}" + cost
-    chance = "; the chance that it adds more than {worth:w} is {p_worth:p}"
     action = Action(values["action"])
-    needed = f" (above {LIKELIER:.0%} to go on, below {UNLIKELY:.0%} to stop)" if action == Action.OPEN else ""
-    return filled(ACTIONS[action].capitalize() + adds + chance + needed + ".", values)
+    parts = [ACTIONS[action].capitalize(), ": doubling the compute should add {doubling:+r}"]
+    if values.get("price") is not None:
+        parts.append(" for {price:$}")
+    parts.append("; the chance that it adds more than {worth:w} is {p_worth:p}")
+    if action == Action.OPEN:
+        parts.append(f" (above {LIKELIER:.0%} to go on, below {UNLIKELY:.0%} to stop)")
+    return filled("".join([*parts, "."]), values)
 
 
 ACTIONS = {Action.GO_ON: "go on", Action.STOP: "stop", Action.OPEN: "inconclusive"}
@@ -179,9 +183,11 @@ def column(values: Values) -> str:
     elif rule in BUILT:
         how.append("built from the log's times")
     elif rule != "option":
+        if values["others"]:
+            how.append(f"also there: {listed(list(values['others']))}")
         few = [f"{other} ({rows})" for other, rows in values["too_few"].items()]
-        how += [f"also there: {listed(list(values['others']))}"] if values["others"] else []
-        how += [f"too few rows in {listed(few)}"] if few else []
+        if few:
+            how.append(f"too few rows in {listed(few)}")
     return f"{name} ({'; '.join(how)})" if how else name
 
 
@@ -220,13 +226,14 @@ def exponents(values: Values) -> str:
 
 
 def _settled(values: Values) -> str:
-    times = values["times"]
-    seeds = values["seeds"]
-    ways = [f"about {times:g} times the compute of both ({{p_times:p}})"] if times is not None else []
-    ways += [f"about {seeds} seeds of each ({{p_seeds:p}})"] if seeds is not None else []
+    ways: list[str] = []
+    if values["times"] is not None:
+        ways.append("about {times:g} times the compute of both ({p_times:p})")
+    if values["seeds"] is not None:
+        ways.append("about {seeds} seeds of each ({p_seeds:p})")
     if not ways:
         return filled("Even 16 times the compute or 32 seeds are unlikely to settle {a} against {b}.", values)
-    return filled(f"What may settle {{a}} against {{b}}, and how likely: {', or '.join(ways)}.", values)
+    return filled("What may settle {a} against {b}, and how likely: " + ", or ".join(ways) + ".", values)
 
 
 def _either(values: Values) -> str:
@@ -359,12 +366,13 @@ def _capital(sentence: str) -> str:
 
 def _when(values: Values) -> str:
     """Return when an alarm began and ended, and of which run it is, as a sentence of its own."""
-    began = "From" if values["ended"] is not None else "Since"
     time = "Throughout the run"
-    if values["began"] is not None:
-        time = f"{began} step {values['began']:g}"
-    until = "" if values["ended"] is None else f" to step {values['ended']:g}"
-    return f" {time}{until}{' in ' if values['run'] else ''}{values['run']}."
+    if values["ended"] is not None:
+        time = f"From step {values['began']:g} to step {values['ended']:g}"
+    elif values["began"] is not None:
+        time = f"Since step {values['began']:g}"
+    place = f" in {values['run']}" if values["run"] else ""
+    return f" {time}{place}."
 
 
 def _untrained(values: Values) -> str:
@@ -377,15 +385,22 @@ def _untrained(values: Values) -> str:
 
 def _forecast(values: Values) -> str:
     """Say what a forecast is on one line."""
-    ceiling = "" if values["ceiling"] is None else "; ceiling {ceiling:r}"
-    doubling = "" if values["doubling"] is None or values["state"] == State.PAST_PEAK else (
-        "; doubling the compute should add {doubling:+r} (a chance of {p_worth:p} of more than {worth:w})"
-    )  # fmt: skip
-    end = "" if values["end"] is None else "; at the end of the budget {end:r}"
-    noticed = "; a rise of {noticed:r} or more would have shown" if values["state"] == State.FLAT else ""
-    source = "training rewards" if values["is_training"] else "evaluations"
-    state = "" if values["state"] == State.TOO_EARLY else "{state}: "
-    return filled(state + "{to_do}" + noticed + ceiling + doubling + end + "; from {num} " + source, values)
+    state = values["state"]
+    parts: list[str] = []
+    if state != State.TOO_EARLY:
+        parts.append("{state}: ")
+    parts.append("{to_do}")
+    if state == State.FLAT:
+        parts.append("; a rise of {noticed:r} or more would have shown")
+    if values["ceiling"] is not None:
+        parts.append("; ceiling {ceiling:r}")
+    if values["doubling"] is not None and state != State.PAST_PEAK:
+        parts.append("; doubling the compute should add {doubling:+r}")
+        parts.append(" (a chance of {p_worth:p} of more than {worth:w})")
+    if values["end"] is not None:
+        parts.append("; at the end of the budget {end:r}")
+    parts.append("; from {num} training rewards" if values["is_training"] else "; from {num} evaluations")
+    return filled("".join(parts), values)
 
 
 def _continue(values: Values) -> str:

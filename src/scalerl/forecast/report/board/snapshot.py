@@ -137,9 +137,10 @@ def _no_result(source: Source, runs: Sequence[Run]) -> Result:
 
 
 def _runs(source: Source) -> list[Run]:
-    if source.kind in ("study", "all"):
-        own = planned(source) if source.kind == "study" else source.members
-        return [] if _refusal(source) is not None else [_read(run) for run in own]
+    if source.kind == "study":
+        return [] if _refusal(source) is not None else [_read(run) for run in planned(source)]
+    if source.kind == "all":
+        return [_read(member) for member in source.members]
     return [_read(source)]
 
 
@@ -161,8 +162,6 @@ def _read(source: Source) -> Run:
 
 def _refusal(source: Source) -> Say | None:
     """Return why a log is not read; None where it may be."""
-    if source.kind == "all":
-        return None
     files = files_of(source)
     if any(not source.root.holds(Path(name)) for name, _, _ in files):
         return say("no_link_outside", name=source.name)
@@ -185,11 +184,12 @@ def _snapshot_of(result: Result, problems: Sequence[Say]) -> Snapshot:
         shown = tuple(each for each in shown if each.key.split("/")[0] in TOGETHER)
     shown = (*sections(("problems", "", [*source.faults, *problems])), *shown)
     problem = " ".join(each.text for each in problems)
-    if source.kind in ("study", "all"):
+    if source.kind == "all":
+        return Snapshot(source=source, document=shown, problem=problem, is_empty=not result.curves)
+    if source.kind == "study":
         answers = [each.text for each in says(shown) if each.level == Level.ANSWER]
-        line = {"name": source.name, "curve": "", "do": " ".join(answers[:1]) or problem}
-        lines = (line,) if source.kind == "study" else ()
-        return Snapshot(source=source, document=shown, problem=problem, lines=lines, is_empty=not result.curves)
+        line = {"name": source.name, "curve": "", "do": answers[0] if answers else problem}
+        return Snapshot(source=source, document=shown, problem=problem, lines=(line,), is_empty=not result.curves)
     (run,) = result.runs
     steps = run.columns.get("step", np.empty(0))
     seen = Snapshot(

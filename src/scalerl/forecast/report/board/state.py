@@ -149,13 +149,13 @@ class Board:
         sources, notes = discover(self.roots)
         shown = {key for key, item in self._items.items() if item.is_shown}
         # Compared with each other: what is not in a study, and named or with something to show.
-        single = tuple(
-            each
-            for each in sources
-            if each.kind != "study" and each.study is None and (not each.quiet or each.key in shown)
-        )
+        single: list[Source] = []
+        for each in sources:
+            is_named_or_shown = not each.quiet or each.key in shown
+            if each.kind != "study" and each.study is None and is_named_or_shown:
+                single.append(each)
         if 1 < len(single) <= MOST_TOGETHER:
-            sources.append(Source(path=Path("all"), root=Root(), kind="all", name="all", members=single))
+            sources.append(Source(path=Path("all"), root=Root(), kind="all", name="all", members=tuple(single)))
         before = {key: item.source for key, item in self._items.items()}, self._notes
         # In the order of discovery, which is the order on the page.
         earlier = self._items
