@@ -38,7 +38,7 @@ def main() -> None:
             link = next(found[0] for line in board.stdout if (found := re.search(r"http://\S+", line)))
             tab = browser.new_page(viewport=BOARD)
             tab.goto(link)
-            tab.get_by_text("scalerl, seed 0").first.click()
+            tab.get_by_text("scalerl-seed0").first.click()
             tab.wait_for_selector("figure[data-key^='curves/'] circle")
             tab.wait_for_timeout(2000)
             save(tab.screenshot(), HERE / "board.png")

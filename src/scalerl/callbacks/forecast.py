@@ -15,8 +15,6 @@ FEWEST_REWARDS = 16
 """Fewest training rewards for a fit: they are noisier than evaluations."""
 GROWTH = 1.05
 """Training rewards come with every log. They are fitted again when their number has grown by this factor."""
-PROBABILITIES = ("p_worth", "p_nearly_all", "p_seen")
-VALUES = ("ceiling", "end", "doubling")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +39,24 @@ class Forecast:
     @property
     def numbers(self) -> dict[str, float]:
         """The known numbers by name, such as `p_worth`, `end`, `end_low` and `evaluations`."""
-        values = {name: getattr(self.decision, name) for name in PROBABILITIES}
-        for name in VALUES:
-            value = getattr(self, name)
+        decision = self.decision
+        values: dict[str, float] = {
+            "p_worth": decision.p_worth,
+            "p_nearly_all": decision.p_nearly_all,
+            "p_seen": decision.p_seen,
+            "evaluations": self.num_points,
+        }
+        for name, value in (("ceiling", self.ceiling), ("end", self.end), ("doubling", self.doubling)):
             if value is not None:
                 values |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-        values["evaluations"] = self.num_points
         return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
     def metrics(self) -> dict[str, Any]:
         """Return the known values to log, by name."""
-        words = {"forecast/state": self.decision.state.value, "forecast/action": self.decision.action.value}
-        return {**{f"forecast/{name}": value for name, value in self.numbers.items()}, **words}
+        logged: dict[str, Any] = {f"forecast/{name}": value for name, value in self.numbers.items()}
+        logged["forecast/state"] = self.decision.state.value
+        logged["forecast/action"] = self.decision.action.value
+        return logged
 
     @property
     def text(self) -> str:

@@ -51,7 +51,8 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float 
         recomputes = memory.recipe.learner.gradient_checkpointing is True
         chosen = "on, because not all activations would fit" if recomputes else "off"
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
-    if advice := engine_advice(recipe.rollout, sizes.config):
+    advice = engine_advice(recipe.rollout, sizes.config)
+    if advice:
         typer.echo(advice)
     size = checkpoint_bytes(memory.recipe, sizes)
     keeps_best = recipe.best_set is not None

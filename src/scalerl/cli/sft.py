@@ -93,7 +93,9 @@ def removed_words(removed: "Removed") -> str:
         "too_long": f"have more than {removed.limit:,} tokens",
     }[removed.kind]
     example = " ".join(removed.example.split())
-    shown = f": {example[:_SHOWN]}{'...' if len(example) > _SHOWN else ''}" if example else ""
+    shown = ""
+    if example:
+        shown = f": {example[:_SHOWN]}..." if len(example) > _SHOWN else f": {example}"
     return f"{removed.num:,} of {removed.total:,} demonstrations are removed, because they {why}{shown}"
 
 

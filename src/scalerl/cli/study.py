@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ def study(
     )
     check_folder(out, resume)
     # Announce it here: the output of the runs is in files.
-    announce(*(code for run in plan.runs for code in code_outside(run.recipe)))
+    announce(*chain.from_iterable(code_outside(run.recipe) for run in plan.runs))
     if dry_run:
         content, code = _show_plan(command)
     else:
@@ -104,7 +105,8 @@ def visible_gpus() -> list[str]:
     """Return the visible GPUs as CUDA_VISIBLE_DEVICES names them, without importing torch; empty without GPUs."""
     if not gpu_visible():
         return []
-    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen:
         return [name.strip() for name in chosen.split(",") if name.strip()]
     # CUDA numbers them from 0: in a container its first GPU may be /dev/nvidia5.
     return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
@@ -156,7 +158,8 @@ class StudyCommand:
         """Raise StudyError if an arm cannot start: its turn may come only after days."""
         from scalerl.study.probe import arms_to_check, check_arms
 
-        if arms := arms_to_check(self.plan, self.out):
+        arms = arms_to_check(self.plan, self.out)
+        if arms:
             self.say(f"Checking that {', '.join(arm.name for arm in arms)} can start ...")
             check_arms(arms, self.train)
 

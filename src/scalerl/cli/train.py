@@ -138,7 +138,8 @@ def _train(run: "TrainingRun", terminal: "Terminal", *, board: bool, plots: bool
             terminal.notifier,
         ):
             end = run.train()
-            if lag := seen_words(run.parts.lag, run.rows.metrics):
+            lag = seen_words(run.parts.lag, run.rows.metrics)
+            if lag:
                 terminal.print(lag)
             word = "Stopped" if end.kind == "stopped" else "Done"
             ended = f"{word} at step {run.pipeline.version}"
@@ -209,12 +210,16 @@ def _measured(row: Mapping[str, Any]) -> Iterator[str]:
     low, high = row["interval"]
     words = f"{row['set']}: {_number(row['reward'])}, 90% between {low:.3f} and {high:.3f}, over "
     words += f"{row['num_samples']:,} samples of {row['num_prompts']:,} problems"
-    if (num := row["samples_per_prompt"]) > 1:
+    num = row["samples_per_prompt"]
+    if num > 1:
         largest = max(row["pass_at"], key=int)
         words += f"; mean@{num}, and pass@{largest} is {row['pass_at'][largest]:.3f}"
     yield words
-    yield from (f"  {more}" for more in (conversation_words(row), outcome_words(row)) if more)
-    if unjudged := row["without_verdict"]:
+    for more in (conversation_words(row), outcome_words(row)):
+        if more:
+            yield f"  {more}"
+    unjudged = row["without_verdict"]
+    if unjudged:
         reasons = ", ".join(f"{num} x {name}" for name, num in unjudged.items())
         yield f"  {sum(unjudged.values()):,} of them have no verdict and count as wrong: {reasons}"
 
@@ -224,9 +229,11 @@ def conversation_words(row: Mapping[str, Any]) -> str:
     if "turns_mean" not in row:
         return ""
     words = f"{row['turns_mean']:.2f} turns and {row['tool_calls_mean']:.2f} tool calls on average"
-    words += f", {row['tool_errors_frac']:.0%} of them failed" if row["tool_calls_mean"] else ""
-    within = {turns: by_k["1"] for turns, by_k in row.get("pass_at_turns", {}).items()}
-    return words + "".join(f"; {value:.3f} within {turns}" for turns, value in within.items())
+    if row["tool_calls_mean"]:
+        words += f", {row['tool_errors_frac']:.0%} of them failed"
+    for turns, by_k in row.get("pass_at_turns", {}).items():
+        words += f"; {by_k['1']:.3f} within {turns}"
+    return words
 
 
 def export(
@@ -360,13 +367,17 @@ class Terminal(RunTerminal):
             self.last_lines.append(words + forecast_words(outlooks[row["set"]]))
             self.print(self.last_lines[-1])
             self._post_decision(row["set"], outlooks[row["set"]])
-            if outcomes := outcome_words(row):
+            outcomes = outcome_words(row)
+            if outcomes:
                 self.print(f"  {name}{outcomes}")
         for alarm in self._health.alarms():
-            label, style = ("", None) if alarm.state == "over" else ("Warning: ", "red")
-            text = f"{label}{alarm.text}"
-            self.print(text, style=style)
-            self.notifier.send(text)
+            if alarm.state == "over":
+                self.print(alarm.text)
+                self.notifier.send(alarm.text)
+            else:
+                text = f"Warning: {alarm.text}"
+                self.print(text, style="red")
+                self.notifier.send(text)
 
     def checkpoint_failed(self, reason: str) -> None:
         text = f"Warning: no checkpoint was written: {reason}. Training continues, and the next checkpoint is tried."
@@ -406,9 +417,12 @@ def forecast_words(outlook: "CurveResult | None") -> str:
 
     if outlook is None or outlook.decision is None:
         return ""
-    shown = {"ceiling": outlook.ceiling, "end": None if outlook.at_end is None else outlook.at_end.reward}
-    numbers = [f"{name} {interval_text(value, fixed(3))}" for name, value in shown.items() if value is not None]
-    return "  ".join(["", outlook.decision.state, *numbers])
+    parts = ["", str(outlook.decision.state)]
+    if outlook.ceiling is not None:
+        parts.append(f"ceiling {interval_text(outlook.ceiling, fixed(3))}")
+    if outlook.at_end is not None:
+        parts.append(f"end {interval_text(outlook.at_end.reward, fixed(3))}")
+    return "  ".join(parts)
 
 
 def _number(value: float | None, digits: int = 3) -> str:

@@ -6,9 +6,10 @@ from importlib.resources import files
 
 import pytest
 
-from scalerl.forecast.report.document import Grid, Level, Lines, say, sections
+from scalerl.forecast.report.document import Grid, Level, Lines, Samples, say, sections
 from scalerl.forecast.report.markup import Markup, joined, tag
 from scalerl.forecast.report.page import html, page
+from scalerl.forecast.report.samples import sample_json
 
 SCRIPTS = [each for each in (files("scalerl") / "assets" / "board").iterdir() if each.name.endswith(".js")]
 
@@ -48,6 +49,14 @@ def test_lines_of_one_run_have_a_legend():
     plain, named = (html(sections(("s", "", [replace(chart, has_legend=wanted)]))) for wanted in (False, True))
     assert 'class="chips"' not in plain
     assert re.findall(r'class="dot"></span>(\w+)', named) == ["one", "two"]
+
+
+def test_each_sample_has_a_key_of_its_own():
+    rows = [sample_json({"step": 3, "prompt": "1+1=", "completion": answer}) for answer in "23"]
+    made = [html(sections(("s", "", [Samples(rows=tuple(each))]))) for each in (rows, rows[1:])]
+    both, last = (re.findall(r'class="sample" data-key="([^"]+)"', each) for each in made)
+    assert len(set(both)) == 2
+    assert last == both[1:]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.name)

@@ -5,6 +5,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
+from zlib import crc32
 
 from scalerl import __version__
 from scalerl.forecast.report.document import Block, Curves, Grid, Level, Lines, Samples, Say, Section
@@ -83,7 +84,9 @@ def _sample(sample: Mapping[str, Any]) -> Markup:
         if text:
             texts.append(tag("h4", name))
             texts.append(tag("pre", text, class_="observed" if by == "environment" else None))
-    return tag("details", tag("summary", *head), *texts, class_="sample")
+    # With a key of its own it stays as it was, open or folded, while a board refreshes the page.
+    key = f"sample/{crc32(repr(sample).encode())}"
+    return tag("details", tag("summary", *head), *texts, class_="sample", data_key=key)
 
 
 BLOCKS: dict[type[Block], Callable[[Any], Markup]] = {
