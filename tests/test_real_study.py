@@ -165,7 +165,7 @@ def test_the_picture_is_drawn(tmp_path):
     assert (tmp_path / "curves.png").stat().st_size > 20_000
 
 
-def test_the_recipe_of_the_study_trains_on_problems_as_they_are_written(tmp_path):
+def test_recipe_of_the_study_trains_on_problems_as_written(tmp_path):
     """Problems, recipe and study of the example fit together; a run answers all four sets."""
     write_all = runpy.run_path(str(EXAMPLE / "problems.py"))["write_all"]
     rows = {

@@ -338,7 +338,7 @@ def _prime_rl(given: Reader) -> Iterator[Row]:
     deepest = ahead / batch + given.number("max_async_level")
     if deepest < most:
         words = f"rollouts in flight are {ahead / batch:.2g} batches: at an even pace no group gets older than about "
-        words += f"{deepest:.2g} steps, so that a bound of {most:g} hardly ever acts; with "
+        words += f"{deepest:.2g} steps, so that a bound of {most:g} rarely acts; with "
         words += f"{batch * (most + 1):g} rollouts in flight it can"
         yield Row("pipeline.max_lag", words=words, change=_INFLIGHT, kind="lag_cannot_bind")
     yield Row("kl.coefficient", "trainer.loss.kl_tau", given.number("trainer.loss.kl_tau"), "trainer.loss.kl_tau = 0")

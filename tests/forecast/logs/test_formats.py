@@ -372,7 +372,7 @@ def test_pipe_is_read_and_one_without_a_writer_is_not_waited_for(tmp_path: Path)
     assert "neither a file nor a pipe" in fault(Path("/dev/zero"))
 
 
-def test_what_is_written_while_a_file_is_read_is_left_for_the_next_time(tmp_path: Path) -> None:
+def test_rows_written_during_a_read_wait_for_the_next(tmp_path: Path) -> None:
     path = _steps(tmp_path / "a.csv")
     whole = path.read_bytes()
     is_done = threading.Event()

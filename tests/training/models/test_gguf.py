@@ -196,7 +196,7 @@ def test_folder_is_made_once_and_kept_under_its_hash(tmp_path, cache, monkeypatc
     assert gguf_folder(path, has_weights=False) == small
 
 
-def test_configuration_and_tokenizer_are_found_without_reading_the_whole_file(tmp_path, cache, monkeypatch):
+def test_configuration_is_found_without_reading_the_whole_file(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(ours, "_sha256", lambda path: pytest.fail("it was read"))
     first = write(tmp_path / "first.gguf", tiny_llama())
     small = gguf_folder(first, has_weights=False)

@@ -129,9 +129,10 @@ def test_sft_encodes_with_the_derived_settings(tmp_path, chat_model):
             return True
 
     def inputs_per_demonstration(*overrides: str) -> float:
-        settings = ("sft.num_heldout=10", "sft.epochs=1", "sft.batch_tokens=99999", "task.demonstration_field=answer")
-        recipe, watcher = own_model(tmp_path, SUMS, *settings, *overrides), Watcher()
-        sft(recipe, tmp_path / f"out{len(overrides)}", model=str(chat_model), observer=watcher)
+        settings = ("sft.num_heldout=10", "sft.epochs=1", "sft.batch_tokens=99999", "sft.trivial_samples=0")
+        demonstrated = own_model(tmp_path, SUMS, "task.demonstration_field=answer", *settings, *overrides)
+        watcher = Watcher()
+        sft(demonstrated, tmp_path / f"out{len(overrides)}", model=str(chat_model), observer=watcher)
         return watcher.plan.batch_tokens / watcher.plan.num_demonstrations
 
     # The five of the template, instead of <bos>.

@@ -165,7 +165,7 @@ def test_set_with_its_own_interval_is_evaluated_then_and_at_both_ends(tmp_path: 
     assert evaluated(folder) == [*first, *last, (6, "main", 2), (6, "rare", 2)]
 
 
-def test_resumed_run_evaluates_only_the_sets_that_have_no_row_of_this_step(tmp_path: Path):
+def test_resumed_run_evaluates_only_sets_without_a_row(tmp_path: Path):
     folder = tmp_path / "run"
     TrainingRun(small(*SHORT_RUN, "budget.steps=2"), folder).train()
     rows = store.read_evals(folder)

@@ -54,7 +54,7 @@ def test_choice_by_memory(model, gigabytes, rank, bits, moments, on_host):
 
 
 @pytest.mark.parametrize("gigabytes", [80, 141, 150])
-def test_passes_are_shortened_before_activations_are_recomputed_or_moments_leave_the_device(gigabytes):
+def test_passes_are_shortened_before_other_savings(gigabytes):
     settings = recipe("pipeline.groups_per_batch=32", "pipeline.completions_per_group=16")
     choice = choose_savings(settings, SMALL, gpu(gigabytes))
     assert choice is not None

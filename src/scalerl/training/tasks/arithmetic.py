@@ -70,7 +70,7 @@ def arithmetic(
         return demonstrate(expression, stream, guess_share=guesses, slip_rate=slip_rate)
 
     rare = (
-        f'numbers up to {max_number} with "{operations}" hardly ever stay above zero: raise max_number, lower '
+        f'numbers up to {max_number} with "{operations}" rarely stay above zero: raise max_number, lower '
         f"max_terms, or allow +"
     )
     return retried(attempt, min_terms, max_terms, rare)

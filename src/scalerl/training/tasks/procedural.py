@@ -114,7 +114,7 @@ def enough(problems: tuple[Problem, ...], num: int, *, purpose: str, remedy: str
     """Return the problems; TaskError if they are fewer than requested."""
     if len(problems) < num:
         raise TaskError(
-            f"{num} different problems for {purpose} are needed, but these settings give hardly more than "
+            f"{num} different problems for {purpose} are needed, but these settings give about "
             f"{len(problems)}: {remedy}, or use fewer"
         )
     return problems
