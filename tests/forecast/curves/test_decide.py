@@ -13,7 +13,7 @@ from scipy.stats import norm
 from simulate import run, sigmoid
 
 from scalerl.forecast.curves import Action, Answer, Grid, State, decide, default_worth, fit, pick, smallest_change
-from scalerl.forecast.curves.decide import SURE, UNLIKELY, find_fall, left_sds, p_settled, settle
+from scalerl.forecast.curves.decide import SURE, UNLIKELY, find_fall, left_sd, left_sds, p_settled, settle
 
 
 def decided(compute, reward, **options):
@@ -351,6 +351,21 @@ def test_what_settles_a_choice_is_that_of_a_simulation():
         p_ahead, p_close = norm.cdf(mean / later), norm.cdf((worth - mean) / later) - norm.cdf((-worth - mean) / later)
         settled = (np.abs(p_ahead - 0.5) >= SURE - 0.5) | (p_close >= SURE)
         assert p_settled(lead, now, later, worth) == pytest.approx(settled.mean(), abs=0.01)
+
+
+@pytest.mark.parametrize("times", [1.5, 2.0])
+def test_what_remains_is_what_a_longer_run_leaves(times: float):
+    """Also of the allowance, which begins again where the longer run ends."""
+    compute = np.linspace(0.2, 8.0, 40)
+    num = int(20 * times)
+    ratios = []
+    for seed in range(3):
+        reward = sigmoid(compute) + 0.006 * np.random.default_rng(seed).standard_normal(40)
+        early = fit(compute[:20], reward[:20], start=0.4)
+        longer = fit(compute[:num], reward[:num], start=0.4)
+        budget = 4.0 * early.scale
+        ratios.append(longer.curve_draws([budget]).std() / left_sd(early, budget, times))
+    assert 0.7 < np.mean(ratios) < 1.4
 
 
 def test_what_settles_a_choice_does_not_jump_with_a_point_more():

@@ -218,11 +218,13 @@ def share_reached(curve: Fit, path: Array) -> Array:
 
 def settling_times(curve: Fit, path: Array, worth: float) -> tuple[float | None, float]:
     """Return which of `TIMES` should show whether a doubling is worth it, and how likely it does."""
-    doubling = curve.curve_draws([2.0 * curve.scale])[:, 0] - path.max(axis=1)
+    best = path.max(axis=1)
+    doubled = 2.0 * curve.scale
+    doubling = curve.curve_draws([doubled])[:, 0] - best
     mean, now = float(doubling.mean()), float(doubling.std())
     chances = []
     for times in TIMES:
-        later = left_sd(curve, doubling, times)
+        later = left_sd(curve, doubled, times, best)
         # The mean will move by what is learned. It will then be above the worth, or below it for sure.
         moves = max(float(np.sqrt(max(now**2 - later**2, 0.0))), 1e-12)
         stops_below = worth - float(normal_quantile(1.0 - UNLIKELY)) * later
@@ -327,19 +329,25 @@ def smallest_change(curve: Fit) -> float:
     return ONCE_IN_TEN * float(np.sqrt(2.0)) * curve.noise_sd
 
 
-def left_sd(curve: Fit, wanted: Array, times: float) -> float:
-    """Return the standard deviation of `wanted` that remains after `times` the compute, evaluated as often."""
+def left_sd(curve: Fit, at: float, times: float, less: Array | float = 0.0) -> float:
+    """Return the standard deviation of the curve at `at` that remains after `times` the compute, evaluated as often.
+
+    Later evaluations will tell of its shape. Beyond the last of them there will be an allowance again. `less` are draws
+    of what is subtracted.
+    """
     drawn = curve.drawn
     evaluations_per_place = max((times - 1.0) * curve.scale / drawn.blocks.spacing / NUM_LATER, 1.0)
-    later = curve.curve_draws(curve.scale * np.linspace(1.0, times, NUM_LATER + 1)[1:])
+    place = drawn.relative_log(at)
+    wanted = drawn.shape_curve(place)[:, 0] - less
+    later = drawn.shape_curve(np.log(np.linspace(1.0, times, NUM_LATER + 1)[1:]))
     explained = explained_share(wanted, later, curve.noise_sd**2 / evaluations_per_place)
-    return float(wanted.std() * np.sqrt(max(1.0 - explained, 0.0)))
+    allowance = drawn.allowance_at(place, end=float(np.log(times)))
+    return float(np.sqrt(wanted.var() * max(1.0 - explained, 0.0) + np.mean(allowance**2)))
 
 
 def left_sds(curve: Fit, at: float) -> list[float]:
     """Return the standard deviation of the curve at a compute that remains after each of `TIMES`."""
-    wanted = curve.curve_draws([at])[:, 0]
-    return [left_sd(curve, wanted, times) for times in TIMES]
+    return [left_sd(curve, at, times) for times in TIMES]
 
 
 # Several recipes ------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class Posterior:
 
         It differs from that of its runs by the allowance, and in proportion to its rise by the spread between runs.
         """
-        x = self._relative_log(compute)
+        x = self.relative_log(compute)
         return self.clip(self.shape_curve(x) + self._unseen_sd(x) * self.draws.unseen_normal[:, None])
 
     def even_values(self, compute: float) -> Array:
@@ -76,13 +76,20 @@ class Posterior:
 
         Probabilities over all are steadier than over `curve`.
         """
-        x = self._relative_log(compute)
+        x = self.relative_log(compute)
         return self.clip(self.shape_curve(x) + self._unseen_sd(x) * EVEN_NORMALS)
 
     def _unseen_sd(self, x: Array) -> Array:
         """Return draws of the standard deviation of what no evaluation informs: the allowance and the recipe."""
-        doublings = np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None])
-        return np.hypot(self.allowance[:, None] * np.sqrt(doublings), self.recipe_sd[:, None] * self.rise(x))
+        return np.hypot(self.allowance_at(x), self.recipe_sd[:, None] * self.rise(x))
+
+    def allowance_at(self, x: Array, end: float = 0.0) -> Array:
+        """Return draws of the allowance's standard deviation at these relative log computes.
+
+        `end` is the relative log compute of the last evaluation: above 0 for a run that has gone on.
+        """
+        doublings = np.clip((x - end) / np.log(2.0), 0.0, self.doublings_left(end)[:, None])
+        return self.allowance(end)[:, None] * np.sqrt(doublings)
 
     @property
     def recipe_sd(self) -> Array:
@@ -91,7 +98,7 @@ class Posterior:
             return np.full(len(self.draws.kind), self.assumed_spread)
         return self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
 
-    def _relative_log(self, compute) -> Array:
+    def relative_log(self, compute) -> Array:
         """Return log compute, relative to the largest measured compute."""
         return np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)) / self.blocks.scale, 1e-9))
 
@@ -107,8 +114,7 @@ class Posterior:
         curve[falls] -= d.drop[falls, None] * fallen_share(np.exp(x), d.place[falls, None], d.length[falls, None])
         return curve
 
-    @property
-    def doublings_left(self) -> Array:
+    def doublings_left(self, end: float = 0.0) -> Array:
         """Draws of the number of doublings beyond the data until 95 % of the rise is over, limited to 1 to 4.
 
         With at least 1, a curve whose rise is over may still leave its shape; with at most 4, one whose midpoint is
@@ -116,10 +122,9 @@ class Posterior:
         """
         d = self.draws
         # A sigmoid has 95 % of its rise where (C / C_mid)^B = 0.95 / 0.05 = 19.
-        return np.clip((d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0), 1.0, 4.0)
+        return np.clip((d.log_midpoint - end + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0), 1.0, 4.0)
 
-    @property
-    def allowance(self) -> Array:
+    def allowance(self, end: float = 0.0) -> Array:
         """Draws of the allowance's standard deviation one doubling beyond the last evaluation.
 
         It widens forecasts after the fit: no evaluation informs it, and its size was set on measured curves. It is a
@@ -127,7 +132,7 @@ class Posterior:
         It grows with the root of the number of doublings until the rise is over.
         """
         d = self.draws
-        half_way, now = self.form.shape(np.log([[0.5], [1.0]]), d.log_exponent, d.log_midpoint)
+        half_way, now = self.form.shape(np.log([[0.5], [1.0]]) + end, d.log_exponent, d.log_midpoint)
         dropped = d.drop * fallen_share(np.ones(len(d.drop)), d.place, d.length)
         return dropped + priors.DIVERGENCE * d.gain * (now - half_way)
 
@@ -146,7 +151,7 @@ class Posterior:
         if self.fixed_ceiling is not None:
             return np.full((len(d.kind), normal.shape[1]), self.fixed_ceiling)
         # The allowance after a fall is for more of it or its end, which the ceiling leaves out.
-        allowance = np.where(d.kind == Kind.fall, 0.0, self.allowance * np.sqrt(self.doublings_left))
+        allowance = np.where(d.kind == Kind.fall, 0.0, self.allowance() * np.sqrt(self.doublings_left()))
         sd = np.hypot(allowance + self._misfit_at_end * d.noise, self.recipe_sd)
         return self.clip((d.level + d.gain)[:, None] + sd[:, None] * normal)
 

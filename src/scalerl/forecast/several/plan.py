@@ -237,7 +237,7 @@ def knowledge_gradient(gap: float, spread: Array) -> Array:
 def explained_sds(curve: Fit, horizons: Array, target: float) -> Array:
     """Return the sd of the reward at the target that evaluations from the last one to each horizon will explain."""
     wanted = curve.curve_draws([target])[:, 0]
-    left = np.array([left_sd(curve, wanted, horizon / curve.scale) for horizon in horizons])
+    left = np.array([left_sd(curve, target, horizon / curve.scale) for horizon in horizons])
     return np.sqrt(np.maximum(wanted.var() - left**2, 0.0))
 
 
