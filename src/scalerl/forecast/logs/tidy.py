@@ -6,7 +6,6 @@ frame does not have that shape. A column that an option names stays as it is.
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from scalerl.forecast.logs.columns import (
     without_unit,
 )
 from scalerl.forecast.logs.facts import Fact, facts_of
-from scalerl.forecast.logs.frame import Floats, Frame, Words, objects
+from scalerl.forecast.logs.frame import Floats, Frame, Words, numbered, objects
 from scalerl.forecast.logs.readers.budget import MAX_COLUMNS
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.wide import one_column_per_run, word_columns
@@ -99,32 +98,31 @@ def _are_metrics(words: Words, is_named: bool) -> bool:
 
 def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
     """A table with a column of names of metrics and a column of values gets a column for each name."""
-    step, metric, value = first(frame, "step"), _column_of_metrics(frame), _column_of_values(frame)
+    step = first(frame, "step")
+    metric = _column_of_metrics(frame)
+    value = _column_of_values(frame)
     if not (step and metric and value) or {metric, value} & {*options.columns}:
         return None
-    labels = [name for name in frame.columns if frame.is_words(name) or has_role(name, "run", "seed")]
-    places = frame.groups([step, *(name for name in labels if name not in (metric, value, step))]).tolist()
-    metrics, values = frame.words(metric).tolist(), frame.numbers(value).tolist()
+    labels = [step]
+    for name in frame.columns:
+        if name not in (metric, value, step) and (frame.is_words(name) or has_role(name, "run", "seed")):
+            labels.append(name)
+    metrics = frame.words(metric).tolist()
+    # A metric that a step already has was logged again, by a resumed run: its row comes later.
     times = Counter[tuple[int, str]]()
-    rows: dict[tuple[int, int], int] = {}
-    firsts: list[int] = []
-    wide: dict[str, dict[int, float]] = {}
-    for at, (place, name) in enumerate(zip(places, metrics, strict=True)):
-        # A metric that a step already has was logged again, by a resumed run: its row comes later.
+    places: list[tuple[int, int]] = []
+    for place, name in zip(frame.groups(labels).tolist(), metrics, strict=True):
         times[place, name] += 1
-        row = rows.setdefault((place, times[place, name]), len(rows))
-        if row == len(firsts):
-            firsts.append(at)
-        wide.setdefault(name, {})[row] = values[at]
-    columns = {name: _filled(cells, len(rows)) for name, cells in wide.items()}
-    return frame.take(np.array(firsts)).without([metric, value]).having(columns), ()
-
-
-def _filled(cells: Mapping[int, float], num: int) -> Floats:
-    """Return a column of so many rows with these cells; NaN in the others."""
-    column = np.full(num, np.nan)
-    column[[*cells]] = [*cells.values()]
-    return column
+        places.append((place, times[place, name]))
+    row = numbered(places)
+    values = frame.numbers(value)
+    wide: dict[str, Floats] = {}
+    for name in dict.fromkeys(metrics):
+        wide[name] = np.full(row.max() + 1, np.nan)
+    for at, name in enumerate(metrics):
+        wide[name][row[at]] = values[at]
+    _, firsts = np.unique(row, return_index=True)
+    return frame.take(firsts).without([metric, value]).having(wide), ()
 
 
 def _column_of_metrics(frame: Frame) -> str:
@@ -143,6 +141,8 @@ def _column_of_values(frame: Frame) -> str:
 
 def clocks_by_value(frame: Frame, options: Selection) -> Reshaped:
     """A column of seconds since 1970 is a time of day, and one that ends with 'hours' counts hours, under any name."""
+    has_clock = bool(with_role(frame.columns, "wall_clock"))
+    has_hours = bool(with_role(frame.columns, "hours"))
     found: dict[str, str] = {}
     for name in frame.columns:
         if name in options.columns or frame.is_words(name) or has_role(name, *AXES, "wall_clock", "date", "elapsed"):
@@ -151,11 +151,10 @@ def clocks_by_value(frame: Frame, options: Selection) -> Reshaped:
         if len(values) < _MIN_STEPS or values[-1] <= values[0] or reward_rank(name) is not None:
             continue
         if np.isfinite(seconds_since_1970(values)).all():
-            found.setdefault("timestamp", name)
-        elif _HOURS_BEHIND.fullmatch(name) and (np.diff(values) >= 0).all() and values[0] >= 0:
+            if not has_clock:
+                found.setdefault("timestamp", name)
+        elif not has_hours and _HOURS_BEHIND.fullmatch(name) and (np.diff(values) >= 0).all() and values[0] >= 0:
             found.setdefault("hours", name)
-    taken = {"timestamp": with_role(frame.columns, "wall_clock"), "hours": with_role(frame.columns, "hours")}
-    found = {role: name for role, name in found.items() if not taken[role]}
     if not found:
         return None
     renamed = {role: frame.numbers(name) for role, name in found.items()}
@@ -198,20 +197,24 @@ def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
     """Evaluations that share columns with training get their own, as eval/acc, where a word says split=eval."""
     rewards = [name for name in frame.columns if reward_rank(name) and not is_evaluation(name)]
     for column in _columns_of_kinds(frame):
-        if column in options.columns:
-            continue
         kinds = frame.words(column)
-        tests = sorted(word for word in {*kinds.tolist()} - {""} if not is_training_word(word))
         apart: dict[str, Floats] = {}
+        training: dict[str, Floats] = {}
+        empty = [column]
         for name in rewards:
-            for word in tests:
-                apart[f"{word}/{name}"] = np.where(kinds == word, frame.numbers(name), np.nan)
-        apart = {name: cells for name, cells in apart.items() if np.isfinite(cells).any()}
-        if apart:
-            training = {name: np.where(np.isin(kinds, tests), np.nan, frame.numbers(name)) for name in rewards}
-            empty = [name for name, cells in training.items() if np.isnan(cells).all()]
-            parted = frame.having({**apart, **training}).without([column, *empty])
-            return parted, facts_of("evaluations_apart", columns=tuple(apart))
+            rest = frame.numbers(name)
+            for word in sorted({*kinds.tolist()} - {""}):
+                cells = np.where(kinds == word, rest, np.nan)
+                if not is_training_word(word) and np.isfinite(cells).any():
+                    apart[f"{word}/{name}"] = cells
+                    rest = np.where(kinds == word, np.nan, rest)
+            training[name] = rest
+            if np.isnan(rest).all():
+                empty.append(name)
+        if apart and column not in options.columns:
+            return frame.having({**apart, **training}).without(empty), facts_of(
+                "evaluations_apart", columns=tuple(apart)
+            )
     return None
 
 
