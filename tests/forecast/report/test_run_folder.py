@@ -21,7 +21,7 @@ from scalerl.forecast.report.build import build_report, gather
 from scalerl.forecast.report.document import Say
 from scalerl.forecast.report.metrics import thinned
 from scalerl.forecast.report.options import FitOptions
-from scalerl.forecast.report.run_sections import lines_of, run_says
+from scalerl.forecast.report.run_sections import lag_table, lines_of, run_says
 from scalerl.forecast.report.run_series import run_series
 from scalerl.forecast.report.runs import Run, read_source
 from scalerl.forecast.report.safe_files import Root
@@ -172,6 +172,21 @@ def test_only_waiting_for_groups_limits_every_lag(tmp_path: Path, waits_for: str
     recipe = {"pipeline": {"max_lag": 8, "waits_for": waits_for}}
     (run.folder / "recipe.json").write_text(json.dumps(recipe))
     assert opened(run.folder).max_lag == limit
+
+
+def test_lag_is_shown_as_seen_and_as_expected(tmp_path: Path):
+    for name, lags, recipe in (("a", (1, 9), {"waits_for": "batch"}), ("b", (1, 3), {"waits_for": "groups"})):
+        folder = write_run(tmp_path / name)
+        rows = [{"step": n, "rollout/lag_max": lag, "rollout/lag_mean": lag / 2} for n, lag in enumerate(lags, 1)]
+        write_rows(folder / "metrics.jsonl", rows)
+        (folder / "recipe.json").write_text(json.dumps({"pipeline": {"max_lag": 4, **recipe}}))
+        (folder / "env.json").write_text(json.dumps({"expected_lag": {"mean": 2.25, "largest": 8}}))
+    shown = lag_table([opened(tmp_path / name) for name in "ab"])
+    assert shown is not None
+    assert [row[1:] for row in shown.rows] == [
+        ("the mean: 4", "2.50", "2.25", "9", "8.0"),
+        ("every group: 4", "1.00", "2.25", "3", "8.0"),
+    ]
 
 
 def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):

@@ -13,6 +13,7 @@ from scalerl.forecast.report.alarms import LIMITS, alarms_to_show
 from scalerl.forecast.report.arms import differences, environments, hours_name
 from scalerl.forecast.report.document import (
     Blocks,
+    Grid,
     Json,
     Level,
     Lines,
@@ -23,7 +24,7 @@ from scalerl.forecast.report.document import (
     table,
 )
 from scalerl.forecast.report.json_values import rounded
-from scalerl.forecast.report.metrics import CHARTS, Array, log_columns, thinned, with_pace
+from scalerl.forecast.report.metrics import CHARTS, Array, log_columns, number, thinned, with_pace
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.runs import COST, Run
 from scalerl.forecast.report.samples import newest_samples
@@ -51,6 +52,8 @@ def health(result: Result) -> Blocks:
     for run in runs:
         for alarm in alarms_to_show(run.alarms):
             yield alarm.say(run=run.name if len(runs) > 1 else "")
+    if own:
+        yield lag_table(own)
     yield from lines_of(runs, result.curves)
     if own:
         yield from pass_lines(own)
@@ -158,6 +161,44 @@ def _rewards_of(series: Series) -> Mapping[str, Array]:
     """Return the training rewards of a curve over its steps."""
     steps = series.axes.get("step", series.compute)
     return {"step": steps, NAMED: series.reward}
+
+
+LAG_COLUMNS = {
+    "run": "{name}",
+    "what max_lag bounds": "{bound}",
+    "mean lag": "{mean:.2f}",
+    "expected": "{expected_mean:.2f}",
+    "largest lag": "{largest:.0f}",
+    "expected largest": "{expected_largest:.1f}",
+}
+
+
+def lag_table(runs: Sequence[Run]) -> Grid | None:
+    """Return the mean and largest lag of runs in steps, as seen and as expected at their start."""
+    rows: list[Json] = []
+    for run in runs:
+        means = _finite(run.columns.get("rollout/lag_mean"))
+        largest = _finite(run.columns.get("rollout/lag_max"))
+        if not len(means) or not len(largest):
+            continue
+        expected = run.environment.get("expected_lag")
+        if not isinstance(expected, dict):
+            expected = {}
+        row = {
+            "name": run.name,
+            "bound": run.lag_bound,
+            "mean": float(means.mean()),
+            "largest": float(largest.max()),
+            "expected_mean": number(expected.get("mean")),
+            "expected_largest": number(expected.get("largest")),
+        }
+        rows.append(row)
+    return table("lag", LAG_COLUMNS, zip(rows), left=2)
+
+
+def _finite(values: Array | None) -> Array:
+    """Return the finite values of a column, or nothing if it does not exist."""
+    return np.empty(0) if values is None else values[np.isfinite(values)]
 
 
 def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:

@@ -230,6 +230,17 @@ class Run:
             return None
         return allowed if self.settings.get("pipeline.waits_for", "groups") == "groups" else math.inf
 
+    @property
+    def lag_bound(self) -> str:
+        """What the recipe's limit on the lag bounds, in words; "-" if unknown."""
+        if self.max_lag is None:
+            return "-"
+        most = number(self.settings.get("pipeline.max_lag"))
+        if most == 0:
+            return "synchronous"
+        bounds_mean = math.isinf(self.max_lag) and not self.settings.get("pipeline.drain")
+        return f"the mean: {most:g}" if bounds_mean else f"every group: {most:g}"
+
     @cached_property
     def alarms(self) -> list[Alarm]:
         """Alarms from its metrics, including those that are over."""
