@@ -4,6 +4,7 @@ import json
 import re
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -174,30 +175,26 @@ def packed(text: bytes) -> str:
     return base64.b64encode(zlib.compress(text)).decode()
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" * 200_000)},
-        LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" + b" " * 2**29)},
-        LIVE_CODE_BENCH | {"private_test_cases": packed(b"[" + b"{}," * 2**25 + b"{}]")},
-        LIVE_CODE_BENCH | {"public_test_cases": "[" * 100_000},
-        LIVE_CODE_BENCH | {"metadata": '{"a":' * 100_000},
-        APPS | {"solutions": "[" * 100_000},
-        MBPP | {"test_list": ["-" * 200_000 + "1"]},
-        MBPP | {"code": ".a" * 200_000},
-    ],
-    ids=[
-        "brackets",
-        "bomb",
-        "many values",
-        "deep cases",
-        "deep metadata",
-        "deep solutions",
-        "deep test",
-        "deep solution",
-    ],
-)
-def test_hostile_rows_cost_little(values: dict[str, Any], tmp_path: Path):
+def hidden_tests(text: bytes) -> dict[str, Any]:
+    return LIVE_CODE_BENCH | {"private_test_cases": packed(text)}
+
+
+HOSTILE_ROWS: dict[str, Callable[[], dict[str, Any]]] = {
+    "brackets": lambda: hidden_tests(b"[" * 200_000),
+    "bomb": lambda: hidden_tests(b"[" + b" " * 2**29),
+    "many values": lambda: hidden_tests(b"[" + b"{}," * 2**25 + b"{}]"),
+    "deep cases": lambda: LIVE_CODE_BENCH | {"public_test_cases": "[" * 100_000},
+    "deep metadata": lambda: LIVE_CODE_BENCH | {"metadata": '{"a":' * 100_000},
+    "deep solutions": lambda: APPS | {"solutions": "[" * 100_000},
+    "deep test": lambda: MBPP | {"test_list": ["-" * 200_000 + "1"]},
+    "deep solution": lambda: MBPP | {"code": ".a" * 200_000},
+}
+"""Made when they are tested: to pack the bomb takes seconds, and each worker imports this file."""
+
+
+@pytest.mark.parametrize("name", HOSTILE_ROWS)
+def test_hostile_rows_cost_little(name: str, tmp_path: Path):
+    values = HOSTILE_ROWS[name]()
     began = time.process_time()
     with suppress(TaskError):
         code(1, 0, path=write(tmp_path / "problems.jsonl", values, MBPP | {"task_id": 3, "text": "Another."}))
