@@ -149,8 +149,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_sessionfinish() -> None:
-    """Collect what tests left, such as open files, which is an error; then pytest has little to collect five times."""
-    gc.unfreeze()
+    """Collect what tests left, such as open files, which is an error; then pytest has little to collect five times.
+
+    What was there before the first test stays frozen: to traverse it takes two seconds of each process.
+    """
     gc.collect()
     gc.freeze()
     # What is frozen as Python ends is a leak to packages that count their objects (triton), and they print all of it.
