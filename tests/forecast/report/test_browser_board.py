@@ -164,21 +164,22 @@ def test_hostile_names_and_samples_stay_text(open_page: Any, board: ServedBoard,
     assert tab.evaluate("window.hacked") is None
 
 
-def test_what_can_be_clicked_is_named(open_page: Any, tmp_path: Path):
-    for name in ("first", "second"):
-        grown(tmp_path / name, num=5).sample("1+1", "2")
+def test_what_can_be_clicked_is_named(open_page: Any, board: ServedBoard, watched: Path):
+    for name in ("clicked-first", "clicked-second"):
+        grown(watched / name, num=5).sample("1+1", "2")
     unnamed = (
         "[...document.querySelectorAll('button, a, input:not([type=hidden]), select')].filter((e) => "
         "!(e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels.length))).length"
     )
-    with ServedBoard(tmp_path) as board:
-        tab = open_page(board.link)
-        until(tab, "document.querySelectorAll('[data-key=overview] tbody tr').length === 2")
-        assert tab.evaluate(unnamed) == 0
-        tab.locator("[data-key=overview] a").first.click()
-        until(tab, "document.querySelector('h1')?.textContent === 'first'")
-        tab.wait_for_selector("figure[data-key^='curves/'] svg[aria-label]")
-        tab.wait_for_selector(".sample")
+    wait_until(lambda: {"clicked-first", "clicked-second"} <= board.runs().keys())
+    tab = open_page(board.link)
+    tab.wait_for_selector("[data-key=overview] a:has-text('clicked-second')")
+    assert tab.evaluate(unnamed) == 0
+    tab.locator("[data-key=overview] a:has-text('clicked-first')").first.click()
+    until(tab, "document.querySelector('h1')?.textContent === 'clicked-first'")
+    tab.wait_for_selector("figure[data-key^='curves/'] svg[aria-label]")
+    tab.wait_for_selector(".sample")
+    assert tab.evaluate(unnamed) == 0
 
 
 @pytest.mark.slow
