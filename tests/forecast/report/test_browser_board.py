@@ -69,7 +69,9 @@ def grow(run: GrowingRun, num: int) -> None:
 
 
 def link_to(board: ServedBoard, run: GrowingRun) -> str:
-    return f"{board.link}{wait_until(lambda: board.runs().get(run.folder.name))}"
+    """Return the address of a run's page; that of a single run is the overview."""
+    wait_until(lambda: run.folder.name in board.runs())
+    return f"{board.link}{board.runs()[run.folder.name]}"
 
 
 def until(tab: Any, condition: str) -> None:
