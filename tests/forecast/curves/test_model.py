@@ -8,6 +8,8 @@ import pytest
 from simulate import run
 
 from scalerl.forecast.curves import FORMS, Fit, Kind, decide, fit, grid, model, priors, sample
+from scalerl.forecast.curves.cells import integrate_gain, log_sum, make_cells, prepare
+from scalerl.forecast.curves.covariances import kernels, make_groups, places_of
 from scalerl.forecast.curves.data import make_blocks, make_points
 from scalerl.forecast.curves.forms import sigmoid
 from scalerl.forecast.curves.model import posterior
@@ -15,8 +17,6 @@ from scalerl.forecast.curves.normal import chi_squared_quantile
 from scalerl.forecast.curves.priors import Prior
 from scalerl.forecast.curves.problem import NO_FALL, make_problem
 from scalerl.forecast.curves.sample import draw, even_points, share_out
-from scalerl.forecast.curves.wander import kernels, make_wanders, places_of
-from scalerl.forecast.curves.weigh import log_sum, prepare, weigh, weigh_fully
 from scalerl.forecast.logs import Selection, read
 
 
@@ -37,17 +37,17 @@ SHAPE = np.array([[np.log(1.9)], [np.log(0.33)]])
 
 
 def weighed(prepared, covariance: int, course: int):
-    cells = weigh(prepared, SHAPE, np.array([covariance]), np.array([course]))
-    return weigh_fully(prepared, cells.take(*np.zeros((3, 1), dtype=int)), SHAPE, np.zeros(1))
+    cells = make_cells(prepared, SHAPE, np.array([covariance]), np.array([course]))
+    return integrate_gain(prepared, cells.take(*np.zeros((3, 1), dtype=int)), SHAPE, np.zeros(1))
 
 
-def covariance_of(problem, wanders, number: int) -> np.ndarray:
+def covariance_of(problem, groups, number: int) -> np.ndarray:
     """The covariance of this number, in units of the noise's variance, and its weight."""
     blocks = problem.blocks
-    rows = [(each, size) for each in wanders for size in each.size]
-    wander, size = rows[number]
+    rows = [(each, size) for each in groups for size in each.size]
+    group, size = rows[number]
     total = np.diag(blocks.weight)
-    return total + size * kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
+    return total + size * kernels(blocks, places_of(blocks), places_of(blocks))[group.kernel]
 
 
 def by_integration(problem, total: np.ndarray, course: int) -> tuple[float, float]:
@@ -92,7 +92,7 @@ def by_integration(problem, total: np.ndarray, course: int) -> tuple[float, floa
 @pytest.mark.parametrize("covariance", [0, 11])
 def test_cells_are_weighed_as_by_integration(problem, prepared, covariance: int):
     courses = (NO_FALL, 5)
-    total = covariance_of(problem, prepared.wanders, covariance)
+    total = covariance_of(problem, prepared.groups, covariance)
     closed, dense = [], []
     for course in courses:
         rows = weighed(prepared, covariance, course)
@@ -116,17 +116,17 @@ def test_wanders_are_diagonal_under_their_rotation():
     tables = {0: [(0.0, priors.INDEPENDENT), *priors.DRIFTS]} | {
         number: list(priors.DRIFTS) for number in range(1, len(priors.DRIFT_LENGTHS))
     }
-    for wander in make_wanders(blocks, risen):
-        kernel = kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
-        for number, size in enumerate(wander.size):
+    for group in make_groups(blocks, risen):
+        kernel = kernels(blocks, places_of(blocks), places_of(blocks))[group.kernel]
+        for number, size in enumerate(group.size):
             total = np.diag(np.append(blocks.weight, blocks.start_weight))
-            total[:-1, :-1] += size * kernel + wander.spread**2 * apart * np.outer(risen, risen)
-            white = np.sqrt(wander.shrink[number])[:, None] * wander.rotate
+            total[:-1, :-1] += size * kernel + group.spread**2 * apart * np.outer(risen, risen)
+            white = np.sqrt(group.shrink[number])[:, None] * group.rotate
             np.testing.assert_allclose(white @ total @ white.T, np.eye(10), atol=1e-8)
-            if wander.kernel in tables:
-                weight = tables[wander.kernel][number][1]
+            if group.kernel in tables:
+                weight = tables[group.kernel][number][1]
                 expected = np.log(weight) - 0.5 * np.linalg.slogdet(total)[1]
-                assert wander.log_weight[number] == pytest.approx(expected)
+                assert group.log_weight[number] == pytest.approx(expected)
 
 
 # Luck: none -----------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_the_sum_is_that_of_brute_force(name: str, seed: int, monkeypatch: pytes
     data = kinds(seed)[name]
     mine = answers(fit(*data, start=0.4))
     more = {"FINE": 1 / 10_000, "RESOLVED": 1 / 1000, "AT_ONCE": 300, "MOST_ROUNDS": 60}
-    more |= {"NUM_FIRST": 45, "NUM_WEIGHED": 60_000, "MOST_COURSES": 1000}
+    more |= {"NUM_FIRST": 45, "NUM_CELLS": 60_000, "MOST_COURSES": 1000}
     for constant, value in more.items():
         monkeypatch.setattr(grid, constant, value)
     monkeypatch.setattr(model, "NUM_DRAWS", 20_000)
@@ -206,7 +206,7 @@ def test_boxes_add_up_to_the_prior():
 def test_thinned_cells_stand_for_all():
     log_mass = np.log(np.random.default_rng(0).gamma(0.1, size=20_000) + 1e-12)
     which, log_count = grid.thinned(log_mass)
-    assert len(which) < 1.2 * grid.NUM_WEIGHED
+    assert len(which) < 1.2 * grid.NUM_CELLS
     assert len(np.unique(which)) == len(which)
     assert log_sum(log_mass[which] + log_count) == pytest.approx(log_sum(log_mass))
     heavy = np.argsort(log_mass)[-10:]

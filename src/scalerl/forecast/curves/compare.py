@@ -41,7 +41,7 @@ LEAST_PAIRED = 8
 """Least number of evaluations on the same prompts from which to estimate their correlation."""
 MOST_PAIRED = 8
 """With more recipes than this, only the leader is paired with each of the others."""
-LATE = 0.5
+MEASURED_FROM = 0.5
 """Measured rewards are compared after this share of the common compute."""
 
 
@@ -388,12 +388,12 @@ def measured(one: Recipe, other: Recipe) -> Measured | None:
     end = min(one.fit.scale, other.fit.scale)
     means, errors, num = [], [], []
     for each in (one.fit, other.fit):
-        late = (each.compute > LATE * end) & (each.compute <= end * (1.0 + 1e-9))
-        if not late.any():
+        is_compared = (each.compute > MEASURED_FROM * end) & (each.compute <= end * (1.0 + 1e-9))
+        if not is_compared.any():
             return None
-        means.append(float(each.reward[late].mean()))
-        errors.append(each.noise_sd / np.sqrt(late.sum()))
-        num.append(int(late.sum()))
+        means.append(float(each.reward[is_compared].mean()))
+        errors.append(each.noise_sd / np.sqrt(is_compared.sum()))
+        num.append(int(is_compared.sum()))
     return Measured(difference=means[0] - means[1], error=float(np.hypot(*errors)), num=min(num), until=float(end))
 
 

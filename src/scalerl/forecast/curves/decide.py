@@ -28,9 +28,9 @@ UNLIKELY = 0.1
 """A statement with less than this probability counts as false."""
 LIKELIER = 0.5
 """A statement with more than this probability is likelier than not."""
-NOT_WANDER = 0.2
-"""Least probability of a fall, rather than wander, for a run below its peak to count as fallen. It is low
-because falls are rare in the prior: they must explain the rewards several times better than wander to reach it."""
+LEAST_FALL = 0.2
+"""Least probability of a fall, rather than drift, for a run below its peak to count as fallen. It is low because falls
+are rare in the prior: they must explain the rewards several times better than drift does to reach it."""
 NEARLY_ALL = 0.9
 """A run that has reached this share of its whole gain is levelling off."""
 WORTH = 0.01
@@ -92,7 +92,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
-    """A fall after the run's peak that wander does not explain and that is not about to be regained."""
+    """A fall after the run's peak that drift does not explain and that is not about to be regained."""
 
     probability: float
     """Probability that the drop is larger than the worth."""
@@ -256,7 +256,7 @@ def missing_of_flat(curve: Fit) -> Lack | None:
 def course(curve: Fit) -> Array:
     """Return draws (rows) of the reward without noise at each block, in order of compute.
 
-    For one run this is its curve with its wander; for several, which wander differently, it is the recipe's curve.
+    For one run this is its curve with drift and misfit; for several, which drift differently, it is the recipe's curve.
     """
     drawn = curve.drawn
     order = np.argsort(drawn.blocks.x, kind="stable")
@@ -288,11 +288,11 @@ def thinned(draws: Array, num: int) -> Array:
 def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
     """Return the fall from the peak to now; None if there is none. The run's rise or fall must have been seen.
 
-    A fall exceeds the worth with probability `SURE`, is not explained by wander, and is unlikely to be regained.
+    A fall exceeds the worth with probability `SURE`, is not explained by drift, and is unlikely to be regained.
     """
     drop, drawn = path.max(axis=1) - path[:, -1], curve.drawn
     probability = float(np.mean(drop > worth))
-    if probability < SURE or np.mean(drawn.draws.seen) < LIKELIER or curve.probability(Kind.fall) < NOT_WANDER:
+    if probability < SURE or np.mean(drawn.draws.seen) < LIKELIER or curve.probability(Kind.fall) < LEAST_FALL:
         return None
     if np.mean(doubling_draws(curve, path) > worth) > LIKELIER:
         return None
@@ -486,8 +486,8 @@ def p_settled(lead: float, now: float, later: float, worth: float) -> float:
     ahead = float(normal_quantile(SURE)) * later
     # The largest mean lead at which the lead still lies between -worth and worth for sure.
     means = np.linspace(0.0, worth, NUM_MEANS)
-    inside = normal_cdf((worth - means) / later) - normal_cdf((-worth - means) / later)
-    close = float(means[inside >= SURE].max(initial=0.0))
+    p_close = normal_cdf((worth - means) / later) - normal_cdf((-worth - means) / later)
+    close = float(means[p_close >= SURE].max(initial=0.0))
     if close >= ahead:
         return 1.0
     below = normal_cdf((np.array([-ahead, ahead, -close, close]) - lead) / moves)

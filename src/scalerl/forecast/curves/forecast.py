@@ -78,11 +78,11 @@ def reach_draws(places: Array, draws: Array, rewards: Sequence[float]) -> Array:
     columns = []
     for reward in rewards:
         after = (heights < reward).sum(axis=1)
-        inside = np.clip(after, 1, len(places) - 1)
+        place = np.clip(after, 1, len(places) - 1)
         rows = np.arange(len(heights))
-        below, above = heights[rows, inside - 1], heights[rows, inside]
+        below, above = heights[rows, place - 1], heights[rows, place]
         share = np.clip((reward - below) / np.maximum(above - below, 1e-300), 0.0, 1.0)
-        compute = places[inside - 1] * (places[inside] / places[inside - 1]) ** share
+        compute = places[place - 1] * (places[place] / places[place - 1]) ** share
         columns.append(np.where(after == 0, 0.0, np.where(after == len(places), np.inf, compute)))
     return np.stack(columns, axis=1) if columns else np.empty((len(heights), 0))
 

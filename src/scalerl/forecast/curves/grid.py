@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalerl.forecast.curves.cells import FullCells, Prepared, integrate_gain, log_sum, make_cells, rough_mass
 from scalerl.forecast.curves.forms import Array
-from scalerl.forecast.curves.weigh import Prepared, Weighed, log_sum, rough_mass, weigh, weigh_fully
 
 REACH = 4.5
 """The first boxes reach so far in each direction, in standard deviations of the prior."""
@@ -32,7 +32,7 @@ RARE = 1e-5
 """Covariances with less than this share of the mass are no longer weighed."""
 NEGLIGIBLE = 1e-7
 """Boxes with less than this share of the mass are left out at the end."""
-NUM_WEIGHED = 1500
+NUM_CELLS = 1500
 """Number of cells that are weighed fully, about."""
 
 
@@ -67,12 +67,12 @@ class Kept:
 
 def search(
     prepared: Prepared, kept: Kept, begin: Boxes | None = None, log_others: float = -np.inf
-) -> tuple[Weighed, Boxes]:
+) -> tuple[FullCells, Boxes]:
     """Return the cells of one kind of curve, and its boxes. `log_others` is the log mass of the other kinds.
 
     `begin` are the boxes of a similar problem to start from.
     """
-    boxes, mass = weighed_boxes(prepared, kept, first_boxes() if begin is None else begin)
+    boxes, mass = boxes_with_mass(prepared, kept, first_boxes() if begin is None else begin)
     for _ in range(MOST_ROUNDS):
         log_own = log_sum(boxes.log_mass)
         is_resolved = bool(boxes.log_mass.max() - log_own < np.log(RESOLVED))
@@ -83,7 +83,7 @@ def search(
         # The centre of a wide box says little of what lies in it, so wide boxes come earlier.
         order = np.argsort(-boxes.log_mass - WIDE * np.log(boxes.width), kind="stable")
         which = np.union1d(order[:AT_ONCE], np.flatnonzero(is_heavy))
-        parts, mass = weighed_boxes(prepared, kept, parts_of(boxes, which))
+        parts, mass = boxes_with_mass(prepared, kept, parts_of(boxes, which))
         boxes = replaced(boxes, which, parts)
     return sum_over(prepared, kept, boxes), boxes
 
@@ -101,7 +101,7 @@ def first_boxes() -> Boxes:
     return Boxes(centre=centre, width=np.full(len(centre), width), log_density=np.zeros(len(centre)))
 
 
-def weighed_boxes(prepared: Prepared, kept: Kept, boxes: Boxes) -> tuple[Boxes, Array]:
+def boxes_with_mass(prepared: Prepared, kept: Kept, boxes: Boxes) -> tuple[Boxes, Array]:
     """Return boxes with their mass, and the log mass of every covariance, box and course."""
     mass = masses(prepared, kept, boxes.centre)
     weighed = Boxes(centre=boxes.centre, width=boxes.width, log_density=summed(mass, (0, 2)))
@@ -126,7 +126,7 @@ def likely(kept: Kept, mass: Array, is_resolved: bool) -> Kept:
 
 def masses(prepared: Prepared, kept: Kept, centre: Array) -> Array:
     """Return the rough log mass per area of every covariance, shape and course."""
-    cells = weigh(prepared, prepared.problem.shapes(centre), kept.covariance, kept.course)
+    cells = make_cells(prepared, prepared.problem.shapes(centre), kept.covariance, kept.course)
     return rough_mass(prepared, cells) + log_prior(centre)[:, None] - kept.log_share
 
 
@@ -161,17 +161,17 @@ def replaced(boxes: Boxes, which: np.ndarray, parts: Boxes) -> Boxes:
     )
 
 
-def sum_over(prepared: Prepared, kept: Kept, boxes: Boxes) -> Weighed:
+def sum_over(prepared: Prepared, kept: Kept, boxes: Boxes) -> FullCells:
     """Weigh the cells of these boxes that matter with the whole prior of the gain and all limits."""
     heavy = boxes.log_mass > log_sum(boxes.log_mass) + np.log(NEGLIGIBLE)
     centre = boxes.centre[heavy]
     log_share = log_prior(centre) + 2.0 * np.log(boxes.width[heavy]) - kept.log_share
     shapes = prepared.problem.shapes(centre)
-    cells = weigh(prepared, shapes, kept.covariance, kept.course)
+    cells = make_cells(prepared, shapes, kept.covariance, kept.course)
     rough = rough_mass(prepared, cells) + log_share[:, None]
     flat, log_count = thinned(rough.ravel())
     places = np.unravel_index(flat, rough.shape)
-    return weigh_fully(prepared, cells.take(*places), shapes[:, places[1]], log_share[places[1]] + log_count)
+    return integrate_gain(prepared, cells.take(*places), shapes[:, places[1]], log_share[places[1]] + log_count)
 
 
 def thinned(log_mass: Array) -> tuple[np.ndarray, Array]:
@@ -180,7 +180,7 @@ def thinned(log_mass: Array) -> tuple[np.ndarray, Array]:
     Heavy cells stand for themselves. Of the others, neighbours are passed over by equal steps of their mass.
     """
     mass = np.exp(log_mass - log_mass.max())
-    step = mass.sum() / NUM_WEIGHED
+    step = mass.sum() / NUM_CELLS
     is_light = mass < step
     light = np.flatnonzero(is_light)
     total = np.cumsum(mass[light])

@@ -1,20 +1,20 @@
 """One probabilistic model of a reward-against-compute curve, and its posterior.
 
-    reward = level + gain * s(C) - drop * f(C) + wander + run * s(C) + noise
+    reward = level + gain * s(C) - drop * f(C) + drift or misfit + run * s(C) + noise
 
     level, gain   the reward before training, and what the rise adds to it; ceiling = level + gain
     s             the paper's sigmoid (arXiv 2510.13786, eq. 1), or another form
     drop, f       how far the reward falls after its peak, and the share of the fall that has happened at C
-    wander        slow drift of the evaluations (an Ornstein-Uhlenbeck process along them), or a misfit of the curve's
-                  shape (a Matern process in log compute)
-    run           deviation of one run's gain from the mean of the runs, and of that mean from the recipe
+    drift         slow changes of the evaluations (an Ornstein-Uhlenbeck process along them)
+    misfit        departures of the curve from its shape (a Matern process in log compute)
+    run           how far one run's gain lies from the mean of the runs, and that mean from the recipe
     noise         binomial where the number of answers is known, otherwise of one unknown size
 
 A curve is *flat* (no rise), a *rise*, or a rise with a *fall*. Given a shape (exponent, midpoint), a course (no fall,
-or one that begins at some place) and a covariance of the wander, the rest is linear: level, gain, drop and the size of
-the noise integrate out in closed form (`weigh.py`). Courses (`problem.py`) and covariances (`wander.py`) are few and
-are summed over, and so are shapes, on boxes that are split where the mass is (`grid.py`). Draws are spread evenly over
-what has mass (`sample.py`). Nothing of that is random: the same evaluations have the same draws.
+or one that begins at some place) and a covariance of drift or misfit, the rest is linear: level, gain, drop and the
+size of the noise integrate out in closed form (`cells.py`). Courses (`problem.py`) and covariances (`covariances.py`)
+are few and are summed over, and so are shapes, on boxes that are split where the mass is (`grid.py`). Draws are spread
+evenly over what has mass (`sample.py`). Nothing of that is random: the same evaluations have the same draws.
 
 There are no tests before the fit. One thing is added after it, because no evaluation says anything about it: beyond the
 last evaluation a forecast gets an *allowance* (`Posterior.allowance`) for how far curves were found to leave their
@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalerl.forecast.curves import priors
+from scalerl.forecast.curves.cells import FullCells, Prepared, log_sum, prepare
+from scalerl.forecast.curves.covariances import CovarianceGroup, kernels, movement, places_of
 from scalerl.forecast.curves.data import Blocks
 from scalerl.forecast.curves.forms import FORMS, Array, Form
 from scalerl.forecast.curves.grid import Kept, search
@@ -33,8 +35,6 @@ from scalerl.forecast.curves.normal import normal_quantile
 from scalerl.forecast.curves.priors import Prior
 from scalerl.forecast.curves.problem import NO_FALL, Problem, fallen_share, make_problem
 from scalerl.forecast.curves.sample import Draws, Kind, draw, draw_flat, even_normals, share_out
-from scalerl.forecast.curves.wander import Wander, kernels, movement, places_of
-from scalerl.forecast.curves.weigh import Prepared, Weighed, log_sum, prepare
 
 MODEL = "scalerl-curve-9"
 """Name of the model in JSON, sealed forecasts and prior files. Change it if the same points get different answers."""
@@ -43,7 +43,7 @@ NUM_DRAWS = 2000
 EVEN_NORMALS = normal_quantile((np.arange(16) + 0.5) / 16)[None]
 """Even quantiles of a normal number: what no evaluation informs is averaged over them."""
 PATHS = 2
-"""Stream of the numbers by which paths wander. It is the same for all runs, so a path is a function of the data."""
+"""Stream of the numbers by which paths drift. It is the same for all runs, so a path is a function of the data."""
 _NEW_RUN = -1
 """Number of a run that is not among those of the data."""
 
@@ -55,7 +55,7 @@ class Posterior:
     blocks: Blocks
     form: Form
     draws: Draws
-    wanders: list[Wander]
+    groups: list[CovarianceGroup]
     fixed_ceiling: float | None
     seed: int
     """Of the noise of new evaluations; nothing that is decided depends on it."""
@@ -163,20 +163,20 @@ class Posterior:
         return np.sqrt(size) * float(movement(self.blocks, at_end)[0])
 
     def path(self) -> Array:
-        """Return draws (rows) of where the run itself was at every block: its curve with its wander, without noise.
+        """Return draws (rows) of where the run itself was at every block: with drift and misfit, without noise.
 
-        Of each rotated coordinate of the residuals, the share `1 - shrink` is wander and the rest is noise.
+        Of each rotated coordinate of the residuals, the share `1 - shrink` is drift or misfit and the rest is noise.
         """
         blocks, d = self.blocks, self.draws
         path = self.shape_curve(blocks.x)
         residual = blocks.y - path
-        normal = even_normals(len(path), self.wanders[0].shrink.shape[1], PATHS)
-        for wander, number, mine in self._by_covariance():
-            share = 1.0 - wander.shrink[number]
+        normal = even_normals(len(path), self.groups[0].shrink.shape[1], PATHS)
+        for group, number, mine in self._by_covariance():
+            share = 1.0 - group.shrink[number]
             if share.any():
                 # A known start comes after the blocks; it has no residual, and the path does not reach it.
-                rotate = wander.rotate[:, : blocks.num]
-                rotate_back = np.linalg.inv(wander.rotate)[: blocks.num]
+                rotate = group.rotate[:, : blocks.num]
+                rotate_back = np.linalg.inv(group.rotate)[: blocks.num]
                 mean = (residual[mine] @ rotate.T) * share
                 sd = d.noise[mine, None] * np.sqrt(share)
                 path[mine] += (mean + sd * normal[mine]) @ rotate_back.T
@@ -197,16 +197,16 @@ class Posterior:
         values = self.curve(compute)
         residual = blocks.y - self.shape_curve(blocks.x)
         normal = even_normals(*values.shape, self.seed)
-        for wander, number, mine in self._by_covariance():
-            size, rotate = wander.size[number], wander.rotate[:, : blocks.num]
-            # The wander's mean and variance given the residuals, in the rotated basis; all variances are in units of
+        for group, number, mine in self._by_covariance():
+            size, rotate = group.size[number], group.rotate[:, : blocks.num]
+            # Mean and variance of drift or misfit given the residuals, in the rotated basis; variances are in units of
             # the noise's.
-            root = np.sqrt(wander.shrink[number])[:, None]
-            covariance = root * (rotate @ (size * shared[wander.kernel]))
+            root = np.sqrt(group.shrink[number])[:, None]
+            covariance = root * (rotate @ (size * shared[group.kernel]))
             values[mine] += residual[mine] @ (rotate.T @ (root * covariance))
             known = (covariance**2).sum(axis=0)
-            before = size * (movement(blocks, x) ** 2 if wander.is_misfit else 1.0)
-            variance = np.maximum(before - known + (wander.spread * risen[mine]) ** 2, 0.0)
+            before = size * (movement(blocks, x) ** 2 if group.is_misfit else 1.0)
+            variance = np.maximum(before - known + (group.spread * risen[mine]) ** 2, 0.0)
             values[mine] += d.noise[mine, None] * np.sqrt(variance + blocks.evaluation_weight) * normal[mine]
         return self.clip(values)
 
@@ -231,12 +231,12 @@ class Posterior:
 
     def _of_covariance(self, name: str) -> Array:
         """Return an attribute of each draw's covariance."""
-        values = [np.broadcast_to(getattr(each, name), len(each.size)) for each in self.wanders]
+        values = [np.broadcast_to(getattr(each, name), len(each.size)) for each in self.groups]
         return np.concatenate(values)[self.draws.covariance].astype(float)
 
     def _by_covariance(self):
-        """Yield each covariance that was drawn: its `Wander`, the place of its size there, and its draws."""
-        rows = [(each, number) for each in self.wanders for number in range(len(each.size))]
+        """Yield each covariance that was drawn: its `CovarianceGroup`, the place of its size there, and its draws."""
+        rows = [(each, number) for each in self.groups for number in range(len(each.size))]
         for covariance in np.unique(self.draws.covariance):
             yield *rows[covariance], np.flatnonzero(self.draws.covariance == covariance)
 
@@ -263,7 +263,7 @@ def posterior(
     if len(problem.courses.place) > 1:
         falls, _ = search(prepared, kept_for_falls(prepared, rise), log_others=log_sum(rise.log_mass))
         parts.append(falls)
-    flat_mass = weigh_flat(prepared)
+    flat_mass = mass_of_flat(prepared)
     # The masses of the rises and falls are conditional on a curve that is not flat.
     log_masses = [log_sum(part.log_mass) + np.log(1.0 - flat) for part in parts]
     log_masses.append(log_sum(flat_mass) + np.log(max(flat, 1e-300)))
@@ -274,7 +274,7 @@ def posterior(
         blocks=blocks,
         form=own_form,
         draws=Draws.join(drawn),
-        wanders=prepared.wanders,
+        groups=prepared.groups,
         fixed_ceiling=fixed_ceiling,
         seed=seed,
     )
@@ -294,7 +294,7 @@ FLATTER = 60.0
 """With a spread between runs a posterior is flatter: shapes that were unlikely by so many e-folds are tried again."""
 
 
-def search_rises(problem: Problem) -> tuple[Prepared, Weighed]:
+def search_rises(problem: Problem) -> tuple[Prepared, FullCells]:
     """Sum over rises without a fall; with several runs, sum again with a spread between them.
 
     Runs differ in proportion to the rise of their recipe. That is taken to be the mean rise of the first sum, which
@@ -310,7 +310,7 @@ def search_rises(problem: Problem) -> tuple[Prepared, Weighed]:
     return prepared, rise
 
 
-def mean_rise(problem: Problem, weighed: Weighed) -> Array:
+def mean_rise(problem: Problem, weighed: FullCells) -> Array:
     """Return the posterior mean of the rise at every block."""
     mass = np.exp(weighed.log_mass - weighed.log_mass.max()).sum(axis=0)
     shapes = problem.form.shape(problem.blocks.x[:, None], *weighed.shape)
@@ -321,7 +321,7 @@ UNLIKELY_SPREAD = 0.05
 """A spread with less than this share of the mass of rises is not tried for falls."""
 
 
-def kept_for_falls(prepared: Prepared, rise: Weighed) -> Kept:
+def kept_for_falls(prepared: Prepared, rise: FullCells) -> Kept:
     """Return what is weighed for falls: every course, under covariances whose spread between runs is likely.
 
     A fall does not change that spread, so the likely ones have the share of the mass that they have for rises.
@@ -340,7 +340,7 @@ def kept_for_falls(prepared: Prepared, rise: Weighed) -> Kept:
     )
 
 
-def weigh_flat(prepared: Prepared) -> Array:
+def mass_of_flat(prepared: Prepared) -> Array:
     """Return the log mass of a flat curve under each covariance; runs of a flat curve do not differ."""
     problem, spread = prepared.problem, prepared.spread
     log_mass = prepared.log_weight - 0.5 * problem.df * np.log(prepared.squares + problem.prior_squares)

@@ -48,7 +48,7 @@ FALL_SIZE = 0.5
 
 # The noise of evaluations may be independent; or they drift slowly: variance in units of an evaluation's noise and
 # weight, at each length in evaluations; or the curve departs from its shape by a share of the range that was seen.
-# A strong drift is rare, and hardly anything else looks like one: without it a run that wanders looks like one that
+# A strong drift is rare, and hardly anything else looks like one: without it a run that drifts looks like one that
 # falls. With a larger weight it explains falls.
 INDEPENDENT = 0.46
 DRIFTS = ((0.5, 0.09), (2.5, 0.018), (12.0, 0.004))

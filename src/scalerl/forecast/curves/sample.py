@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 
 from scalerl.forecast.curves import priors
+from scalerl.forecast.curves.cells import FullCells, Prepared
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.normal import chi_squared_quantile, normal_quantile, truncated_normal_quantile
 from scalerl.forecast.curves.problem import NO_FALL
-from scalerl.forecast.curves.weigh import Prepared, Weighed
 
 
 class Kind(IntEnum):
@@ -43,7 +43,7 @@ class Draws:
     """Place and length of the fall, as in `Courses`."""
     noise: Array
     covariance: np.ndarray
-    """Index of the covariance among those of all wanders, one wander after the other."""
+    """Index of the covariance among those of all groups, one group after the other."""
     unseen_normal: Array
     """Standard normal numbers that scale what no evaluation informs: allowance, and distance from the recipe."""
     seen: np.ndarray
@@ -61,7 +61,7 @@ ALIKE = 1e-9
 """Ceilings are ordered to this share of the noise."""
 
 
-def draw(prepared: Prepared, weighed: Weighed, num: int) -> Draws:
+def draw(prepared: Prepared, weighed: FullCells, num: int) -> Draws:
     """Draw cells by their mass, then the parameters that were integrated out.
 
     The noise is drawn first, then the drop given the noise, the gain given the drop, and the level given both.
@@ -111,7 +111,7 @@ def draw(prepared: Prepared, weighed: Weighed, num: int) -> Draws:
     )
 
 
-def likely_ceiling(prepared: Prepared, weighed: Weighed) -> Array:
+def likely_ceiling(prepared: Prepared, weighed: FullCells) -> Array:
     """Return the likely ceiling of each cell, relative to the problem's centre."""
     gain = np.clip(weighed.gain, 0.0, prepared.problem.gains.room)
     level = prepared.level[weighed.covariance] - gain * weighed.on_level

@@ -69,7 +69,7 @@ def _means(dots: Dots) -> Dots:
 def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Line:
     """Return the curve of a fit from its first point to a compute, on a grid that holds the ends of its data.
 
-    Of a run past its peak, return where it was at its points, its wander included and without a forecast.
+    Of a run past its peak, return where it was at its points, drift included and without a forecast.
     """
     fit = curve.fit
     first = float(fit.compute.min())

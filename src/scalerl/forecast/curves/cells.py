@@ -1,9 +1,9 @@
-"""Weighing: the mass of shapes, courses and covariances, with everything linear integrated out in closed form.
+"""Cells, one per covariance, shape and course: their mass, with everything linear integrated out in closed form.
 
 prepare         integrates the level out of rewards and falls, once for all shapes
-weigh           integrates level and drop out of every cell: a covariance, a shape and a course
+make_cells      integrates level and drop out of every cell: a covariance, a shape and a course
 rough_mass      approximates the mass of every cell by its best gain
-weigh_fully     weighs cells with the whole prior of the gain and all limits
+integrate_gain  weighs cells with the whole prior of the gain and all limits
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalerl.forecast.curves import priors
+from scalerl.forecast.curves.covariances import CovarianceGroup, make_groups
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.normal import log_normal_between, log_normal_cdf
 from scalerl.forecast.curves.problem import NO_FALL, Problem
-from scalerl.forecast.curves.wander import Wander, make_wanders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Prepared:
     """A problem under every covariance (first axis): everything that does not depend on the shape of the rise."""
 
     problem: Problem
-    wanders: list[Wander]
+    groups: list[CovarianceGroup]
     columns: Array
     """The level, the rewards and each fall (last axis), times the inverse covariance. The product of a rise with one of
     them is their scalar product under that covariance. The level is projected out of rewards and falls."""
@@ -49,14 +49,14 @@ def prepare(problem: Problem, rise: Array | None = None) -> Prepared:
 
     Runs of one recipe differ in proportion to `rise`, its values at the blocks; with None they do not differ.
     """
-    wanders = make_wanders(problem.blocks, rise)
+    groups = make_groups(problem.blocks, rise)
     ones = np.ones((len(problem.rewards), 1))
     table = np.concatenate([ones, problem.rewards[:, None], problem.falls()], axis=1)
     columns, own = [], []
-    for wander in wanders:
-        rotated = wander.rotate @ table
-        columns.append(wander.rotate.T @ (wander.shrink[:, :, None] * rotated))
-        own.append(wander.shrink @ rotated**2)
+    for group in groups:
+        rotated = group.rotate @ table
+        columns.append(group.rotate.T @ (group.shrink[:, :, None] * rotated))
+        own.append(group.shrink @ rotated**2)
     columns, own = np.concatenate(columns), np.concatenate(own)
     products = table[:, :2].T @ columns
     precision = products[:, 0, 0] + problem.level_precision
@@ -66,11 +66,11 @@ def prepare(problem: Problem, rise: Array | None = None) -> Prepared:
     unit = problem.blocks.span / problem.blocks.noise
     return Prepared(
         problem=problem,
-        wanders=wanders,
+        groups=groups,
         columns=columns,
-        log_weight=np.concatenate([each.log_weight for each in wanders])
+        log_weight=np.concatenate([each.log_weight for each in groups])
         + 0.5 * np.log(problem.level_precision / precision),
-        spread=np.concatenate([np.full(len(each.size), each.spread / unit) for each in wanders])
+        spread=np.concatenate([np.full(len(each.size), each.spread / unit) for each in groups])
         if problem.blocks.num_runs > 1
         else None,
         level_precision=precision,
@@ -116,12 +116,12 @@ class Cells:
         )
 
 
-def weigh(prepared: Prepared, shapes: Array, covariance: np.ndarray, course: np.ndarray) -> Cells:
+def make_cells(prepared: Prepared, shapes: Array, covariance: np.ndarray, course: np.ndarray) -> Cells:
     """Integrate level and drop out of every cell of these shapes, covariances and courses."""
     problem = prepared.problem
     rises = problem.rises(shapes)
     products = rises.T @ prepared.columns[covariance][:, :, np.concatenate([[0, 1], 2 + course])]
-    own = rise_squares(prepared.wanders, rises, covariance)
+    own = rise_squares(prepared.groups, rises, covariance)
     level_precision = prepared.level_precision[covariance, None]
     on_level = products[:, :, 0] / level_precision
     rise = own - level_precision * on_level**2
@@ -145,14 +145,14 @@ def weigh(prepared: Prepared, shapes: Array, covariance: np.ndarray, course: np.
     )
 
 
-def rise_squares(wanders: list[Wander], rises: Array, covariance: np.ndarray) -> Array:
-    """Return the squared norm of each rise (columns) under these covariances, counted through all wanders."""
+def rise_squares(groups: list[CovarianceGroup], rises: Array, covariance: np.ndarray) -> Array:
+    """Return the squared norm of each rise (columns) under these covariances, counted through all groups."""
     squares, begin = [], 0
-    for wander in wanders:
-        end = begin + len(wander.size)
+    for group in groups:
+        end = begin + len(group.size)
         size = covariance[(covariance >= begin) & (covariance < end)] - begin
         if len(size):
-            squares.append(wander.shrink[size] @ (wander.rotate @ rises) ** 2)
+            squares.append(group.shrink[size] @ (group.rotate @ rises) ** 2)
         begin = end
     return np.concatenate(squares)
 
@@ -191,7 +191,7 @@ def rough_mass(prepared: Prepared, cells: Cells) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class FullCells:
     """Fully weighed cells (last axis) for each component of the gain's prior (first axis)."""
 
     log_mass: Array
@@ -210,7 +210,7 @@ class Weighed:
     on_level: Array
 
 
-def weigh_fully(prepared: Prepared, mine: Cells, shape: Array, log_share: Array) -> Weighed:
+def integrate_gain(prepared: Prepared, mine: Cells, shape: Array, log_share: Array) -> FullCells:
     """Weigh cells with the whole prior of the gain and all limits; `log_share` is the log prior mass of their shapes.
 
     Everything is in closed form but the limits, whose probabilities are taken at likely values of the other unknowns.
@@ -229,7 +229,7 @@ def weigh_fully(prepared: Prepared, mine: Cells, shape: Array, log_share: Array)
     fall_precision = prepared.fall_precision[mine.covariance, mine.course]
     gain_precision = precision + fall_precision * mine.on_fall**2
     drop = prepared.fall[mine.covariance, mine.course] / fall_precision - gain * mine.on_fall
-    weighed = Weighed(
+    weighed = FullCells(
         log_mass=log_mass,
         squares=squares,
         drop=np.where(has_fall, drop, 0.0),
@@ -247,7 +247,7 @@ def weigh_fully(prepared: Prepared, mine: Cells, shape: Array, log_share: Array)
     return weighed
 
 
-def log_limits(prepared: Prepared, weighed: Weighed) -> Iterator[Array]:
+def log_limits(prepared: Prepared, weighed: FullCells) -> Iterator[Array]:
     """Yield the log probabilities that the drop, then the gain, the spread of runs and the level are within limits.
 
     Each is conditional on likely values of those before it. The limit of the drop often matters, so it comes first.

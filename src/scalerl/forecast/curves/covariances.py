@@ -1,4 +1,4 @@
-"""Wander: correlated deviations of evaluations from their curve, as covariances diagonalised by one rotation.
+"""Covariances of evaluations about their curve: of drift and misfit, diagonalised by one rotation for all sizes.
 
 Drift is an Ornstein-Uhlenbeck process along the evaluations of a run, misfit a Matern process in log compute.
 """
@@ -45,18 +45,18 @@ def kernels(blocks: Blocks, here: Place, there: Place) -> list[Array]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wander:
+class CovarianceGroup:
     """Covariances `noise + spread between runs + size * kernel` for several sizes; one rotation diagonalises all."""
 
     kernel: int
     """Number of the kernel in the list of `kernels`."""
     size: Array
-    """Sizes of the wander, in units of the noise's variance."""
+    """Sizes of drift or misfit, in units of the noise's variance."""
     spread: float
     """Standard deviation between runs, in units of the noise."""
     rotate: Array
     shrink: Array
-    """Precision of each rotated direction (columns) for each size (rows); 1 without wander."""
+    """Precision of each rotated direction (columns) for each size (rows); 1 without drift and misfit."""
     log_weight: Array
     """Logarithm of the prior probability of each size, plus that of the normal density's constant."""
 
@@ -66,34 +66,34 @@ class Wander:
         return self.kernel == len(priors.DRIFT_LENGTHS)
 
 
-def make_wanders(blocks: Blocks, rise: Array | None) -> list[Wander]:
+def make_groups(blocks: Blocks, rise: Array | None) -> list[CovarianceGroup]:
     """Return all covariances to try. Runs differ in proportion to `rise`; with None they do not differ."""
     unit = blocks.span / blocks.noise
     noise = blocks.weight if blocks.start is None else np.append(blocks.weight, blocks.start_weight)
     spreads = (0.0,) if rise is None else (0.0, *priors.RUN_SPREADS)
     between = between_runs(blocks, rise)
-    pairs = list(zip(kernels(blocks, places_of(blocks), places_of(blocks)), wander_sizes(unit), strict=True))
-    wanders = []
+    pairs = list(zip(kernels(blocks, places_of(blocks), places_of(blocks)), kernel_sizes(unit), strict=True))
+    groups = []
     for spread in spreads:
         base = np.diag(noise)
         base[: blocks.num, : blocks.num] += (spread * unit) ** 2 * between
         factor = np.linalg.cholesky(base)
         whiten, log_det = np.linalg.inv(factor), np.log(np.diag(factor)).sum()
         for number, (kernel, table) in enumerate(pairs):
-            wanders.append(diagonalised(number, kernel, table, spread * unit, whiten, log_det))
-    return wanders
+            groups.append(diagonalised(number, kernel, table, spread * unit, whiten, log_det))
+    return groups
 
 
-def wander_sizes(unit: float) -> list[Array]:
-    """Return a table of sizes and prior probabilities for each kernel. Only the first table has the size 0 (no wander).
+def kernel_sizes(unit: float) -> list[Array]:
+    """Return a table of sizes and prior probabilities for each kernel. Only the first has the size 0 (neither).
 
     `unit` is the observed range, in units of the noise.
     """
     drifts = np.array(priors.DRIFTS)
-    no_wander = np.array([[0.0, priors.INDEPENDENT]])
+    neither = np.array([[0.0, priors.INDEPENDENT]])
     misfits = np.array(priors.MISFITS) * (unit, 1.0)
     misfits[:, 0] **= 2
-    return [np.concatenate([no_wander, drifts]), *[drifts] * (len(priors.DRIFT_LENGTHS) - 1), misfits]
+    return [np.concatenate([neither, drifts]), *[drifts] * (len(priors.DRIFT_LENGTHS) - 1), misfits]
 
 
 def between_runs(blocks: Blocks, rise: Array | None) -> Array:
@@ -105,13 +105,15 @@ def between_runs(blocks: Blocks, rise: Array | None) -> Array:
     return (np.equal.outer(blocks.run, blocks.run) - 1.0 / blocks.num_runs) * np.outer(risen, risen)
 
 
-def diagonalised(number: int, kernel: Array, table: Array, spread: float, whiten: np.ndarray, log_det: float) -> Wander:
+def diagonalised(
+    number: int, kernel: Array, table: Array, spread: float, whiten: np.ndarray, log_det: float
+) -> CovarianceGroup:
     """Return the covariances of one kernel for all its sizes; `whiten` decorrelates noise and spread."""
     num = len(kernel)
     values, vectors = np.linalg.eigh(whiten[:, :num] @ kernel @ whiten[:, :num].T)
     size, weight = table.T
     shrink = 1.0 / (1.0 + np.outer(size, np.maximum(values, 0.0)))
-    return Wander(
+    return CovarianceGroup(
         kernel=number,
         size=size,
         spread=spread,
