@@ -4,8 +4,8 @@
 
 docs/results/bank has `curves.csv`, a row per curve with its source and licence, and SOURCE.csv.gz with the points as
 `curve, compute, reward, num_samples`. Two sets of curves that no page shows and no constant was chosen on are in
-`reserved.csv.gz` (benchmarks/release.py scores them, once per release). The model reads none of it; docs/accuracy.md says
-which of the curves were looked at while it was made.
+`reserved.csv.gz` (benchmarks/release.py scores them, once per release). The model reads none of
+it; docs/accuracy.md says which of the curves were looked at while it was made.
 """
 
 import csv
