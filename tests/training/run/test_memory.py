@@ -12,6 +12,8 @@ from scalerl.errors import ClusterError, UsageError
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import RolloutSettings
 from scalerl.recipe.recipe import Recipe
+from scalerl.training.rl.head_products import SPLIT_AT_ONCE
+from scalerl.training.rl.logprobs import GPU_CHUNK
 from scalerl.training.rollout.torch.build import engine_advice
 from scalerl.training.run.memory import (
     RESERVE_BYTES,
@@ -174,6 +176,18 @@ def test_proposed_settings_fit(config, gpus, settings, expected):
     assert memory(after, gpus, config).fits
 
 
+def test_a_pass_keeps_both_parts_of_the_head_and_its_own_gradient():
+    """In the backward pass both exist beside the gradient of the step; the peak of 3B on an H200 shows it."""
+    sizes = sizes_of(DENSE)
+    head, vocabulary = sizes.shape.head_params, sizes.config.vocab_size
+    settings = recipe("learner.micro_batch_tokens=16384")
+    chunk = 2 * GPU_CHUNK * vocabulary * 4
+    assert learner_bytes(settings, sizes)["logits"] == chunk + 4 * head + 4 * head + 12 * SPLIT_AT_ONCE
+    # A frozen head has no gradient.
+    adapters = learner_bytes(recipe("learner.micro_batch_tokens=16384", "model.lora.rank=8"), sizes)["logits"]
+    assert adapters == chunk + 4 * head + 12 * SPLIT_AT_ONCE
+
+
 @pytest.mark.parametrize(
     "gpus, settings, error, texts",
     [
@@ -182,7 +196,7 @@ def test_proposed_settings_fit(config, gpus, settings, expected):
             "8x80",
             ("rollout.generators=4",),
             ClusterError,
-            ["a GPU of the learner needs 170 GB", "--set learner.ranks=4", "optimiser", "cache"],
+            ["a GPU of the learner needs 172 GB", "--set learner.ranks=4", "optimiser", "cache"],
         ),
         ("4x80", ("rollout.generators=8",), ClusterError, ["are 9 GPUs, but there are 4"]),
         ("8x400", (ONE,), None, ["gradient checkpointing: off (learner.gradient_checkpointing is auto)"]),

@@ -12,8 +12,8 @@ that is longer:
                 optimiser     4 T / s (gradient) + 8 T / s (two moments; 2 1/16 in 8 bits). On the host: two portions
                               of moments instead
                 activations   t x layers x (numbers that a layer keeps per token) x b
-                logits        2 chunks of FP32 logits, the head's gradient or its two parts, and the portion that is
-                              being split
+                logits        2 chunks of FP32 logits, the head's two parts with the portion that is being split, and
+                              a pass's gradient of the head
                 update        a portion in FP32 with its rounding (8 bits), or b x the layers with merged adapters for
                               a push; counted only beyond the activations and logits, which are free by then
     generator   weights       b N, and the head in FP32; under adapters, only what the learner does not share
@@ -194,7 +194,8 @@ def _activation_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
 
 
 def _logit_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
-    """Return the bytes of two chunks of logits, of the head's gradient and of the portion that is being split."""
+    """Return the bytes of two chunks of logits, and of what a pass makes of the head: its two parts, the portion that
+    is being split and, unless it is frozen, the pass's own gradient beside that of the step."""
     shape = sizes.shape
     vocabulary = sizes.config.vocab_size
     chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), _tokens_per_pass(recipe))
@@ -202,10 +203,11 @@ def _logit_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
     if recipe.model.lora.rank and sizes.file_bytes == 2:
         # The head is frozen and narrow.
         return logits
-    gradient = 4 * shape.head_params
-    if rounded_bytes(recipe):
-        gradient += _SPLIT_BYTES * min(SPLIT_AT_ONCE, shape.head_params)
-    return logits + gradient
+    gradient = 0 if recipe.model.lora.rank else 4 * shape.head_params
+    if not rounded_bytes(recipe):
+        return logits + gradient
+    parts = 4 * shape.head_params
+    return logits + gradient + parts + _SPLIT_BYTES * min(SPLIT_AT_ONCE, shape.head_params)
 
 
 def _update_bytes(recipe: Recipe, sizes: ModelSizes, shards: int) -> float:
