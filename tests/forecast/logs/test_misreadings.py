@@ -136,6 +136,12 @@ def test_runs_in_per_cent_beside_turns_are_asked_about(tmp_path: Path) -> None:
     assert [each.name for each in candidates(log)] == ["baseline", "ours", "turns"]
 
 
+def test_columns_that_move_apart_are_asked_about(tmp_path: Path) -> None:
+    rows = [(step, reward, round(1 - reward, 4)) for step, reward in STEPS]
+    log = write(tmp_path / "wide.csv", ("step,treffer,verlust", rows))
+    assert [each.name for each in candidates(log)] == ["treffer", "verlust"]
+
+
 @pytest.mark.parametrize(
     "header, columns, y",
     [

@@ -628,3 +628,17 @@ def test_dicts_in_answers_are_no_records(tmp_path: Path) -> None:
         text += "d = {'a': 1,\n     'reward': 9}\nprint(d)\n" if step in (5, 25) else ""
     [series] = read(write(tmp_path / "train.log", text))
     assert series.reward.tolist() == R
+
+
+# Evaluations on lines of their own
+
+
+def test_loose_evaluations_below_the_line_of_their_step(tmp_path: Path) -> None:
+    text = printed("Epoch 1 | Step {step} | Loss 0.1 | Reward {half}", "Validation accuracy: {reward}")
+    [series] = read(write(tmp_path / "train.log", text))
+    assert (series.y_label, points(series)) == ("Validation accuracy", STEPS[3::4])
+
+
+def test_whole_numbers_without_a_telling_name_are_no_reward(tmp_path: Path) -> None:
+    rows = [(step, round(100 * reward), 100) for step, reward in STEPS]
+    assert "no column recognised as reward" in fault(write(tmp_path / "log.csv", ("step,solved,total", rows)))

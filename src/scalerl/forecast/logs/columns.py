@@ -61,7 +61,7 @@ _NAMES = {
         example_id instance instance_id item item_id puzzle_id episode_id id uid uuid rank k fold bin layer layer_idx
         block head level difficulty params params_b params_m n_params num_params parameters parameters_b model_size
         size size_b context context_length context_len max_tokens sequence_length temperature top_p top_k threshold
-        n_shots num_shots shots beam_size num_beams n_agents
+        n_shots num_shots shots n_samples beam_size num_beams n_agents
     """,
     # A table with one metric per row.
     "metric": "tag metric metric_name metricname metric_key key name variable",
@@ -295,8 +295,7 @@ _is_smoothed = _tells(
 _is_share_of_something = re.compile(r".*_(?:rate|ratio|frac|fraction|prob|pct|percent|ema|score|loss)").fullmatch
 # hits@10 is measured among the best ten.
 _is_of_the_best = re.compile(r"[a-z_]+@\d+").fullmatch
-names_a_variant = _tells("no|with|without|only|base|baseline|vanilla|ours|ablation")
-"""Whether a word of a name tells variants of a recipe apart, as no_kl does beside baseline."""
+_begins_as_variant = re.compile(r"(?:no|with|without|only|base|baseline|vanilla|ours|ablation)(?:_.*)?").fullmatch
 _CLOSENESS = tuple(map(_tells, _RATES))
 _KINDS_OF_REWARD = (_is_bound, is_part, _is_format, _is_total, _is_mean, _names_evaluation, *_CLOSENESS)
 
@@ -313,9 +312,10 @@ def is_measured(column: str) -> bool:
     return is_counted or bool(is_something) or any(_closeness(column))
 
 
-def is_amount(column: str) -> bool:
-    """Return whether the name of a column says that it holds numbers: 7B is many tokens, and the name of a model."""
-    return has_role(column, *AXES, "coarse", "tokens_per_step", "cost", "num_samples") or is_measured(column)
+def names_a_variant(column: str) -> bool:
+    """Return whether a name tells a variant of a recipe from others, as no_kl does beside baseline."""
+    name = plain(column)
+    return _begins_as_variant(name) is not None and _is_share_of_something(name) is None
 
 
 def is_evaluation(column: str) -> bool:

@@ -177,7 +177,9 @@ def only_numbers(plan: Plan) -> Choice | None:
     known = [name for name in plan.frame.columns if plan.frame.known(name).any()]
     others = [name for name in known if not has_role(name, *AXES, *CLOCKS, "coarse", "wall_clock", "num_samples")]
     nameless = [name for name in others if not is_measured(name)]
-    return Choice(nameless) if len(nameless) == 1 and len(others) <= _MOST_BESIDE else None
+    if len(nameless) != 1 or len(others) > _MOST_BESIDE or Evidence(plan.frame, nameless[0]).counts:
+        return None
+    return Choice(nameless)
 
 
 def only_candidate(plan: Plan) -> Choice | None:

@@ -37,6 +37,8 @@ _WORD = re.compile(r"[\w.]*+=[-+.\w]++|[^\W_]++(?:[.@][^\W_]++)*+")
 _LETTER = re.compile(r"[A-Za-z]")
 _BRACKETS = re.compile(r"([^()\[\]]*[^()\[\]\s])\s*[(\[]([^()\[\]]+)[)\]]")
 _MOST_PER_CENT = 100.0
+# The correlation of values with their order from which they rise, or fall.
+_CLEARLY = 0.5
 # More columns are metrics; comparing each with each takes long.
 _MAX_COLUMNS_OF_RUNS = 800
 # Runs in per cent reach heights within this factor of each other's.
@@ -221,9 +223,19 @@ def _by_values(frame: Frame, columns: Names) -> Cells:
     sets = [name for name in columns if is_benchmark(name)]
     nameless = [name for name in columns if not is_benchmark(name) and _may_name_a_run(name)]
     runs = _of_one_unit(frame, sets if len(sets) > 1 else nameless)
-    if len(runs) < 2 or 2 * len(runs) < len(columns):
+    if len(runs) < 2 or 2 * len(runs) < len(columns) or _move_apart(frame, runs):
         return {}
     return {name: (name, VALUE) for name in runs}
+
+
+def _move_apart(frame: Frame, names: Names) -> bool:
+    """Return whether one column clearly rises and another clearly falls, as a score and a loss do."""
+    trends: list[float] = []
+    for name in names:
+        values = frame.numbers(name)[frame.known(name)]
+        if len(values) > 2 and values.min() < values.max():
+            trends.append(float(np.corrcoef(np.arange(len(values)), values)[0, 1]))
+    return min(trends, default=0.0) < -_CLEARLY and max(trends, default=0.0) > _CLEARLY
 
 
 def _is_one_row_per_step(frame: Frame) -> bool:

@@ -151,11 +151,11 @@ class Habits:
 
     def is_record(self, line: Line, meant: Meant, *, evaluates: bool) -> bool:
         """Return whether a line records something; `evaluates` says whether a line above it speaks of evaluation."""
-        evaluates = evaluates or line.evaluates
+        evaluates = evaluates or line.evaluates or any(map(names_evaluation, line.values))
         if line.is_dict:
             # A dict with other names than nearly all dicts stands in an answer, unless it is an evaluation.
             is_odd = _ODD * self._keys[frozenset(line.values)] < self._most_alike
-            return evaluates or not is_odd or any(map(names_evaluation, line.values))
+            return evaluates or not is_odd
         if line.is_verl:
             return True
         if meant == "dicts" or not line.values:
