@@ -132,11 +132,19 @@ def _cells(values: list[Any]) -> Cells:
     """Return a column: floats if everything in it is a number, else words."""
     if {*map(type, values)} <= {int, float}:
         return np.array([_as_float(value) for value in values])
-    words = ["" if value is None else value if type(value) in (int, float) else clean(label(value)) for value in values]
-    words = ["" if str(word).strip().lower() in _ABSENT else word for word in words]
+    words = [_word_or_number(value) for value in values]
     numbers = np.array([number(word) for word in words])
-    is_number = np.array([word == "" for word in words]) | (numbers == numbers)
-    return numbers if is_number.all() else objects(map(label, words))
+    is_number = np.isfinite(numbers) | np.isinf(numbers)
+    is_absent = np.array([word == "" for word in words])
+    return numbers if (is_number | is_absent).all() else objects(map(label, words))
+
+
+def _word_or_number(value: Any) -> Any:
+    """Return a number as it is, and anything else as a word; "" for what says that nothing was measured."""
+    if type(value) in (int, float):
+        return value
+    word = "" if value is None else clean(label(value))
+    return "" if word.strip().lower() in _ABSENT else word
 
 
 def concatenated(frames: Sequence[Frame]) -> Frame:
@@ -159,11 +167,22 @@ def number(value: Any) -> float:
         return math.nan
     if _DIGITS.fullmatch(value):
         return float(value)
-    text = value.strip().replace("\u2212", "-") if len(value) <= _MAX_NUMBER else ""
-    around = (_SPREAD.fullmatch(text) or _CALL.fullmatch(text)) if _HAS_MORE.search(text) else None
-    text = around[1] + "%" * (text[-1] == "%" != around[1][-1]) if around else text
-    bare = text.rstrip("% ") if "_" not in text else ""
-    return _as_float(bare.replace(",", "") if _GROUPS.fullmatch(bare) else bare) / (100 if bare != text else 1)
+    if len(value) > _MAX_NUMBER:
+        return math.nan
+    text = value.strip().replace("\u2212", "-")
+    is_per_cent = text.endswith("%")
+    if _HAS_MORE.search(text):
+        around = _SPREAD.fullmatch(text) or _CALL.fullmatch(text)
+        if around is None:
+            return math.nan
+        text = around[1]
+        is_per_cent = is_per_cent or text.endswith("%")
+    bare = text.rstrip("% ")
+    if "_" in bare:  # Python takes 1_000 for a number
+        return math.nan
+    if _GROUPS.fullmatch(bare):
+        bare = bare.replace(",", "")
+    return _as_float(bare) / 100 if is_per_cent else _as_float(bare)
 
 
 def _as_float(value: Any) -> float:
@@ -177,9 +196,13 @@ def _as_float(value: Any) -> float:
 
 def label(value: Any) -> str:
     """Return a cell as a word: 7.0 is '7', True is 'true', NaN is ''."""
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else "" if math.isnan(value) else str(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, float):
+        return str(value)
+    if math.isnan(value):
+        return ""
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 def clean(text: str) -> str:

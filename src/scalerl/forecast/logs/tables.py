@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from scalerl.forecast.logs.columns import AXES, are_splits, has_role, is_measured, reward_rank, with_role
-from scalerl.forecast.logs.frame import Row, grouped
+from scalerl.forecast.logs.frame import Placed
 from scalerl.forecast.logs.readers.source import Table
 
 # A reward that has hardly two values is a right or wrong answer.
@@ -28,6 +28,13 @@ class Worth(NamedTuple):
 
     has_reward: bool
     has_step: bool
+
+
+class Part(NamedTuple):
+    """A table of a document, and what the keys above it say about its rows."""
+
+    labels: Labels
+    table: Table
 
 
 def best_table(found: Iterable[list[Table]]) -> Table | None:
@@ -68,25 +75,33 @@ def _united(tables: list[Table]) -> list[Table]:
     """Return the tables of a document as one for each set of labels that they have, the largest first."""
     if tables[0].kind != "json":
         return tables
-    labels = _labels(tables)
     num_beside = Counter(table.keys for table in tables)
-    united: list[Table] = []
-    for group in grouped(range(len(tables)), lambda at: tuple(labels[at])):
-        # A label that all tables share says nothing, but for the name of what was measured.
-        apart = [
-            name for name in labels[group[0]] if has_role(name, "metric") or len({labels[at][name] for at in group}) > 1
-        ]
-        parts = [[row for _, row in _renamed(tables[at], num_beside[tables[at].keys] > 1).rows] for at in group]
-        names = {name for rows in parts for row in rows for name in row}
-        is_counted = not with_role(names, "step", "coarse", *AXES)
-        rows: list[Row] = []
-        for at, part in zip(group, parts, strict=True):
-            told = {name: labels[at][name] for name in apart}
-            for step, row in enumerate(part, start=1):
-                rows.append(told | ({"step": step} if is_counted else {}) | row)
-        table = Table("json", [(f"row {at}", row) for at, row in enumerate(rows, start=1)])
-        united.append(table.with_fact("rows_counted", num=max(map(len, parts))) if is_counted and rows else table)
-    return sorted(united, key=lambda table: -len(table.rows))
+    parts: dict[Keys, list[Part]] = {}
+    for table, labels in zip(tables, _labels(tables), strict=True):
+        part = Part(labels, _renamed(table, num_beside[table.keys] > 1))
+        parts.setdefault(tuple(labels), []).append(part)
+    return sorted(map(_as_one, parts.values()), key=lambda table: -len(table.rows))
+
+
+def _as_one(parts: list[Part]) -> Table:
+    """Return the rows of tables with the same labels, and those that tell them apart; count rows without steps."""
+    names = set[str]().union(*(names_of(part.table) for part in parts))
+    is_counted = not with_role(names, "step", "coarse", *AXES)
+    rows: Placed = []
+    for part in parts:
+        told = {name: label for name, label in part.labels.items() if _tells_apart(name, parts)}
+        for at, (_, row) in enumerate(part.table.rows, start=1):
+            step = {"step": at} if is_counted else {}
+            rows.append((f"row {len(rows) + 1}", {**told, **step, **row}))
+    table = Table("json", rows)
+    if not is_counted or not rows:
+        return table
+    return table.with_fact("rows_counted", num=max(len(part.table.rows) for part in parts))
+
+
+def _tells_apart(name: str, parts: list[Part]) -> bool:
+    """Return whether a label differs between tables, or names what was measured: one that they share says nothing."""
+    return has_role(name, "metric") or len({part.labels[name] for part in parts}) > 1
 
 
 def _labels(tables: list[Table]) -> list[Labels]:
