@@ -433,6 +433,12 @@ def test_later_part_that_comes_first(tmp_path: Path) -> None:
     assert points(series) == LOW
 
 
+def test_amounts_of_each_step_that_come_back_are_no_compute(tmp_path: Path) -> None:
+    rows = [(step, 4096 + step % 7, reward) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "log.csv", ("step,tokens,reward", rows)))
+    assert (series.x_label, points(series)) == ("step", STEPS)
+
+
 # Tables of trackers
 
 

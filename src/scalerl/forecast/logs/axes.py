@@ -22,6 +22,8 @@ waited for another process for long stretches 0.66 and 0.70 (docs/results)."""
 _MIN_FALL = 0.1
 # A speed, as TFLOPS, rises about as often as it falls; an amount may be corrected once.
 _MANY_RISES = 0.8
+# An amount of each step, as the tokens of a batch, comes back again and again; a clock may be rounded.
+_NEW_VALUES = 0.25
 
 
 def main_axis(runs: Sequence[LoggedRun]) -> str:
@@ -53,6 +55,8 @@ def can_be_main(points: Frame, axis: str) -> bool:
     is_one_run = (np.diff(measured.numbers("step")) > 0).all()
     if not is_one_run:
         return True
+    if len({*known.tolist()}) < _NEW_VALUES * len(known):
+        return False
     num_rises = np.count_nonzero(np.diff(values) > 0)
     is_anew = (values[1:] < (1 - _MIN_FALL) * values[:-1]).any()
     return bool(not is_anew and num_rises + 1 >= _MANY_RISES * (len(values) - 1))
