@@ -116,8 +116,9 @@ def _with_own_defaults(layer: Tree) -> Tree:
     There is something to learn from every completion, also where all of a group, or of a problem, are right.
     """
     layer = merge({"filter": {"zero_variance": False}}, layer)
-    layer.setdefault("curriculum", {"name": "uniform"})
-    return layer
+    if "curriculum" in layer:
+        return layer
+    return {**layer, "curriculum": {"name": "uniform"}}
 
 
 def _merged(tree: Tree, layer: Tree) -> dict[str, Any]:
