@@ -255,6 +255,12 @@ HOSTILE = {
     "chat template of .* takes more than 1 s for 2 turns: put a .* that ends": written(
         "chat_template.jinja", ENDLESS.encode()
     ),
+    "chat template of .* needs more memory than there is for 2 turns": written(
+        "chat_template.jinja", b"{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}"
+    ),
+    "chat template of .* makes 20,000,000 characters for 2 turns": written(
+        "chat_template.jinja", b"{% for a in range(200) %}{{ 'x' * 100000 }}{% endfor %}"
+    ),
 }
 
 

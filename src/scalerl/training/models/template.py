@@ -1,4 +1,4 @@
-"""Render a model's chat template within a time limit: it comes with the model, so it may be anybody's, and may loop."""
+"""Render a model's chat template within limits: it comes with the model, so it may be anybody's, and may loop."""
 
 import ctypes
 import threading
@@ -13,6 +13,8 @@ _LIMIT_S = 10.0
 """A template takes milliseconds."""
 _CHECK_S = 0.1
 """Seconds between two looks at the time."""
+_LONGEST = 10**7
+"""Largest number of characters of a conversation, far more than any context."""
 
 
 class _TooSlow(Exception):
@@ -20,16 +22,23 @@ class _TooSlow(Exception):
 
 
 def rendered(tokenizer: Any, turns: Sequence[Any], **settings: Any) -> str:
-    """Return the text that a tokenizer's chat template makes of these turns; ModelError if it does not end."""
+    """Return the text that a tokenizer's chat template makes of these turns; ModelError if it needs too much for it."""
     try:
         with _interrupted_after(_LIMIT_S):
-            return tokenizer.apply_chat_template(list(turns), tokenize=False, **settings)
+            text = tokenizer.apply_chat_template(list(turns), tokenize=False, **settings)
     except _TooSlow:
-        name = getattr(tokenizer, "name_or_path", "") or "the model"
-        raise ModelError(
-            f'the chat template of "{name}" takes more than {_LIMIT_S:g} s for {len(turns)} turns: put a '
-            f"chat_template.jinja that ends into the model's folder"
-        ) from None
+        fault = f"takes more than {_LIMIT_S:g} s"
+    except (MemoryError, RecursionError):
+        fault = "needs more memory than there is"
+    else:
+        if len(text) <= _LONGEST:
+            return text
+        fault = f"makes {len(text):,} characters"
+    name = getattr(tokenizer, "name_or_path", "") or "the model"
+    raise ModelError(
+        f'the chat template of "{name}" {fault} for {len(turns)} turns: put a chat_template.jinja that ends into the '
+        f"model's folder"
+    )
 
 
 @contextmanager
