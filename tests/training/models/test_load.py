@@ -1,5 +1,6 @@
 import json
 import resource
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import torch
 from fake_hub import COMMIT, fake_hub
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny_models import FAMILIES, SIZES, VOCAB, tiny_model
+from tiny_models import FAMILIES, MIXTURES, SIZES, VOCAB, random_model, tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (
@@ -59,7 +60,7 @@ def test_a_saved_model_loads_and_its_parts_give_its_logits(family, tmp_path):
 def test_every_end_token_of_the_model_stops_a_completion(tmp_path):
     """In the asked precision, too."""
     model = tiny_model()
-    model.generation_config.eos_token_id = [4, 1, 7]
+    model.generation_config.eos_token_id = [4, 1, 7, 10**14]
     folder = save_model(model, tiny_tokenizer(), tmp_path / "model")
     loaded = load(str(folder), dtype=torch.bfloat16)
     assert loaded.stop_tokens == (1, 4, 7)
@@ -77,7 +78,12 @@ def test_end_of_turn_token_stops_a_completion(tmp_path):
     folder = save_model(model, tokenizer, tmp_path / "model")
     assert load(folder).stop_tokens == (1, end)
     # A template that ends a turn with plain text, or refuses the conversation, adds nothing.
-    for name, other in (("plain", template.replace("<end>", "")), ("strict", "{{ raise_exception('no') }}")):
+    others = {
+        "plain": template.replace("<end>", ""),
+        "strict": "{{ raise_exception('no') }}",
+        "include": "{% include 'other' %}",
+    }
+    for name, other in others.items():
         tokenizer.chat_template = other
         folder = save_model(model, tokenizer, tmp_path / name)
         assert load(folder).stop_tokens == (1,)
@@ -244,10 +250,21 @@ def with_config(**values):
     return changed
 
 
+def changed_mixture(folder):
+    shutil.rmtree(folder)
+    save_model(random_model(MIXTURES["qwen3_moe"]), tiny_tokenizer(), folder)
+    with_config(num_experts_per_tok=10**7)(folder)
+
+
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
 ENDLESS += "{% endfor %}"
 HOSTILE = {
     "has 10,000,000 layers; at most 1,000 are read$": with_config(num_hidden_layers=10**7),
+    "cannot be loaded: selected index k out of range$": changed_mixture,
+    "its config says that it has -5 layers$": with_config(num_hidden_layers=-5),
+    r"its files have a weight model.layers.1.input_layernorm.weight, but its config has fewer": with_config(
+        num_hidden_layers=1
+    ),
     r"config describes [0-9,]{13,} weights, but its files have [0-9,]+ bytes$": with_config(hidden_size=10**9),
     r"config describes [0-9,]{13,} weights, but its files have [0-9,]+ byte": with_config(vocab_size=10**9),
     r"config describes [0-9,]{13,} weights, but its files have [0-9,]+ byt": with_config(intermediate_size=10**9),

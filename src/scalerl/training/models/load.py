@@ -9,7 +9,8 @@ model is loaded.
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -48,6 +49,7 @@ _LARGEST_CONFIG = 2**22
 """Largest number of bytes of a config.json; usual ones have a few thousand."""
 _WEIGHTS_PER_BYTE = 2
 """Largest number of weights in a byte of a file: no format here has fewer than four bits for each."""
+_NUMBER_OF_LAYER = re.compile(r"\.\d+\.")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
 """Files of a hub model besides its weights."""
@@ -104,7 +106,8 @@ def load_model(
     longest = _context(name, config, context)
     stop_tokens = _stop_tokens(name, tokenizer, model)
     put_on_device(model, device, bits=bits)
-    _check_head(name, model)
+    with _short_errors(name, folder):
+        _check_head(name, model)
     return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest, device=model.device)
 
 
@@ -123,7 +126,7 @@ def _read_folder(name: str, folder: Path, dtype: torch.dtype | None, *, trust_re
         trust_remote_code=trust_remote_code,
     )
     model, report = loaded
-    _check_weights(name, report)
+    _check_weights(name, report, names=model.state_dict().keys())
     return model
 
 
@@ -317,6 +320,8 @@ def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _check_family(name: str, config: Any) -> None:
     """Raise ModelError for unsupported model families, before weights are read."""
     text = config.get_text_config()
+    if getattr(text, "num_hidden_layers", 1) < 1:
+        raise ModelError(f"model {name}: its config says that it has {text.num_hidden_layers:,} layers")
     if text is not config:
         raise ModelError(
             f"model {name} is a {config.model_type} model, which has other parts than a language model (text_config) "
@@ -342,8 +347,9 @@ def _check_size(name: str, folder: Path, config: Any, trust_remote_code: bool) -
             raise ValueError(f"its config describes {needed:,} weights, but its files have {num_bytes:,} bytes")
 
 
-def _check_weights(name: str, report: Mapping[str, Any]) -> None:
-    """Raise ModelError for missing weights or wrong shapes, which transformers would leave random."""
+def _check_weights(name: str, report: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise ModelError for missing weights or wrong shapes, which transformers would leave random, and for layers that
+    it would leave out; `names` are the weights of the model."""
     if report["missing_keys"]:
         raise ModelError(f"model {name}: its files have no weight {min(report['missing_keys'])}")
     if report["mismatched_keys"]:
@@ -351,6 +357,14 @@ def _check_weights(name: str, report: Mapping[str, Any]) -> None:
         raise ModelError(
             f"model {name}: its weight {key} has shape {tuple(actual)}, but its config needs {tuple(expected)}"
         )
+    for key in sorted(report["unexpected_keys"]):
+        if _in_first_layer(key) in names:
+            raise ModelError(f"model {name}: its files have a weight {key}, but its config has fewer layers")
+
+
+def _in_first_layer(key: str) -> str:
+    """Return the name that a weight of a layer has in the first layer; other names have no number."""
+    return _NUMBER_OF_LAYER.sub(".0.", key, count=1)
 
 
 def _context(name: str, config: Any, asked: int | None) -> int:
@@ -371,13 +385,13 @@ def _stop_tokens(name: str, tokenizer: Any, model: Any) -> tuple[int, ...]:
     configured = getattr(model.generation_config, "eos_token_id", None)
     if isinstance(configured, int):
         configured = [configured]
-    return tuple(dict.fromkeys([tokenizer.eos_token_id, *(configured or ()), *turn_end(tokenizer)]))
+    # Others cannot be sampled.
+    sampled = [token for token in configured or () if token in range(model.config.vocab_size)]
+    return tuple(dict.fromkeys([tokenizer.eos_token_id, *sampled, *turn_end(tokenizer)]))
 
 
 def turn_end(tokenizer: Any) -> list[int]:
     """Return the special token that the chat template writes after an answer, if any."""
-    from jinja2 import TemplateError
-
     if not tokenizer.chat_template:
         return []
     answer = "An answer."
@@ -386,8 +400,8 @@ def turn_end(tokenizer: Any) -> list[int]:
         text = rendered(tokenizer, turns)
     except ModelError:
         raise
-    # It may refuse these turns.
-    except (TemplateError, ValueError):
+    # It may refuse these turns, and code of a stranger's may raise anything.
+    except Exception:
         return []
     after = tokenizer(text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"][:1]
     return [token for token in after if token in tokenizer.added_tokens_decoder]
