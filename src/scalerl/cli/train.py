@@ -301,13 +301,9 @@ def slots_line(run: "TrainingRun") -> str:
     lag = run.parts.lag
     rollout = run.recipe.rollout
     full = full_slots(run.recipe.pipeline)
-    if rollout.generators:
-        bounded = "the mean lag is" if lag.of_mean else "the lag of every group is"
-        return (
-            f"{lag.slots:,} slots of all generators for batches of {lag.batch:,}: {bounded} at most {lag.max_lag} steps"
-        )
     is_short = rollout.slots is None and lag.slots < full
-    return lag_words(lag) + (f" (max_lag could use {full:,}, but memory is too small)" if is_short else "")
+    words = lag_words(lag, beside=rollout.generators > 0)
+    return words + (f" (max_lag could use {full:,}, but memory is too small)" if is_short else "")
 
 
 class Terminal(RunTerminal):

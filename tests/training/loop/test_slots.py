@@ -79,6 +79,9 @@ def test_expected_and_seen_lag_in_words(waits_for, bounded):
     lag = expected_lag(full_slots(pipeline), pipeline)
     assert lag.largest == (8 if waits_for == "batch" else 4)
     assert lag_words(lag).endswith(f"max_lag = 4 bounds {bounded}")
+    beside = lag_words(lag, beside=True)
+    assert f"expected lag {lag.mean:.2g} steps on average" in beside
+    assert f"max_lag = 4 bounds {bounded}," in beside
     rows = [{"rollout/lag_mean": 2.0, "rollout/lag_max": 9.0}, {}, {"rollout/lag_mean": 3.0, "rollout/lag_max": 5.0}]
     numbers = [float(number) for number in re.findall(r"[\d.]+", seen_words(lag, rows))]
     assert numbers == [2.5, 9, pytest.approx(lag.mean, abs=0.1), lag.largest]

@@ -83,13 +83,16 @@ def expected_lag(slots: int, pipeline: PipelineSettings, *, spread: float = SPRE
     )
 
 
-def lag_words(lag: ExpectedLag) -> str:
-    """Return the expected lag as text."""
-    text = f"{lag.slots:,} slots for batches of {lag.batch:,}: expected lag {_steps(lag.mean, lag.largest)}"
+def lag_words(lag: ExpectedLag, *, beside: bool = False) -> str:
+    """Return the expected lag as text; `beside`: generators sample while the learner trains."""
+    slots = f"{lag.slots:,} slots of all generators" if beside else f"{lag.slots:,} slots"
+    text = f"{slots} for batches of {lag.batch:,}: expected lag {_steps(lag.mean, lag.largest)}"
+    bounds = f"max_lag = {lag.max_lag} bounds {'the mean' if lag.of_mean else 'every group'}"
+    if beside:
+        return f"{text} if they set the pace; {bounds}, and is reached if the learner does"
     if not lag.binds:
         return f"{text}; max_lag = {lag.max_lag} cannot bind with fewer than about {lag.slots_to_bind:,} slots"
-    bounded = "the mean" if lag.of_mean else "every group"
-    return f"{text}; max_lag = {lag.max_lag} bounds {bounded}"
+    return f"{text}; {bounds}"
 
 
 def seen_words(lag: ExpectedLag, rows: Iterable[Mapping[str, Any]]) -> str:
