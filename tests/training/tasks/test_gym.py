@@ -106,6 +106,29 @@ def test_answer_that_takes_too_long_is_wrong():
     assert [result.value for result in results] == [0.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("dataset", "answers"),
+    [
+        ("number_sorting", ["[" + ", ".join(["NaN"] * num) + "]" for num in range(1, 20)]),
+        ("complex_arithmetic", ["nan", "n an", "nan + nani", "1 + NaNi"]),
+    ],
+)
+def test_answer_that_is_no_number_is_wrong(dataset: str, answers: list[str]):
+    """Their scorers ask whether it is far from the right one, which no number is."""
+    (problem,) = gym(1, 0, dataset=dataset, num_problems=1).training
+    assert not any(grade(answer, problem.answer) for answer in answers)
+    assert grade(own_answer(problem.answer), problem.answer) is True
+
+
+def test_workers_begin_with_the_packages_of_scorers():
+    # Otherwise the first answer of each worker takes seconds of its limit for them.
+    (problem,) = gym(1, 0, dataset="chain_sum", num_problems=1).training
+    answer = own_answer(problem.answer)
+    with GraderPool(num_workers=2, cpu_limit_s=0.5) as pool:
+        results = grade_all(pool, GraderSpec(name="gym"), [(answer, problem.answer)] * 4)
+    assert [result.value for result in results] == [1.0] * 4
+
+
 def test_an_entry_is_carried_whole():
     # Its scorer compares tuples, which plain JSON would turn into lists.
     (problem,) = gym(1, 0, dataset="rearc", num_problems=1).training

@@ -20,6 +20,8 @@ from scalerl.training.graders.sandbox.values import decode
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
+_LIMIT_S = 0.9
+"""CPU time for scoring an answer, which takes milliseconds."""
 _SIZE = 10**9
 """Size of a data set in reasoning-gym: it limits the index, and entries are generated on demand."""
 
@@ -35,6 +37,9 @@ _PLAIN = re.compile(
          | [\s(\[{{,:+*/%^&|~<>=-] )*+""",
     re.VERBOSE,
 )
+
+# A value that is no number is not far from any: some scorers take it for right. They may ignore spaces.
+_NO_NUMBER = re.compile(r"(?<![a-z])nan[ij]?(?![a-z])", re.IGNORECASE)
 
 
 def make_source(dataset: str, difficulty: Mapping[str, Any], *, seed: int) -> "ProceduralDataset":
@@ -62,13 +67,24 @@ def gym(given: str | None, answer: str) -> bool | None:
         return False
     _, tag, tagged = given.rpartition("<answer>")
     read = tagged.partition("</answer>")[0].strip() if tag else given
+    if _has_no_number(read) and not _has_no_number(str(entry.get("answer"))):
+        return False
     try:
-        with limits_answer():
+        with limits_answer(_LIMIT_S):
             score = source.score_answer(read, entry)
     # Some scorers raise an error for an answer that they cannot parse; such an answer is wrong.
     except Exception:
         return False
     return bool(score >= threshold)
+
+
+def _has_no_number(text: str) -> bool:
+    return any(_NO_NUMBER.search(each) for each in (text, "".join(text.split())))
+
+
+def prepare(**_: object) -> None:
+    """Load the packages of the scorers, so that no worker spends the limits of its first answer on that."""
+    import reasoning_gym  # noqa: F401
 
 
 @functools.lru_cache(maxsize=8)

@@ -93,6 +93,7 @@ PREPARE: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(RUN_PROGRAMS, code.prepare),
     "judge": judge.prepare,
     "math": math.prepare,
+    "gym": gym.prepare,
 }
 """Called once with a grader's settings before workers are forked; GraderError if the grader is unusable."""
 

@@ -60,7 +60,9 @@ def load(name: str, given: Mapping[str, Any]) -> Grade:
         if name in PREPARE:
             PREPARE[name](**settings)
     except ModuleNotFoundError as error:
-        raise GraderError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
+        raise GraderError(
+            f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[{name}]"'
+        ) from None
     return Grade(function=function, settings=settings, tags=tags)
 
 
