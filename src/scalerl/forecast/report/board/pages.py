@@ -46,20 +46,18 @@ def overview_page(snapshots: Sequence[Snapshot], notes: Sequence[Say], paths: Se
 
 def overview(snapshots: Sequence[Snapshot], notes: Sequence[Say], paths: Sequence[str]) -> Document:
     """Return a table with a line for each curve, and one for a study or a run without a curve."""
-    full_names: list[str] = []
+    of_runs: list[str] = []
+    for snapshot in snapshots:
+        if snapshot.source.kind != "study":
+            of_runs += [f"{line['name']}/{line['curve']}".removesuffix("/") for line in snapshot.lines]
+    names = iter(short_names(of_runs)[1])
+    empty = dict.fromkeys((*OVERVIEW_COLUMNS, "end", "do"), "")
+    rows: list[tuple[Any, ...]] = []
     links: list[str] = []
     for snapshot in snapshots:
         for line in snapshot.lines:
-            full_names.append(f"{line['name']}/{line['curve']}".removesuffix("/"))
+            name = f"study {line['name']}" if snapshot.source.kind == "study" else next(names)
             links.append(snapshot.source.key)
-    names = iter(short_names(full_names)[1])
-    empty = dict.fromkeys((*OVERVIEW_COLUMNS, "end", "do"), "")
-    rows: list[tuple[Any, ...]] = []
-    for snapshot in snapshots:
-        for line in snapshot.lines:
-            name = next(names)
-            if snapshot.source.kind == "study":
-                name = f"study {name}"
             rows.append(({"run": name, "alarms": snapshot.num_alarms or ""}, line, snapshot, empty))
     watched = say("watched", num=len(snapshots), paths=tuple(paths))
     made = table("overview", OVERVIEW_COLUMNS, rows, left=2, right=2, links=tuple(links))
