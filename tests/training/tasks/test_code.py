@@ -137,6 +137,12 @@ def test_program_cannot_supply_a_module_that_tests_forgot_to_import(solution: st
     assert run_program(program, unnamed.to_text()).kind == "bad_tests"
 
 
+def test_tests_may_make_objects_of_the_programs_classes():
+    made = {"code": "class Pair: 1\ndef longest(pairs): 1", "test_list": ["assert longest([Pair()]) == 3"]}
+    _, reference = read_problem(row(MBPP | made))
+    assert reference.names == ("Pair", "longest")
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -147,6 +153,10 @@ def test_program_cannot_supply_a_module_that_tests_forgot_to_import(solution: st
         (MBPP | {"test_list": ["assert f( == 1"]}, "its tests are not valid Python"),
         (MBPP | {"text": ""}, "it has no question"),
         (MBPP | {"code": "", "test_list": ["assert near(f(1), 1)"]}, "its tests use f, near without defining them"),
+        (
+            MBPP | {"code": "def near(a, b): 1\ndef f(x): 1", "test_list": ["assert near(f(1), 1)"]},
+            "its tests give what f returns to near, which a program would define itself",
+        ),
         (HUMAN_EVAL | {"test": "def check(:"}, "its tests are not valid Python"),
         (HUMAN_EVAL | {"test": "assert True"}, 'the field "test" must define check(candidate)'),
         (HUMAN_EVAL | {"entry_point": None}, 'the field "entry_point" must be text or a number, not null'),

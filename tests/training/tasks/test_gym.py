@@ -155,7 +155,10 @@ def test_a_reference_that_cannot_be_read_gives_no_verdict(answer: str):
         ({"min_term": 2}, '"chain_sum" rejects these settings: .*min_term'),
         ({"min_terms": 5, "max_terms": 2}, '"chain_sum" rejects these settings: max_terms must be >= min_terms'),
         ({"threshold": 1.5}, r"threshold is 1\.5"),
-        ({"max_terms": 2, "max_digits": 1}, r"1000 different problems for training are needed, but these settings give about 190"),
+        (
+            {"max_terms": 2, "max_digits": 1},
+            r"1000 different problems for training are needed, but these settings give about 190",
+        ),
     ],
 )
 def test_mistakes_are_sentences(settings: dict[str, Any], sentence: str):

@@ -14,7 +14,7 @@ import binascii
 import dataclasses
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scalerl.errors import TaskError
@@ -166,6 +166,7 @@ def _mbpp(row: Row) -> tuple[str, Reference]:
     example = next(iter(asserts), "")
     prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{example}"
     names = _required_names(asserts, setup, solution) or _only_name(row, asserts, setup)
+    _check_helpers(row, asserts, names)
     return prompt, Reference(asserts=asserts, setup=setup, names=names, solution=solution)
 
 
@@ -182,6 +183,32 @@ def _required_names(tests: Sequence[str], setup: str, solution: str) -> tuple[st
     if not all(map(parses, (setup, solution, *tests))):
         return ()
     return tuple(sorted(free_names(setup, *tests) & defined_names(solution)))
+
+
+def _check_helpers(row: Row, tests: Sequence[str], names: Sequence[str]) -> None:
+    """Raise TaskError if tests give what one name of the program returns to another, such as a helper that compares.
+
+    A program could define the other one so that it finds every answer right.
+    """
+    if len(names) < 2 or not all(map(parses, tests)):
+        return
+    for outer, call in _calls(names, *map(ast.parse, tests)):
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        for inner, _ in _calls(names, *given):
+            # An object of a class is made for the function that is tested.
+            if inner != outer and not inner[0].isupper():
+                raise row.fault(
+                    f"its tests give what {inner} returns to {outer}, which a program would define itself: define "
+                    f"{outer} in test_setup_code"
+                )
+
+
+def _calls(names: Collection[str], *trees: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the calls of these names in some code."""
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+                yield node.func.id, node
 
 
 def _only_name(row: Row, tests: Sequence[str], setup: str) -> tuple[str, ...]:
