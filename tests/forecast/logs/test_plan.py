@@ -231,3 +231,21 @@ def test_series_can_be_read_in_another_process(tmp_path: Path) -> None:
     path = _arm(tmp_path / "a.csv", 100, 36)
     [series] = pickle.loads(pickle.dumps(read(path)))
     assert (series.name, series.plan["y"].rule, len(series.axes["hours"])) == ("a", "training", 40)
+
+
+@pytest.mark.parametrize(
+    ("header", "is_clean"),
+    [
+        ("step,reward", True),
+        ("step,gpu_hours,eval/acc,loss,entropy", True),
+        ("step,reward,epoch", False),
+        ("step,reward,acc", False),
+        ("step,reward,seed", False),
+        ("step,reward,time (min)", False),
+        ("step,quality", False),
+        ("tokens,reward", False),
+    ],
+)
+def test_a_table_whose_names_say_all(tmp_path: Path, header: str, is_clean: bool) -> None:
+    rows = [(at, *([at / 10] * header.count(","))) for at in range(1, 9)]
+    assert planned(write(tmp_path / "log.csv", (header, rows))).is_clean == is_clean

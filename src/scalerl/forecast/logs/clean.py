@@ -9,9 +9,11 @@ from scalerl.forecast.logs.columns import (
     METRICS,
     counts_successes,
     has_role,
+    is_lower_better,
+    is_statistic,
     reward_rank,
-    unit_of,
     with_role,
+    without_unit,
 )
 from scalerl.forecast.logs.frame import Frame
 from scalerl.forecast.logs.selection import Selection
@@ -20,7 +22,7 @@ _BESIDE_REWARDS = (*AXES, *CLOCKS, *METRICS, "tokens_per_step", "cost", "num_sam
 
 
 def is_clean(frame: Frame, options: Selection) -> bool:
-    """Return whether a table has one reward, steps that rise from row to row, and otherwise compute and known metrics.
+    """Return whether a table has one reward, steps that rise from row to row, and else compute, known metrics and losses.
 
     Options may name no more than the column of compute.
     """
@@ -28,12 +30,17 @@ def is_clean(frame: Frame, options: Selection) -> bool:
         return False
     rewards: list[str] = []
     for name in frame.columns:
-        if frame.is_words(name) or unit_of(name):
+        if frame.is_words(name) or without_unit(name)[0] != name:
             return False
         rank = reward_rank(name)
         if rank and rank[:2] != BARE and not has_role(name, "value") and not counts_successes(name):
             rewards.append(name)
-        elif rank or not has_role(name, *_BESIDE_REWARDS):
+        elif rank or not (has_role(name, *_BESIDE_REWARDS) or _is_loss(name)):
             return False
     step = with_role(frame.columns, "step")
     return len(rewards) == len(step) == 1 and bool((np.diff(frame.numbers(step[0])) > 0).all())
+
+
+def _is_loss(name: str) -> bool:
+    """Return whether a name is that of a loss or another quantity of which less is better, and of nothing else."""
+    return is_lower_better(name) and is_statistic(name)

@@ -72,7 +72,7 @@ class Log:
             frame=frame.having(file),
             options=options,
             facts=(*self.facts, *facts),
-            units={} if is_known else written_units(self.frame, options),
+            units={} if self.kind == "run" else written_units(self.frame, options),
             is_clean=is_known and self.kind != "run",
         )
         return without_far_cells(decided(plan))
