@@ -22,7 +22,7 @@ _BESIDE_REWARDS = (*AXES, *CLOCKS, *METRICS, "tokens_per_step", "cost", "num_sam
 
 
 def is_clean(frame: Frame, options: Selection) -> bool:
-    """Return whether a table has one reward, steps that rise from row to row, and else compute, known metrics and losses.
+    """Return whether a table has one reward, steps that rise from row to row, and else compute, metrics and losses.
 
     Options may name no more than the column of compute.
     """
