@@ -76,7 +76,8 @@ def _breaks(steps: Floats, rises: Floats) -> Rows:
     breaks = np.flatnonzero(rises < 0 if have_several else rises <= 0) + 1
     names = [f"{step:.15g}" for step in steps]
     is_by_name = names == sorted({*names})  # 100, 1000, 200
-    if is_by_name or len(breaks) > _MAX_FALLS * len(rises):
+    begin_anew = bool(len(steps)) and bool((steps[breaks] == steps.min()).all())
+    if is_by_name or (len(breaks) > _MAX_FALLS * len(rises) and not begin_anew):
         return breaks[:0]
     return breaks
 
@@ -90,12 +91,12 @@ def _begin(run: Floats, part: Floats, gap: float) -> float | None:
     if part_steps[-1] < reached and not np.isin(part, run).any():
         return np.inf
     begin = part_steps[0]
+    then = part_steps[1] if len(part_steps) > 1 else -np.inf
+    if begin <= first and then <= second:
+        return None
     if len(part_steps) == 1:
         # One step alone was evaluated again.
         return np.inf
-    then = part_steps[1]
-    if begin <= first and then <= second:
-        return None
     # One row that was written late does not change how the run goes on.
     if first < begin < reached and then - reached == gap:
         return np.inf

@@ -120,7 +120,7 @@ _RATES = (
     r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1",
     r"acc|accuracy|accuracies|correct|solved|exact_match",
     r"(?:avg|mean)@\d+",
-    r"rewards?|rews?|returns?|fitness",
+    r"rewards?|rews?|returns?|rets?|fitness",
     r"scores?|pass@\d+|f1|recall|precision|ndcg|mrr|auc|bleu|rouge\w*",
 )
 # The last ones in short, as the bar of OpenRLHF and the Monitor of Stable-Baselines3 write them.
@@ -169,6 +169,8 @@ _BETWEEN_WORDS = re.compile(r"(?:[^\w@]|_)+")
 # val/ has statistics of the value function, too: there only the names of benchmarks tell.
 _BARE_EVALUATION = re.compile(r"(?:eval|test|validation)/[^/]+", re.IGNORECASE)
 _PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})(?:_pct|_percent)?")
+# What it is a rate of stands before it: hard_pass_rate, agent_success_rate.
+_RATE_OF = re.compile(r".*_(?:pass|solve|success|win)_?rate")
 _BENCHMARK = re.compile(
     r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
     r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa)[\w@]*"
@@ -183,6 +185,8 @@ Rank = tuple[int, int, int]
 
 BARE = (0, 2)
 """The rank of an evaluation without a telling name begins so, as slime's eval/aime: it holds rates, or is no reward."""
+RATE_OF = (1, 1, 0)
+"""The rank of a rate of something, as tool_success_rate is: beside a training reward, either may be meant."""
 
 
 class Unit(NamedTuple):
@@ -373,6 +377,8 @@ def reward_rank(column: str) -> Rank | None:
         return 0, part, close.index(True)
     if _PLAIN_RATE.fullmatch(name):
         return 1, 0, 0
+    if _RATE_OF.fullmatch(name) and not part:
+        return RATE_OF
     return training or (2, 1 + part, int(not _is_total(name)))
 
 

@@ -11,6 +11,8 @@ ENOUGH_STEPS = 6
 # A counter rises at more of its rows; one that falls at more than a tenth of them is no step beside it.
 _MANY_RISES = 0.95
 _MAX_FALLS = 0.1
+# Counters that begin anew, or of which some rows are repeated, still go on by one at most rows.
+_MANY_EQUAL_RISES = 0.75
 # No share and no score of a benchmark is larger.
 _MAX_SCORE = 100.0
 
@@ -54,6 +56,15 @@ class Evidence:
     @cached_property
     def _moves(self) -> Floats:
         return np.diff(self.values)
+
+    @property
+    def counts_on(self) -> bool:
+        """Whether these are whole numbers that go on by one amount at most rows, and may begin anew or be repeated."""
+        rises = self._moves[self._moves > 0]
+        if not len(rises) or not self.is_whole or self.often_falls:
+            return False
+        num_usual = np.count_nonzero(rises == np.median(rises))
+        return bool(num_usual >= _MANY_EQUAL_RISES * len(self._moves))
 
     @property
     def often_falls(self) -> bool:

@@ -60,7 +60,17 @@ def _that_separate(frame: Frame, plan: Plan) -> list[str]:
     if not (options.by or is_right_or_wrong(frame.numbers(plan["y"])) or has_texts(frame)):
         unknown = [name for name in frame.columns if frame.is_words(name) and name not in known]
     taken = (*options.columns, FILE)
-    return [name for name in (*unknown, *known) if name not in taken and _separates(frame, name)]
+    names = [name for name in (*unknown, *known) if name not in taken and _separates(frame, name)]
+    return [name for name in names if not _counts_round(frame.numbers(name), plan.progress(frame))]
+
+
+def _counts_round(values: Floats, progress: Floats) -> bool:
+    """Return whether numbers go on by one where the step rises, round and round, as the episodes of a batch do.
+
+    Runs that are logged together have each step several times.
+    """
+    goes_on = (np.diff(values) == 1) & (np.diff(progress) > 0)
+    return bool(2 * np.count_nonzero(goes_on) > len(values))
 
 
 def _fewest(rows: "_Rows", names: Names) -> list[str]:
@@ -80,14 +90,17 @@ def _fewest(rows: "_Rows", names: Names) -> list[str]:
 def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) -> Names:
     """Return the first column of numbers by which no step comes twice: a setting such as rho, 0.7 or 0.9.
 
-    Numbers that follow each other count something, as the answers of a step.
+    Numbers that follow each other count something, as the answers of a step. Each setting has most of the steps: where
+    only some steps come again, a run was resumed.
     """
     placed = frame.having({"": progress})
+    num_steps = len({*progress.tolist()})
     for name in frame.columns:
         values = np.unique(frame.numbers(name))
-        is_few = 1 < len(values) <= _MAX_SETTINGS and np.isfinite(values).all() and not (np.diff(values) == 1).all()
+        is_few = 1 < len(values) <= _MAX_SETTINGS and 2 * len(frame) >= len(values) * num_steps
+        is_setting = is_few and np.isfinite(values).all() and not (np.diff(values) == 1).all()
         is_other = reward_rank(name) or has_role(name, "step", "coarse", *AXES) or name in options.columns
-        if is_few and not is_other and _separates(frame, name) and placed.num_groups([*labels, name, ""]) == len(frame):
+        if is_setting and not is_other and _separates(frame, name) and placed.num_groups([*labels, name, ""]) == len(frame):
             return [name]
     return []
 

@@ -250,6 +250,8 @@ def _are_numbered(plan: Plan, frame: Frame, words: Names) -> bool:
     """
     if plan["step"] not in frame or plan.roles["step"].rule != "rising_integers":
         return False
+    if not Evidence(frame, plan["step"]).always_rises:
+        return False
     clocks = [name for name in frame.columns if np.isfinite(seconds_since_1970(frame.columns[name])).all()]
     return len(clocks) > 1 or (
         bool({*words} - {*clocks}) and any(_comes_back(frame, name) for name in _settings(plan, frame))

@@ -12,6 +12,7 @@ from scalerl.forecast.logs.columns import (
     AXES,
     BARE,
     CLOCKS,
+    RATE_OF,
     REWARD_KINDS,
     Rank,
     counts_successes,
@@ -107,7 +108,9 @@ def like_a_reward(plan: Plan) -> Choice | None:
     best, *rest = sorted(measured, key=lambda column: flaws[column.name])
     others = [column.name for column in rest if column.rank[:2] == best.rank[:2]]
     rivals = [column.name for column in rest if flaws[column.name] == flaws[best.name]]
-    if best.evidence.is_mostly_zero and best.kind != _EVALUATION:
+    if best.rank == RATE_OF:
+        rivals = [column.name for column in rest if not flaws[column.name].is_short]
+    elif best.evidence.is_mostly_zero and best.kind != _EVALUATION:
         # Nothing is solved yet at most steps, where a reward beside it may tell more.
         rivals += [column.name for column in rest if not column.evidence.is_mostly_zero][:1]
     rarer = [column for column in rest if column.kind < best.kind and not flaws[best.name].is_rare]

@@ -23,7 +23,7 @@ from scalerl.forecast.logs.rewards import (
     only_reward,
     our_reward,
 )
-from scalerl.forecast.logs.tidy import first, wall_times
+from scalerl.forecast.logs.tidy import APART, first, wall_times
 
 # Rows without any counter are counted where as many have a reward.
 _COUNTABLE = 3
@@ -45,14 +45,14 @@ def named(role: str, counted: str = "total") -> Rule:
 def named_step(plan: Plan) -> Choice | None:
     """Choose the first column named as a step that half of the rows have; otherwise the first one.
 
-    Where it often falls, as the length of an episode does, and another counter hardly ever does, choose that one.
+    Where it often falls, or stays as it is, as the length of an episode does, and another counter rises, choose that one.
     """
     evidence = {name: Evidence(plan.frame, name) for name in plan.named("step", "coarse")}
     names = plan.named("step")
     common = [name for name in names if evidence[name].is_in_half_of_rows]
     chosen = (common or names)[:1]
-    if chosen and evidence[chosen[0]].often_falls:
-        others = [name for name in evidence if name != names[0]]
+    if chosen and (evidence[chosen[0]].often_falls or not evidence[chosen[0]].varies):
+        others = [name for name in evidence if name != chosen[0]]
         rising = [name for name in others if evidence[name].is_in_all_rows and evidence[name].hardly_ever_falls]
         chosen = rising[:1] or chosen
     return Choice(chosen)
@@ -67,15 +67,25 @@ def coarse_counter(plan: Plan) -> Choice | None:
 
 
 def rising_integers(plan: Plan) -> Choice | None:
-    """Choose integers that rise from row to row, such as an index, if no column is named as compute."""
+    """Choose integers that rise from row to row, such as an index, if no column is named as compute.
+
+    Where none does, choose those that do but for rows at which they begin anew or are repeated.
+    """
     if plan.named(*AXES) or len(plan.frame) < 3:
         return None
+    rising: list[str] = []
+    counting: list[str] = []
     for name in plan.frame.columns:
         evidence = Evidence(plan.frame, name)
-        is_index = evidence.is_in_all_rows and evidence.always_rises and evidence.is_whole
-        if is_index and not is_measured(name) and not has_role(name, "wall_clock", "elapsed"):
-            return Choice((name,))
-    return None
+        if not (evidence.is_in_all_rows and evidence.is_whole):
+            continue
+        if is_measured(name) or has_role(name, "wall_clock", "elapsed"):
+            continue
+        if evidence.always_rises:
+            rising.append(name)
+        elif evidence.counts_on and not has_role(name, "run", "seed", "arm", "item"):
+            counting.append(name)
+    return Choice((rising or counting)[:1])
 
 
 def counted(plan: Plan) -> Choice | None:
@@ -177,7 +187,7 @@ def decided(plan: Plan) -> Plan:
         if choice is not None:
             plan = replace(plan, roles={**plan.roles, role: choice})
     check(plan)
-    facts = list(plan.facts)
+    facts = [each for each in plan.facts if plan["y"] in each.values.get("columns", ()) or each.kind != APART]
     if plan.roles["y"].rule == "only_candidate":
         facts.append(fact("reward_by_values", y=plan["y"]))
     if "step" in plan.roles and plan.roles["step"].rule == "rising_integers" and not has_role(plan["step"], "row"):

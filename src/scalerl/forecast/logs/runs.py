@@ -10,7 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from scalerl.forecast.logs.attempts import Attempts, attempts, chains
+from scalerl.errors import InputError
+from scalerl.forecast.logs.attempts import MIN_ROWS, Attempts, attempts, chains
 from scalerl.forecast.logs.columns import has_role
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.frame import Floats, Frame, Rows, concatenated, grouped, members, objects
@@ -176,13 +177,14 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     whose reader has dropped what a resume superseded.
     """
     plan, frame, steps = run.plan, run.frame, run.steps
-    if plan.is_ours or ATTEMPT in frame or not has_role(plan["step"], "step", "coarse"):
+    if plan.is_ours or ATTEMPT in frame or plan["step"] not in frame:
         return [run]
     is_kept = plan.options.selected(frame, besides=ATTEMPT)
     logged = np.flatnonzero(frame.known(plan["y"]) & np.isfinite(steps) & is_kept)
     if (np.diff(steps[logged]) > 0).all():
         return [run]
     split = attempts(steps[logged])
+    _refuse_short_attempts(run, split, steps[logged])
     run = run.noting(*_facts_of_attempts(run, split, logged))
     parts = _parts(frame, split, logged)
     if len(parts) == 1:
@@ -198,6 +200,16 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
         else:
             made.append(replace(own, key={**run.key, **label}))
     return made
+
+
+def _refuse_short_attempts(run: LoggedRun, split: Attempts, steps: Floats) -> None:
+    """Raise InputError where a run began anew again and again, and never got beyond a step or two."""
+    lengths = [len({*steps[rows].tolist()}) for rows in members(split.number)]
+    if len(lengths) >= MIN_ROWS > max(lengths):
+        raise InputError(
+            f"{run.file} has {len(lengths)} attempts of at most {max(lengths)} steps each, and none is a history: give "
+            "the log of a run with more steps."
+        )
 
 
 def _parts(frame: Frame, split: Attempts, logged: Rows) -> list[Frame]:

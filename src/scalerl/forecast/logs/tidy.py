@@ -31,6 +31,8 @@ from scalerl.forecast.logs.wide import one_column_per_run, word_columns
 
 Reshaped = tuple[Frame, tuple[Fact, ...]] | None
 
+APART = "evaluations_apart"
+"""The fact that says that evaluations are read apart from the training rewards beside them."""
 _MIN_STEPS = 3
 _HOURS_BEHIND = re.compile(r"(?!.*gpu).*(?:hours?|hrs?|[_ ]h)", re.IGNORECASE)
 _STEP_WORD = re.compile(r"step|iter|epoch|update|checkpoint|ckpt|round", re.IGNORECASE)
@@ -212,9 +214,7 @@ def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
             if np.isnan(rest).all():
                 empty.append(name)
         if apart and column not in options.columns:
-            return frame.having({**apart, **training}).without(empty), facts_of(
-                "evaluations_apart", columns=tuple(apart)
-            )
+            return frame.having({**apart, **training}).without(empty), facts_of(APART, columns=tuple(apart))
     return None
 
 
