@@ -1,6 +1,5 @@
 """What a column or a line is, where its name says one thing and its values another; the numbers are made up."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -106,8 +105,8 @@ def test_returns_of_tests_are_evaluations(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["reward/hard_pass_rate", "agent_success_rate", "tool_solve_rate"])
 def test_rates_of_something_are_asked_about_beside_a_reward(tmp_path: Path, name: str) -> None:
-    text = "".join(json.dumps({"step": s, "episode_reward": 90 * r + s % 3, name: r, "kl": 0.1}) + "\n" for s, r in STEPS)
-    log = write(tmp_path / "log.jsonl", text)
+    rows = [{"step": step, "episode_reward": 90 * rate + step % 3, name: rate, "kl": 0.1} for step, rate in STEPS]
+    log = write(tmp_path / "log.jsonl", rows)
     assert [each.name for each in candidates(log)] == [name, "episode_reward"]
     alone = write(tmp_path / "alone.csv", cells(f"step,{name},kl", [(s, r, 0.1) for s, r in STEPS]))
     assert [points(series) for series in read(alone)] == [STEPS]

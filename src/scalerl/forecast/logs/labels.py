@@ -100,7 +100,9 @@ def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) 
         is_few = 1 < len(values) <= _MAX_SETTINGS and 2 * len(frame) >= len(values) * num_steps
         is_setting = is_few and np.isfinite(values).all() and not (np.diff(values) == 1).all()
         is_other = reward_rank(name) or has_role(name, "step", "coarse", *AXES) or name in options.columns
-        if is_setting and not is_other and _separates(frame, name) and placed.num_groups([*labels, name, ""]) == len(frame):
+        if not is_setting or is_other or not _separates(frame, name):
+            continue
+        if placed.num_groups([*labels, name, ""]) == len(frame):
             return [name]
     return []
 

@@ -45,7 +45,7 @@ def named(role: str, counted: str = "total") -> Rule:
 def named_step(plan: Plan) -> Choice | None:
     """Choose the first column named as a step that half of the rows have; otherwise the first one.
 
-    Where it often falls, or stays as it is, as the length of an episode does, and another counter rises, choose that one.
+    Where it often falls or never changes, as the length of an episode, and another counter rises, choose that one.
     """
     evidence = {name: Evidence(plan.frame, name) for name in plan.named("step", "coarse")}
     names = plan.named("step")

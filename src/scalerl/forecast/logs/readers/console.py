@@ -41,6 +41,8 @@ _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 # The name of one of several processes of a run.
 _PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process|pid)[-_ ]?\d+", re.IGNORECASE)
 _MAX_RUNS = 20
+# What speaks of evaluation with more words is an answer that was printed there.
+_MAX_HEADING = 12
 # A counter that begins anew more often counts within each step.
 _MAX_FALLS = 0.2
 # The share of records at which a counter rises, if it is their step.
@@ -220,7 +222,8 @@ class Context:
         """Take note of a line that is no record."""
         if not line.is_bar or any(name[0] != "/" for name in line.counters):
             goes_on = self.evaluates and self.counters == self.counters | line.counters
-            self.evaluates = (goes_on or line.evaluates) and not _TRAINING.search(line.text)
+            is_heading = line.evaluates and len(line.text.split()) <= _MAX_HEADING
+            self.evaluates = (goes_on or is_heading) and not _TRAINING.search(line.text)
         if line.named:
             self.counters = self.counters | line.named
             self.above |= line.named.keys()
@@ -281,7 +284,7 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
 
 
 def _main_name(records: list[Record]) -> str:
-    """Return the name that tells the records of training: of those that repeat, in most keys."""
+    """Return the name that tells the records of training: of those that repeat, with most training values."""
     kinds: dict[frozenset[str], list[Record]] = {}
     for record in records:
         kinds.setdefault(frozenset(record.values), []).append(record)
@@ -291,11 +294,14 @@ def _main_name(records: list[Record]) -> str:
         for name, value in record.values.items():
             values.setdefault(name, set()).add(value)
 
-    def fitness(names: frozenset[str]) -> tuple[bool, int, int]:
-        return len(kinds[names]) >= _MIN_ALIKE, len(names), len(kinds[names])
+    def measured(names: frozenset[str]) -> list[str]:
+        return sorted(name for name in names if not names_evaluation(name) and not is_counting(name))
 
-    names = [name for name in max(kinds, key=fitness) if not names_evaluation(name) and not is_counting(name)]
-    return max(sorted(names), key=lambda name: (len(values[name]) >= _MIN_ALIKE, num[name]), default="")
+    def fitness(names: frozenset[str]) -> tuple[bool, int, int]:
+        return len(kinds[names]) >= _MIN_ALIKE, len(measured(names)), len(kinds[names])
+
+    names = measured(max(kinds, key=fitness))
+    return max(names, key=lambda name: (len(values[name]) >= _MIN_ALIKE, num[name]), default="")
 
 
 def _steps_of_bar(bar: str, records: list[Record], training: list[Record], lines: list[Line]) -> list[int]:
@@ -393,7 +399,8 @@ def _step(training: list[Record]) -> str:
     rises: dict[str, int] = {}
     for name in training[-1].counters:
         # A bar may be drawn after the first record; another counter that comes later is not their step.
-        if name in often or name[0] == "/" or name in training[0].counters:
+        is_there = name in often or name[0] == "/" or name in training[0].counters
+        if is_there and not names_evaluation(name):
             counts = [record.counters.get(name, 0) for record in training]
             rises[name] = _num_rises(counts, is_named=name in often)
     most = max(rises.values(), default=0)
@@ -419,7 +426,8 @@ def _num_rises(counts: list[int], *, is_named: bool) -> int:
 
 def _order(name: str) -> tuple[int, bool, int, str]:
     """Return how a counter is ordered among those that may be the step: steps, then other words, epochs, and bars."""
-    return _word_of(name), name in _COARSE or name[0] == "/", len(name), name
+    is_coarse = name.rpartition("_")[2] in _COARSE
+    return _word_of(name), is_coarse or name[0] == "/", len(name), name
 
 
 def _word_of(name: str) -> int:

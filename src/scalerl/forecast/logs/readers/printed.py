@@ -292,7 +292,7 @@ def _take(line: Line, words: tuple[str, ...], mark: str, count: str, written: st
         return
     if is_counter and value.is_integer() and not mark:
         line.counters.setdefault(_counter(name), int(value))
-    elif mark or any(map(_is_metric, words)) or _counts(name, value):
+    elif mark or (line.counters and any(map(_is_metric, words))) or _is_metric(name) or _counts(name, value):
         line.values.setdefault(" ".join(words)[:MAX_WORD], value)
 
 
