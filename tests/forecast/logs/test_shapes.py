@@ -354,7 +354,7 @@ LOOPS = {
     "Megatron": (" iteration      {step}/    2174 | consumed samples:  448 | reward: {reward} |", "reward", "step"),
     "prompts in a box": (f"{COMPLETIONS}step {{step}}: loss=0.1 reward={{reward}}", "reward", "step"),
     "answers between": (f"STEP 0 | enumerate\n{REWARDED}STEP 1 | stop\n{REWARDED}Epoch {{step}} | reward= {{reward}}",
-                        "reward", "step"),
+                        "reward", "epoch"),
     "Python's logging": ("2026-01-02 10:00:30,123 - INFO - step: {step}/600 (1.7%) | reward: {reward} \u00b1 0.02",
                          "reward", "step"),
     "bar drawn again": ("".join(f"train gather step {{step}}:  94%|##| {at}/3 [00:01<00:01, reward={{reward}}]\n"

@@ -110,3 +110,61 @@ def test_rates_of_something_are_asked_about_beside_a_reward(tmp_path: Path, name
     assert [each.name for each in candidates(log)] == [name, "episode_reward"]
     alone = write(tmp_path / "alone.csv", cells(f"step,{name},kl", [(s, r, 0.1) for s, r in STEPS]))
     assert [points(series) for series in read(alone)] == [STEPS]
+
+
+# Lines of a text
+
+
+SLOW = "SAMPLING WARNING\n  Sampling slow: {slow}s, steps={slow}\n"
+ANSWER = (
+    "[eval] A lamp burns for {step} hours on 3 litres and then it is filled up again -> it burns for 62 hours more\n"
+    "Therefore it improves her accuracy by 10.\nFinal answer: {step}\n"
+)
+
+
+def test_step_is_that_of_the_line_with_the_reward(tmp_path: Path) -> None:
+    text = ""
+    for step, reward in STEPS:
+        warnings = [SLOW.format(slow=180 + (37 * step * turn) % 150) for turn in range(1, 9)]
+        text += "".join(warnings) + f"[step {25 * step}] avg_loss={1 - reward:.4f} acc={reward}\n"
+    [series] = read(write(tmp_path / "train.log", text))
+    assert points(series) == [(25 * step, reward) for step, reward in STEPS]
+
+
+def test_answers_under_an_evaluation_are_no_evaluations(tmp_path: Path) -> None:
+    text = ""
+    for step, reward in STEPS:
+        samples = "".join(f"Final answer: {step + at}, reward is {reward / 2}\n" for at in range(3))
+        text += f"{samples}[step {step}] avg_loss=0.1 acc={reward}\n{ANSWER.format(step=step)}"
+    [series] = read(write(tmp_path / "train.log", text))
+    assert series.y_label == "acc"
+    assert points(series) == STEPS
+
+
+@pytest.mark.parametrize("heading", ["Evaluation:", "Running validation on 500 problems ...", "=== eval ==="])
+def test_short_line_above_values_makes_them_evaluations(tmp_path: Path, heading: str) -> None:
+    text = ""
+    for step, reward in STEPS:
+        text += f"step {step} reward: {reward / 2}\n{heading}\naccuracy: {reward}\n"
+    [series] = read(write(tmp_path / "train.log", text))
+    assert series.y_label == "eval/accuracy"
+    assert points(series) == STEPS
+
+
+BOX = """
+| epoch              | {epoch} |
+| test/episode       | {tested} |
+| test/success_rate  | {reward} |
+| train/episode      | {trained} |
+| train/success_rate | {half} |
+--------------------------------
+"""
+
+
+def test_counter_of_evaluations_is_no_axis(tmp_path: Path) -> None:
+    text = "n_cycles: 10\n"
+    for step, reward in STEPS:
+        text += BOX.format(epoch=step, tested=50 * step, reward=reward, trained=20 * step, half=reward / 2)
+    [series] = read(write(tmp_path / "train.log", text))
+    assert (series.x_label, series.y_label) == ("epoch", "test/success_rate")
+    assert points(series) == STEPS

@@ -280,7 +280,11 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
         origin = f"the {step} that is printed with it"
     rows = [_row(*each) for each in zip(records, steps, runs, strict=True)]
     shapes = [record.first.shape for record in records]
-    return _once_each(_without_parts(rows, shapes, main), main), origin
+    rows = _once_each(_without_parts(rows, shapes, main), main)
+    if step in _COARSE and 2 * len({*steps}) > len(rows):
+        # The column of that name says the same, and what is counted.
+        rows = [{name: value for name, value in row.items() if name != "step"} for row in rows]
+    return rows, origin
 
 
 def _main_name(records: list[Record]) -> str:

@@ -95,7 +95,7 @@ _METRIC = re.compile(
     r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|success|pass@\d+|loss|time)s?(?:[/_].*)?", re.IGNORECASE
 )
 _EVALUATING = re.compile(
-    r"\b(?:evaluat|validat|testing)|\[eval\]|(?:^|[\]|>-]\s)[\s\[#*>-]{0,8}+(?:eval|val|test)\b(?!/)", re.IGNORECASE
+    r"\b(?:evaluat|validat|testing)|\[eval\]|(?:^|[\]|>-]\s)[\s\[#*>=-]{0,8}+(?:eval|val|test)\b(?!/)", re.IGNORECASE
 )
 _EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
 _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
