@@ -118,7 +118,7 @@ def test_rates_of_something_are_asked_about_beside_a_reward(tmp_path: Path, name
 SLOW = "SAMPLING WARNING\n  Sampling slow: {slow}s, steps={slow}\n"
 ANSWER = (
     "[eval] A lamp burns for {step} hours on 3 litres and then it is filled up again -> it burns for 62 hours more\n"
-    "Therefore it improves her accuracy by 10.\nFinal answer: {step}\n"
+    "So she improves her accuracy by 10.\nFinal answer: {step}\n"
 )
 
 
@@ -168,3 +168,67 @@ def test_counter_of_evaluations_is_no_axis(tmp_path: Path) -> None:
     [series] = read(write(tmp_path / "train.log", text))
     assert (series.x_label, series.y_label) == ("epoch", "test/success_rate")
     assert points(series) == STEPS
+
+
+# Tables in a text, and what is no history
+
+
+def test_table_of_checkpoints_in_a_text(tmp_path: Path) -> None:
+    rows = "".join(f"  grpo-ckpt-{step}      {100 * rate:.1f}%    {100 * rate + 20:.1f}%\n" for step, rate in STEPS)
+    text = f"How often the answer is right\n  checkpoint   pass@1   pass@4\n  base     12.0%   33.0%\n{rows}"
+    [series] = read(write(tmp_path / "eval.txt", text))
+    assert series.y_label == "pass@1"
+    assert series.compute.tolist() == [step for step, _ in STEPS]
+    assert series.reward.tolist() == pytest.approx(R, abs=1e-3)
+    assert series.start == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize("name", ["grpo-ckpt-{}", "step_{}"])
+def test_two_tables_of_checkpoints_are_not_joined(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"  {name.format(step)}      {100 * rate:.1f}%    60.0%\n" for step, rate in STEPS)
+    table = f"  checkpoint   pass@1   pass@4\n{rows}"
+    assert "one table" in fault(write(tmp_path / "eval.txt", f"right\n{table}\nwith tags\n{table}"))
+
+
+SETTINGS = ["model_k64_exp8.pt", "model_k64_exp16.pt", "model_k128_exp8.pt", "model_k128_exp16.pt", "model_k32_exp8.pt"]
+
+
+@pytest.mark.parametrize("header", ["weights,best_val_loss,frac", "weights,alpha,accuracy"])
+def test_names_that_differ_in_several_numbers_are_settings(tmp_path: Path, header: str) -> None:
+    rows = [(name, 0.9 - at / 20, 0.5 + at / 30) for at, name in enumerate(SETTINGS)]
+    assert "one row per run (weights)" in fault(write(tmp_path / "sweep.csv", (header, rows)))
+
+
+def test_lists_of_rewards_in_cells_are_one_row_per_run(tmp_path: Path) -> None:
+    text = "exp,run,mean_all,loss_mean,rewards\n"
+    for size in (32, 64):
+        for run in range(1, 6):
+            rewards = [round(reward + run / 100, 3) for reward in R]
+            text += f'{size}x2,{run},{sum(rewards) / 40:.4f},0.{run}3,"{rewards}"\n'
+    assert "one row per run" in fault(write(tmp_path / "results.csv", text))
+
+
+YAML = """
+data:
+  train_files: data/train.parquet
+  train_batch_size: 64
+model:
+  path: models/small
+  lora_rank: 8
+optim:
+  lr: 1e-5
+"""
+ANSWERS = "solution: 'work: {at}'\nfacts: {{'agent': {at}, 'income': {income}}}\nsr=0.5 buf=2.0 total=0.{at}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        YAML,
+        "10:00:01 | ======\n10:00:02 | settings:\n" + '{\n  "batch_size": 64,\n  "epochs": 300,\n  "lr": 0.1\n}\n',
+        "".join(ANSWERS.format(at=at, income=900 + 37 * at % 100) for at in range(1, 19)),
+    ],
+)
+def test_settings_and_answers_are_called_so(tmp_path: Path, text: str) -> None:
+    said = fault(write(tmp_path / "run.log", text))
+    assert "configuration" in said

@@ -46,6 +46,8 @@ Files = Sequence[Path]
 # The last line of a traceback: RuntimeError: CUDA out of memory.
 _ERROR_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 _MAX_REASON = 120
+# A line of a configuration: "lr": 1e-6, or lr = 1e-6.
+_SETTING = re.compile(r"\s*+['\"]?[A-Za-z_][\w./-]{0,80}+['\"]?\s?[:=](?:\s.*)?")
 # A file of evaluations with fewer says less about a run than its training rewards.
 _ENOUGH_REWARDS = 6
 
@@ -205,11 +207,24 @@ def _recognised(source: Source) -> Log:
     if table is None or (table.kind == "console" and not has_rewards(table)):
         _refuse_crash(source)
     if table is None:
-        raise InputError(
-            f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
-            "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
-        )
+        raise InputError(_no_step(source))
     return _log(source, table)
+
+
+def _no_step(source: Source) -> str:
+    """Say that no line of a text records a step, and whether it is a configuration."""
+    lines = [line for line in source.text.splitlines() if any(map(str.isalnum, line))]
+    num_settings = sum(_SETTING.fullmatch(line) is not None for line in lines)
+    if 2 * num_settings > len(lines):
+        return (
+            f"{source.path} is a configuration, and no line after it records a training step: if the run ended there, "
+            "give the log of one that trained, and if it logs elsewhere, give that file."
+        )
+    return (
+        f"{source.path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data "
+        "frame exports it), JSON lines, console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}, "
+        "or one table with a column of steps, or of checkpoints such as ckpt-100 in their order."
+    )
 
 
 def _refuse_crash(source: Source) -> None:

@@ -30,6 +30,10 @@ Placed = list[tuple[str, Row]]
 
 MAX_NAME = 200
 _LARGEST = 1e100
+# Fewer names may differ in a number by accident.
+_MIN_NAMES = 3
+# A name of a checkpoint is no sentence.
+_LAST_NUMBER = re.compile(r"(\S*?\s?\S*?)(\d{1,12})(\D*)")
 _MAX_NUMBER = 128
 _ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-", "nan"})
 # A group of thousands does not begin with 0.
@@ -224,6 +228,23 @@ def numbered(keys: Iterable[Hashable]) -> Rows:
     """Return a number for each key, equal for equal keys, in the order in which they come."""
     places: dict[Hashable, int] = {}
     return np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.intp)
+
+
+def steps_of_names(words: Sequence[str] | Words) -> Floats | None:
+    """Return the last number in each name, if they rise and the names differ in nothing else; None if not.
+
+    A name without a number before the others, such as 'base', is the model before training.
+    """
+    if len(words) < _MIN_NAMES:
+        return None
+    matches = [_LAST_NUMBER.fullmatch(word) for word in words]
+    is_base = matches[0] is None
+    numbered_names = matches[1:] if is_base else matches
+    if len(numbered_names) < _MIN_NAMES or not all(numbered_names):
+        return None
+    texts = {(match[1], match[3]) for match in numbered_names if match}
+    steps = np.array([0.0] * is_base + [float(match[2]) for match in numbered_names if match])
+    return steps if len(texts) == 1 and (np.diff(steps) > 0).all() else None
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:

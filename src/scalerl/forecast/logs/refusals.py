@@ -15,14 +15,13 @@ from scalerl.errors import InputError, option
 from scalerl.forecast.logs.amounts import seconds_since_1970
 from scalerl.forecast.logs.columns import AXES, CLOCKS, has_role, is_lower_better, reward_rank, with_role
 from scalerl.forecast.logs.evidence import ENOUGH_STEPS, Evidence
-from scalerl.forecast.logs.frame import Floats, Frame, Names, Words, listed, number, objects
+from scalerl.forecast.logs.frame import Floats, Frame, Names, Words, listed, number, objects, steps_of_names
 from scalerl.forecast.logs.labels import ANSWERS, has_texts
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan
 from scalerl.forecast.logs.question import ask_for_a_name, check_clear, refuse_nameless
 from scalerl.forecast.logs.readers.console import COUNTED_RECORDS
 from scalerl.forecast.logs.selection import check_columns
-from scalerl.forecast.logs.tidy import steps_of_names
 from scalerl.forecast.logs.wide import word_columns
 
 # So many columns of a table without a reward are tried as results of runs.
@@ -32,7 +31,7 @@ _MIN_RUNS = 3
 # Of a sweep, at least this share of all combinations of its settings was tried.
 _MOST_POSSIBLE = 4
 _MOST_SETTINGS = 10
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 
 def check(plan: Plan) -> None:
@@ -48,6 +47,7 @@ def check(plan: Plan) -> None:
     if not plan["y"]:
         ask_for_a_name(plan)
         _refuse_falling(plan)
+        _refuse_loose_values(plan)
     if not plan.is_clean:
         refuse_results(plan, int(plan.frame.known(plan["y"]).sum()))
         check_clear(plan)
@@ -102,6 +102,17 @@ def _refuse_falling(plan: Plan) -> None:
         )
 
 
+def _refuse_loose_values(plan: Plan) -> None:
+    """Raise InputError for a text whose values nothing counts, and of which none is named as a reward."""
+    if plan.kind == "console" and counts_rows(plan):
+        names = listed([name for name in plan.frame.columns if name not in (FILE, plan["step"])])
+        raise InputError(
+            f"{plan.path} has no column recognised as reward, and no step; it prints {names}. If one of them is the "
+            f"reward, name it with {option:y}; a configuration, or one record per answer, is no history: give the log "
+            "that has the mean reward of each step."
+        )
+
+
 # What is no history
 
 
@@ -119,8 +130,11 @@ def _refuse_other_tables(plan: Plan) -> None:
             f"{plan.path} has one row per {item} and nothing that counts steps: these are results, and no history; "
             f"give a log with a row for each step, or name what counts with {option:x}."
         )
-    for name in [plan["y"]] if plan["y"] else _numbers_of(frame)[:_TRIED]:
-        what = _finished_runs(replace(plan, roles={**plan.roles, "y": Choice((name,))}))
+    has_numbers = bool(frame.known(plan["y"]).any())
+    # A cell may hold all rewards of a run, which are no word that tells it from others.
+    table = plan if has_numbers else replace(plan, frame=frame.without([plan["y"]]))
+    for name in [plan["y"]] if has_numbers else _numbers_of(table.frame)[:_TRIED]:
+        what = _finished_runs(replace(table, roles={**plan.roles, "y": Choice((name,))}))
         if what and not plan.options.x:
             raise InputError(
                 f"{plan.path} has one row per run ({what}), its result: give the histories of the runs, with a row "
@@ -181,9 +195,11 @@ def _finished_runs(plan: Plan) -> str:
         return ""
     is_counted = any(fact.kind == "rows_counted" for fact in plan.facts)
     progress = np.full(len(frame), np.nan) if is_counted else plan.progress(frame)
-    words = [
-        name for name in word_columns(frame) if name not in (plan["y"], FILE) and _names_something(frame.words(name))
-    ]
+    words: list[str] = []
+    for name in word_columns(frame):
+        is_something_else = name in (plan["y"], FILE) or has_role(name, *AXES, *CLOCKS)
+        if not is_something_else and _names_something(frame.words(name)):
+            words.append(name)
     named = with_role(frame.columns, "run", "arm")
     is_history = bool((np.diff(progress) > 0).all())
     if not is_history:
@@ -224,10 +240,17 @@ def _own_name(plan: Plan, frame: Frame, words: Names, named: Names, is_history: 
 
 
 def _are_names(words: Words, is_named: bool) -> bool:
-    """Return whether words name runs; the names of checkpoints differ in a number that rises, and in nothing else."""
+    """Return whether words name runs; the names of checkpoints differ in a number that rises, and in nothing else.
+
+    Names that differ in several numbers, as k64_exp8 and k128_exp16, are those of settings, unless they are times.
+    """
     texts = [_NUMBERS.sub("", word) for word in words]
+    if len({*texts}) == 1:
+        numbers = zip(*map(_NUMBERS.findall, words), strict=True)
+        num_differing = sum(len({*column}) > 1 for column in numbers)
+        return num_differing > 1 and not np.isfinite(seconds_since_1970(words)).any()
     num_plain = sum(text == word for text, word in zip(texts, words, strict=True))
-    return len({*texts}) > 1 and (is_named or 2 * num_plain > len(texts))
+    return is_named or 2 * num_plain > len(texts)
 
 
 def _are_told_apart(frame: Frame, labels: Sequence[str], progress: Floats) -> bool:

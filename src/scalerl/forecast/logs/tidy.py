@@ -24,7 +24,7 @@ from scalerl.forecast.logs.columns import (
     without_unit,
 )
 from scalerl.forecast.logs.facts import Fact, facts_of
-from scalerl.forecast.logs.frame import Floats, Frame, Words, numbered, objects
+from scalerl.forecast.logs.frame import Floats, Frame, Words, numbered, objects, steps_of_names
 from scalerl.forecast.logs.readers.budget import MAX_COLUMNS
 from scalerl.forecast.logs.selection import Selection
 from scalerl.forecast.logs.wide import one_column_per_run, word_columns
@@ -36,8 +36,6 @@ APART = "evaluations_apart"
 _MIN_STEPS = 3
 _HOURS_BEHIND = re.compile(r"(?!.*gpu).*(?:hours?|hrs?|[_ ]h)", re.IGNORECASE)
 _STEP_WORD = re.compile(r"step|iter|epoch|update|checkpoint|ckpt|round", re.IGNORECASE)
-# A name of a checkpoint is no sentence.
-_LAST_NUMBER = re.compile(r"(\S*?\s?\S*?)(\d{1,12})(\D*)")
 # Kinds of rows; with more words a column names runs or sets.
 _MAX_KINDS = 12
 # A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
@@ -178,23 +176,6 @@ def steps_in_names(frame: Frame, options: Selection) -> Reshaped:
     return None
 
 
-def steps_of_names(words: Words) -> Floats | None:
-    """Return the last number in each name, if they rise and the names differ in nothing else; None if not.
-
-    A name without a number before the others, such as 'base', is the model before training.
-    """
-    if len(words) < _MIN_STEPS:
-        return None
-    matches = [_LAST_NUMBER.fullmatch(word) for word in words]
-    is_base = matches[0] is None
-    numbered_names = matches[1:] if is_base else matches
-    if len(numbered_names) < _MIN_STEPS or not all(numbered_names):
-        return None
-    texts = {(match[1], match[3]) for match in numbered_names if match}
-    steps = np.array([0.0] * is_base + [float(match[2]) for match in numbered_names if match])
-    return steps if len(texts) == 1 and (np.diff(steps) > 0).all() else None
-
-
 def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
     """Evaluations that share columns with training get their own, as eval/acc, where a word says split=eval."""
     rewards = [name for name in frame.columns if reward_rank(name) and not is_evaluation(name)]
@@ -245,8 +226,13 @@ def two_prefixes(frame: Frame, options: Selection) -> Reshaped:
 def steps_in_words(frame: Frame, options: Selection) -> Reshaped:
     """Steps may be words such as 'checkpoint-5' and '5/400'."""
     step = first(frame, "step")
-    matches = [_STEP.fullmatch(word) for word in frame.words(step)] if frame.is_words(step) else []
-    values = np.array([float(match[1]) if match else np.nan for match in matches])
+    if not frame.is_words(step):
+        return None
+    words = frame.words(step)
+    values = steps_of_names(words)
+    if values is None:
+        matches = [_STEP.fullmatch(word) for word in words]
+        values = np.array([float(match[1]) if match else np.nan for match in matches])
     return (frame.having({step: values}), ()) if np.isfinite(values).any() else None
 
 

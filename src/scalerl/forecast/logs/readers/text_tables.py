@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from scalerl.forecast.logs.frame import number
+from scalerl.forecast.logs.frame import number, steps_of_names
 from scalerl.forecast.logs.readers.delimited import Line, is_header, is_number, named_rows
 from scalerl.forecast.logs.readers.lines import Printed
 from scalerl.forecast.logs.readers.source import Table
@@ -11,6 +11,8 @@ from scalerl.forecast.logs.readers.source import Table
 _MIN_ROWS = 3
 _NUMBERS = re.compile(r"[-+.,%eE\d\s\u2212]+")
 _COUNT = re.compile(r"(\d{1,12})\s?[kKMBT]?")
+# Cells that are aligned have two blanks between them.
+_BLANKS = re.compile(r"\s{2,}")
 
 
 def longest_table(printed: Sequence[Printed]) -> Table | None:
@@ -47,6 +49,10 @@ def _cells_of_lines(printed: Sequence[Printed]) -> Iterator[Line]:
             if before is not None:
                 yield before.at, before.text.split()
             yield line.at, text.split()
+        elif _is_named_row(text):
+            if before is not None:
+                yield before.at, _BLANKS.split(before.text.strip())
+            yield line.at, _BLANKS.split(text)
         elif any(map(str.isalnum, text)):
             before = line
             continue
@@ -55,11 +61,17 @@ def _cells_of_lines(printed: Sequence[Printed]) -> Iterator[Line]:
         before = None
 
 
+def _is_named_row(text: str) -> bool:
+    """Return whether a line is a name and aligned numbers behind it, as 'ckpt-20   34.5%   50.4%' is."""
+    name, *cells = _BLANKS.split(text)
+    return bool(cells) and not is_number(name) and all(map(is_number, cells))
+
+
 def _goes_on(rows: Sequence[Line]) -> bool:
     """Return whether a column of whole numbers rises from row to row; those of runs may begin anew after some rows.
 
     The table in an answer begins anew after one or two. Without such a column the first one counts, if the rows stand
-    in one piece.
+    in one piece; of names that differ in one number, that is the step.
     """
     columns = list(zip(*(cells for _, cells in rows), strict=True))
     are_near = rows[-1][0] - rows[0][0] < 2 * len(rows)
@@ -67,7 +79,7 @@ def _goes_on(rows: Sequence[Line]) -> bool:
         is_counted = all(_COUNT.fullmatch(cell.replace(",", "")) for cell in column)
         if (is_counted or (are_near and at == 0)) and _is_rising([number(cell.rstrip("kKMBT ")) for cell in column]):
             return True
-    return False
+    return steps_of_names(columns[0]) is not None
 
 
 def _is_rising(steps: list[float]) -> bool:
