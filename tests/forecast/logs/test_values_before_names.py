@@ -92,6 +92,18 @@ def test_facts_name_the_evaluations_only_where_they_are_read(tmp_path: Path) -> 
     assert "evaluations_apart" not in kinds(series)
 
 
+def test_episodes_of_an_evaluation_come_before_training(tmp_path: Path) -> None:
+    rows: list[tuple[int, int, str, float]] = []
+    for episode, reward in STEPS:
+        rows.append((episode, 1 + episode % 5, "training", reward / 2))
+        if episode % 5 == 0:
+            rows += [(episode, 1, "evaluation", round(reward + at / 100, 3)) for at in (-2, 0, 2)]
+    [series] = read(write(tmp_path / "log.csv", ("episode,trial,phase,reward_score", rows)))
+    assert series.y_label == "evaluation/reward_score"
+    assert "evaluations_apart" in kinds(series)
+    assert series.compute.tolist() == [episode for episode in range(5, 41, 5) for _ in range(3)]
+
+
 # Rewards
 
 

@@ -153,14 +153,17 @@ def _flaws(columns: Sequence[RewardColumn]) -> dict[str, Flaws]:
     for column in columns:
         most_steps[column.kind] = max(most_steps.get(column.kind, 0), column.num_steps)
     least_per_place = min(column.per_place for column in columns)
+    # Training is logged more densely than it is evaluated: only another evaluation shows that one holds single answers.
+    evaluations = [column.per_place for column in columns if column.kind == _EVALUATION]
     flaws: dict[str, Flaws] = {}
     for column in columns:
         is_short = column.num_steps < ENOUGH_STEPS
+        least = min(evaluations) if column.kind == _EVALUATION else least_per_place
         flaws[column.name] = Flaws(
             is_short=is_short,
             is_constant=not is_short and not column.evidence.varies,
             is_rare=column.num_steps < max(ENOUGH_STEPS, most_steps[column.kind] / _FEWER),
-            is_per_sample=column.per_place > _PER_SAMPLE * least_per_place,
+            is_per_sample=column.per_place > _PER_SAMPLE * least,
             rank=column.rank,
             is_no_whole=not is_whole(column.name),
         )

@@ -18,6 +18,7 @@ from scalerl.forecast.logs.frame import Floats, Frame, Rows, concatenated, group
 from scalerl.forecast.logs.names import ATTEMPT, FILE, without_seed
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.points import points_of
+from scalerl.forecast.logs.refusals import counts_rows
 
 # If the step fails to rise at more than this share of a console's rows, several runs may have printed into it.
 _MAX_SHARE_NOT_RISING = 0.2
@@ -177,7 +178,7 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     whose reader has dropped what a resume superseded.
     """
     plan, frame, steps = run.plan, run.frame, run.steps
-    if plan.is_ours or ATTEMPT in frame or plan["step"] not in frame:
+    if plan.is_ours or ATTEMPT in frame or plan["step"] not in frame or counts_rows(plan):
         return [run]
     is_kept = plan.options.selected(frame, besides=ATTEMPT)
     logged = np.flatnonzero(frame.known(plan["y"]) & np.isfinite(steps) & is_kept)

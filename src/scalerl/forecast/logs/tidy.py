@@ -229,7 +229,8 @@ def steps_in_words(frame: Frame, options: Selection) -> Reshaped:
     if not frame.is_words(step):
         return None
     words = frame.words(step)
-    values = steps_of_names(words)
+    # 10k, 20k are numbers with a unit, which no name says.
+    values = steps_of_names(words) if words[-1][:1].isalpha() else None
     if values is None:
         matches = [_STEP.fullmatch(word) for word in words]
         values = np.array([float(match[1]) if match else np.nan for match in matches])
