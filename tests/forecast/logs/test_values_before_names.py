@@ -115,6 +115,13 @@ def test_returns_of_tests_are_evaluations(tmp_path: Path, name: str) -> None:
     assert points(series) == STEPS
 
 
+@pytest.mark.parametrize("name", ["rollout/return", "mean_ep_ret", "train/episode_return", "AverageEpisodicReward"])
+def test_names_whose_words_all_say_reward_come_first(tmp_path: Path, name: str) -> None:
+    rows = [(step, 3 - reward, reward, 9 * reward) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "log.csv", (f"step,agent_return,{name},shaping_reward", rows)))
+    assert series.y_label == name
+
+
 @pytest.mark.parametrize("name", ["reward/hard_pass_rate", "agent_success_rate", "tool_solve_rate"])
 def test_rates_of_something_are_asked_about_beside_a_reward(tmp_path: Path, name: str) -> None:
     rows = [{"step": step, "episode_reward": 90 * rate + step % 3, name: rate, "kl": 0.1} for step, rate in STEPS]

@@ -123,32 +123,22 @@ _RATES = (
     r"rewards?|rews?|returns?|rets?|fitness",
     r"scores?|pass@\d+|f1|recall|precision|ndcg|mrr|auc|bleu|rouge\w*",
 )
-# The last ones in short, as the bar of OpenRLHF and the Monitor of Stable-Baselines3 write them.
+_REWARD = 3
+"""The place of plain rewards among the rates."""
+# Rewards of training, the likeliest first. The last ones are short, as the bar of OpenRLHF and the Monitor of
+# Stable-Baselines3 write them.
 _TRAINING = (
     "episode_reward",
     "reward_mean",
     "reward",
     "mean_reward",
-    "train_reward",
-    "train_reward_mean",
-    "reward_all_mean",
-    "env_all_reward_total",
     "critic_score_mean",
     "critic_rewards_mean",
     "objective_scores",
-    "avg_reward",
-    "rollout_raw_reward",
-    "rollout_ep_rew_mean",
-    "ep_rew_mean",
     "ep_rewmean",
     "eprewmean",
-    "average_ep_ret",
     "value",
-    "rew",
-    "rew_mean",
-    "mean_rew",
     "rm",
-    "ret",
     "r_mean",
     "r",
 )
@@ -174,6 +164,10 @@ _RATE_OF = re.compile(r".*_(?:pass|solve|success|win)_?rate")
 _BENCHMARK = re.compile(
     r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
     r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa)[\w@]*"
+)
+# Another name is that of a training reward if all of its words say so: rollout/return, mean_ep_reward.
+_TRAINING_NAME = re.compile(
+    rf"(?:(?:{_RATES[_REWARD]}|means?|avg|average|total|train|training|rollout|ep|episodes?|episodic|env|all|cumulative|raw)(?:_|$))+"
 )
 _TRAINING_WORD = re.compile(r"(?:train|rollout|collect)\w*", re.IGNORECASE)
 _EVALUATION_WORD = re.compile(r"(?:eval|val|valid|test)\w*", re.IGNORECASE)
@@ -368,7 +362,11 @@ def reward_rank(column: str) -> Rank | None:
     if _is_no_reward(name) or _is_record(name):
         return None
     close = _closeness(name)
-    training = (2, 0, _TRAINING.index(name)) if name in _TRAINING else None
+    training = None
+    if name in _TRAINING:
+        training = (2, 0, _TRAINING.index(name))
+    elif close[_REWARD] and _TRAINING_NAME.fullmatch(name):
+        training = (2, 0, len(_TRAINING))
     if not any(close):
         is_bare = _BARE_EVALUATION.fullmatch(column.strip()) or (name[:4] == "val_" and is_benchmark(name[4:]))
         return (*BARE, int(not _is_mean(name))) if is_bare else training

@@ -4,6 +4,7 @@ Tables of results, single answers and settings have columns that are named as re
 each row of a table of results has labels of its own, and no compute orders them.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -246,7 +247,7 @@ def _are_names(words: Words, is_named: bool) -> bool:
     """
     texts = [_NUMBERS.sub("", word) for word in words]
     if len({*texts}) == 1:
-        numbers = zip(*map(_NUMBERS.findall, words), strict=True)
+        numbers = itertools.zip_longest(*map(_NUMBERS.findall, words))
         num_differing = sum(len({*column}) > 1 for column in numbers)
         return num_differing > 1 and not np.isfinite(seconds_since_1970(words)).any()
     num_plain = sum(text == word for text, word in zip(texts, words, strict=True))
