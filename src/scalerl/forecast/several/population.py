@@ -31,8 +31,11 @@ WEAK_SHARE = (np.log(0.2), 1.2)
 """Approximate weak prior of the gain's logarithm, in units of the possible gain."""
 WEAK_SPAN = (0.0, 1.6)
 """The same for unbounded rewards, in units of the observed range."""
-NEW = 0.9
-"""A run whose variance is at least this share of the weak prior's is uninformative."""
+UNINFORMATIVE = 0.9
+"""A run whose variance is at least this share of the weak prior's tells nothing of its own."""
+
+Estimate = tuple[float, float]
+"""Location and error of a logarithm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class Member:
     """One run: (location, error) of each logarithm about which it is informative."""
 
     name: str
-    values: Mapping[str, tuple[float, float]]
+    values: Mapping[str, Estimate]
 
 
 def can_be_pooled(curve: Fit) -> bool:
@@ -73,63 +76,79 @@ def member(name: str, curve: Fit) -> Member:
     """Return a run's own information, without that of a prior from other runs."""
     own = curve.alone or curve
     draws = own.drawn.draws.take(own.drawn.draws.kind == Kind.rise)
-    share_unit, scale = _share_unit(own), np.log(own.scale)
-    mean, sd = WEAK_SPAN if own.bounds is None else WEAK_SHARE
+    log_unit = _log_unit_of_shares(own)
+    log_scale = np.log(own.scale)
+    log_share = np.log(np.maximum(draws.gain, 1e-12)) - log_unit
+    weak_location, weak_error = WEAK_SPAN if own.bounds is None else WEAK_SHARE
+    weak_share = (np.log(gain_unit(own.drawn.blocks)) - log_unit + weak_location, weak_error)
+    weak_location, weak_error = priors.LOG_MIDPOINT
+    weak_midpoint = (weak_location + log_scale, weak_error)
     found = {
-        "share": (
-            np.log(np.maximum(draws.gain, 1e-12)) - share_unit,
-            (np.log(gain_unit(own.drawn.blocks)) - share_unit + mean, sd),
-        ),
-        "exponent": (draws.log_exponent, priors.LOG_EXPONENT),
-        "midpoint": (draws.log_midpoint + scale, (priors.LOG_MIDPOINT[0] + scale, priors.LOG_MIDPOINT[1])),
+        "share": _without_prior(log_share, weak_share),
+        "exponent": _without_prior(draws.log_exponent, priors.LOG_EXPONENT),
+        "midpoint": _without_prior(draws.log_midpoint + log_scale, weak_midpoint),
     }
-    said = {param: _without(values, weak) for param, (values, weak) in found.items()}
-    return Member(name=name, values={param: value for param, value in said.items() if value is not None})
+    return Member(name=name, values={param: value for param, value in found.items() if value is not None})
 
 
-def _share_unit(curve: Fit) -> float:
+def _log_unit_of_shares(curve: Fit) -> float:
     """Return the log of the unit of gains: the possible gain, or the reward's own unit if it is unbounded."""
     return 0.0 if curve.bounds is None else float(np.log(gain_unit(curve.drawn.blocks)))
 
 
-def _without(draws: Array, weak: tuple[float, float]) -> tuple[float, float] | None:
+def _without_prior(draws: Array, prior: Estimate) -> Estimate | None:
     """Return location and error of draws with a normal prior divided out; None if only the prior remains."""
+    prior_location, prior_error = prior
     # Use quantiles, since another kind of curve with little mass may be far away.
-    low, mean, high = np.quantile(draws, [0.16, 0.5, 0.84])
+    low, location, high = np.quantile(draws, [0.16, 0.5, 0.84])
     variance = max(float(high - low) / 2, 1e-4) ** 2
-    if variance >= NEW * weak[1] ** 2:
+    if variance >= UNINFORMATIVE * prior_error**2:
         return None
-    precision = 1.0 / variance - weak[1] ** -2.0
-    return float(mean / variance - weak[0] * weak[1] ** -2.0) / precision, precision**-0.5
+    # Of a product of normals, precisions add up, and so do locations in units of their variance.
+    prior_precision = prior_error**-2.0
+    precision = 1.0 / variance - prior_precision
+    return float(location / variance - prior_location * prior_precision) / precision, precision**-0.5
 
 
 def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
     """Return the prior for one more run, in the units of its fit under the weak prior if that is given."""
-    found: dict[str, tuple[float, float]] = {}
-    for param, prior in POOLED.items():
+    learned: dict[str, Estimate] = {}
+    for param, law_prior in POOLED.items():
         values = [own.values[param] for own in members if param in own.values]
-        if values:
-            if param == "midpoint":
-                prior = replace(prior, mean=(float(np.mean([value for value, _ in values])),))
-            draws, _ = law(values, np.ones((len(values), 1)), prior, np.random.default_rng(0))
-            low, middle, high = np.quantile(draws, [0.1, 0.5, 0.9])
-            found[param] = (float(middle), float(high - low) / 2 / T_QUANTILE)
-    midpoint = found.get("midpoint")
-    share = found.get("share")
+        if not values:
+            continue
+        if param == "midpoint":
+            around = float(np.mean([location for location, _ in values]))
+            law_prior = replace(law_prior, mean=(around,))
+        learned[param] = _of_one_more(values, law_prior)
+    midpoint = learned.get("midpoint")
+    share = learned.get("share")
     if curve is not None and curve.posterior is not None and share is not None:
-        share = (share[0] + _share_unit(curve) - float(np.log(gain_unit(curve.posterior.blocks))), share[1])
+        log_gain, error = share
+        # From the unit of members to that in which the fit has its prior.
+        log_gain = log_gain + _log_unit_of_shares(curve) - float(np.log(gain_unit(curve.posterior.blocks)))
+        share = (log_gain, error)
     return Prior(
-        log_exponent=found.get("exponent", priors.LOG_EXPONENT),
+        log_exponent=learned.get("exponent", priors.LOG_EXPONENT),
         log_midpoint=priors.LOG_MIDPOINT if midpoint is None else midpoint,
         log_share=share,
         has_heavy_tails=True,
+        # A learned midpoint is in the unit of the log; the weak one is relative to the largest compute.
         scale=None if midpoint is None else 1.0,
         sources=tuple(own.name for own in members),
     )
 
 
+def _of_one_more(values: Sequence[Estimate], prior: LawPrior) -> Estimate:
+    """Return location and scale of a parameter of one more run, as a Student-t."""
+    only_a_centre = np.ones((len(values), 1))
+    draws, _ = law(values, only_a_centre, prior, np.random.default_rng(0))
+    low, middle, high = np.quantile(draws, [0.1, 0.5, 0.9])
+    return float(middle), float(high - low) / 2 / T_QUANTILE
+
+
 def law(
-    members: Sequence[tuple[float, float]],
+    members: Sequence[Estimate],
     features: Array,
     prior: LawPrior,
     rng: np.random.Generator,
@@ -144,31 +163,46 @@ def law(
     `stretch` multiplies the scatter at each member. With `is_curve` the draws do not include the scatter: the caller
     adds it in other units.
     """
-    value, own_sd = np.array(members).T
-    wide = np.ones(len(value)) if stretch is None else stretch
-    mean, precision = np.array(prior.mean), np.diag(np.array(prior.sd) ** -2.0)
-    log_mass, centres, sds = [], [], []
+    value, error = np.array(members).T
+    if stretch is None:
+        stretch = np.ones(len(value))
+    prior_mean = np.array(prior.mean)
+    prior_precision = np.diag(np.array(prior.sd) ** -2.0)
+    residual = value - features @ prior_mean
     scatters = prior.scatter * SCATTERS
+    log_masses: list[float] = []
+    centres: list[float] = []
+    sds: list[float] = []
     for scatter in scatters:
-        variance = own_sd**2 + (scatter * wide) ** 2
-        residual = value - features @ mean
-        total = precision + (features.T / variance) @ features
-        towards = np.linalg.solve(total, (features.T / variance) @ residual)
-        covariance = np.linalg.inv(total)
-        ratio = scatter / prior.scatter
-        log_width = np.log(ratio) - np.log1p(ratio**2)  # half-Cauchy, on logarithmically spaced nodes
+        # Given the scatter, this is a linear regression with known variances and a normal prior.
+        variance = error**2 + (scatter * stretch) ** 2
+        weighted = features.T / variance
+        precision = prior_precision + weighted @ features
+        shift = np.linalg.solve(precision, weighted @ residual)
+        covariance = np.linalg.inv(precision)
+        centres.append(prior_mean[0] + shift[0])
+        sds.append(np.sqrt(covariance[0, 0]))
         log_likelihood = -0.5 * (
             np.log(variance).sum()
             + residual**2 @ (1 / variance)
-            - towards @ total @ towards
-            + np.linalg.slogdet(total)[1]
+            - shift @ precision @ shift
+            + np.linalg.slogdet(precision)[1]
         )
-        log_mass.append(log_width + log_likelihood)
-        centres.append(mean[0] + towards[0])
-        sds.append(np.sqrt(covariance[0, 0]))
-    mass = np.exp(np.array(log_mass) - max(log_mass))
-    pick = np.searchsorted(np.cumsum(mass) / mass.sum(), (np.arange(num) + 0.5) / num)
-    pick = rng.permutation(np.minimum(pick, len(mass) - 1))
-    draws = np.array(centres)[pick] + np.array(sds)[pick] * rng.standard_normal(num)
-    scatter = scatters[pick]
-    return draws if is_curve else draws + scatter * rng.standard_normal(num), scatter
+        ratio = scatter / prior.scatter
+        log_half_cauchy = np.log(ratio) - np.log1p(ratio**2)  # on logarithmically spaced nodes
+        log_masses.append(log_half_cauchy + log_likelihood)
+    node = _drawn_nodes(np.array(log_masses), num, rng)
+    centre = np.array(centres)[node] + np.array(sds)[node] * rng.standard_normal(num)
+    drawn_scatter = scatters[node]
+    if is_curve:
+        return centre, drawn_scatter
+    return centre + drawn_scatter * rng.standard_normal(num), drawn_scatter
+
+
+def _drawn_nodes(log_masses: Array, num: int, rng: np.random.Generator) -> Array:
+    """Draw nodes in proportion to their masses, as evenly as possible, in a random order."""
+    mass = np.exp(log_masses - max(log_masses))
+    levels = (np.arange(num) + 0.5) / num
+    nodes = np.searchsorted(np.cumsum(mass) / mass.sum(), levels)
+    # Rounding may leave the last sum below the last level.
+    return rng.permutation(np.minimum(nodes, len(mass) - 1))
