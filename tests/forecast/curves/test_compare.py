@@ -6,7 +6,7 @@ from known import known
 from simulate import run, sigmoid
 
 from scalerl.forecast.curves import Answer, compare, fit, linearise, refit
-from scalerl.forecast.curves.draws import met, p_above
+from scalerl.forecast.curves.draws import all_pairs, p_above
 
 
 def fitted(seed: int, **params):
@@ -247,7 +247,7 @@ def test_draws_of_two_recipes_all_meet():
         every = np.subtract.outer(one, other)
         exact = np.mean(every > 0) + 0.5 * np.mean(every == 0)
         assert p_above(one, other) == pytest.approx(exact)
-        some, others = met(one, other)
+        some, others = all_pairs(one, other)
         assert np.mean(some > others) == pytest.approx(exact, abs=0.003)
         for share in (0.05, 0.5, 0.95):
             assert np.quantile(some - others, share) == pytest.approx(np.quantile(every, share), abs=0.02)

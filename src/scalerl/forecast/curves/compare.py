@@ -24,7 +24,7 @@ from scalerl.forecast.curves.decide import (
     settle,
     value_draws,
 )
-from scalerl.forecast.curves.draws import Value, met, p_above, summary
+from scalerl.forecast.curves.draws import Value, all_pairs, p_above, summary
 from scalerl.forecast.curves.fit import Fit, fit, refit
 from scalerl.forecast.curves.forecast import reach_draws, wide_curve
 from scalerl.forecast.curves.forms import Array
@@ -351,11 +351,11 @@ def _pair(
         winner=(one.name, other.name)[chosen.chosen[0]] if answer == Answer.TAKE else None,
         p_ahead=chosen.p_best[0],
         p_close=chosen.p_close,
-        lead=summary(np.subtract(*met(mine, theirs)), level),
+        lead=summary(np.subtract(*all_pairs(mine, theirs)), level),
         losses=(chosen.losses[0], chosen.losses[1]),
         settling=settling,
         p_higher_ceiling=p_above(*tops),
-        ceiling_difference=summary(np.subtract(*met(*tops)), level),
+        ceiling_difference=summary(np.subtract(*all_pairs(*tops)), level),
         targets=_targets(one, other),
         p_larger_exponent=p_larger,
         measured=measured(one, other),
@@ -375,7 +375,7 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
     rows = []
     for index, reward in enumerate(rewards):
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = np.divide(*met(mine[:, index], theirs[:, index]))
+            ratio = np.divide(*all_pairs(mine[:, index], theirs[:, index]))
         # A draw in which neither reaches it, or both had it before training, counts for neither.
         ratio = np.where(np.isnan(ratio), 1.0, ratio)
         p_less = p_above(theirs[:, index], mine[:, index])

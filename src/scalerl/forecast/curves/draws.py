@@ -6,8 +6,8 @@ import numpy as np
 
 from scalerl.forecast.curves.forms import Array
 
-NUM_MET = 200
-"""Number of draws of each of two quantities that meet each other: enough for three digits of an interval."""
+NUM_PAIRED = 200
+"""Draws of each of two quantities that are paired with each other: enough for three digits of an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +20,19 @@ class Value:
 
     def __str__(self) -> str:
         """Show two digits of the interval's width: 0.611 [0.590, 0.630]."""
+        if np.isnan(self.low):
+            return f"{self.value:.4g}"
         width = self.high - self.low
         if not np.isfinite(width):
-            return f"{self.value:.4g}" if np.isnan(self.low) else f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
-        digits = 4 if width <= 0 else int(np.clip(1 - np.floor(np.log10(width)), 0, 6))
+            return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        digits = 4
+        if width > 0:
+            digits = int(np.clip(1 - np.floor(np.log10(width)), 0, 6))
         return f"{self.value:,.{digits}f} [{self.low:,.{digits}f}, {self.high:,.{digits}f}]"
 
 
 def tails(level: float) -> tuple[float, float]:
+    """Return the probabilities below the two ends of a central interval."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, not {level:g}")
     return (0.5 - level / 2, 0.5 + level / 2)
@@ -35,16 +40,17 @@ def tails(level: float) -> tuple[float, float]:
 
 def summary(draws: Array, level: float) -> Value:
     """Return the median and the central interval of draws; these may be infinite."""
-    low, high = tails(level)
-    low, middle, high = np.quantile(draws, [low, 0.5, high], method="nearest")
+    below, up_to = tails(level)
+    low, middle, high = np.quantile(draws, [below, 0.5, up_to], method="nearest")
     return Value(value=float(middle), low=float(low), high=float(high))
 
 
 def share_below(draws: Array, levels: Array) -> Array:
     """Return the share of draws below each level; one at the level counts half."""
     ordered = np.sort(draws)
-    below, up_to = (np.searchsorted(ordered, levels, side) for side in ("left", "right"))
-    return (below + up_to) / (2.0 * len(draws))
+    num_below = np.searchsorted(ordered, levels, "left")
+    num_up_to = np.searchsorted(ordered, levels, "right")
+    return (num_below + num_up_to) / (2.0 * len(draws))
 
 
 def p_above(mine: Array, theirs: Array) -> float:
@@ -52,19 +58,28 @@ def p_above(mine: Array, theirs: Array) -> float:
     return float(share_below(theirs, mine).mean())
 
 
-def met(mine: Array, theirs: Array) -> tuple[Array, Array]:
-    """Return draws of two independent quantities in pairs: of each `NUM_MET`, all of which meet all of the other."""
-    places = (np.arange(NUM_MET) + 0.5) / NUM_MET
-    some, others = (np.quantile(draws, places, method="nearest") for draws in (mine, theirs))
-    return np.repeat(some, NUM_MET), np.tile(others, NUM_MET)
+def all_pairs(mine: Array, theirs: Array) -> tuple[Array, Array]:
+    """Return the pairs of draws of two independent quantities: the first of every pair, and the second.
+
+    Evenly spaced quantiles stand for the draws: `NUM_PAIRED` of each quantity.
+    """
+    places = (np.arange(NUM_PAIRED) + 0.5) / NUM_PAIRED
+    my_quantiles = np.quantile(mine, places, method="nearest")
+    their_quantiles = np.quantile(theirs, places, method="nearest")
+    return np.repeat(my_quantiles, NUM_PAIRED), np.tile(their_quantiles, NUM_PAIRED)
 
 
 def explained_share(wanted: Array, later: Array, noise_variance: float) -> float:
     """Return the share of a quantity's variance that future evaluations will explain.
 
-    `later` holds the draws (rows) of the curve at the future evaluations (columns), each with that noise variance.
+    `later` holds the draws (rows) of the curve at the future evaluations (columns), each with that noise variance. The
+    share is that of a linear regression of the quantity on the evaluations.
     """
-    wanted, later = wanted - wanted.mean(), later - later.mean(axis=0)
-    cross = later.T @ wanted / len(wanted)
-    joint = later.T @ later / len(wanted) + noise_variance * np.eye(later.shape[1])
-    return float(cross @ np.linalg.solve(joint, cross)) / max(float(np.mean(wanted**2)), 1e-300)
+    num_draws = len(wanted)
+    wanted = wanted - wanted.mean()
+    later = later - later.mean(axis=0)
+    with_wanted = later.T @ wanted / num_draws
+    of_evaluations = later.T @ later / num_draws + noise_variance * np.eye(later.shape[1])
+    explained = float(with_wanted @ np.linalg.solve(of_evaluations, with_wanted))
+    variance = float(np.mean(wanted**2))
+    return explained / max(variance, 1e-300)

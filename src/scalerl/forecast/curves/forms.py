@@ -30,12 +30,13 @@ class Form:
     @property
     def params(self) -> tuple[str, ...]:
         """The names in `Fit.params`."""
-        return (
-            "ceiling",
-            *(("exponent",) if self.has_exponent else ()),
-            *(("midpoint",) if self.has_midpoint else ()),
-            "start" if self.has_start else "shortfall",
-        )
+        names = ["ceiling"]
+        if self.has_exponent:
+            names.append("exponent")
+        if self.has_midpoint:
+            names.append("midpoint")
+        names.append("start" if self.has_start else "shortfall")
+        return tuple(names)
 
 
 def sigmoid(log_compute: Array, log_exponent, log_midpoint) -> Array:
@@ -46,12 +47,16 @@ def sigmoid(log_compute: Array, log_exponent, log_midpoint) -> Array:
 
 def exponential(log_compute: Array, log_exponent, log_midpoint) -> Array:
     """Return 1 - 2^(-C / C_mid): exponential saturation, written with its half-way point."""
-    return -np.expm1(-np.log(2.0) * np.exp(np.minimum(log_compute - log_midpoint, 20.0)))
+    # Far past the midpoint the shape is 1; the limit keeps exp() from an overflow.
+    log_multiple = np.minimum(log_compute - log_midpoint, 20.0)
+    return -np.expm1(-np.log(2.0) * np.exp(log_multiple))
 
 
 def power(log_compute: Array, log_exponent, log_midpoint) -> Array:
     """Return 1 - C^-B, which is 0 at the largest compute: A - D / C^B = level + gain * shape with gain = D."""
-    return -np.expm1(np.minimum(-np.exp(log_exponent) * log_compute, 100.0))
+    # The limit keeps expm1() from an overflow far below the largest compute.
+    log_power = np.minimum(-np.exp(log_exponent) * log_compute, 100.0)
+    return -np.expm1(log_power)
 
 
 FORMS = {

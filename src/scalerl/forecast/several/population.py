@@ -199,7 +199,7 @@ def law(
     return centre + drawn_scatter * rng.standard_normal(num), drawn_scatter
 
 
-def _drawn_nodes(log_masses: Array, num: int, rng: np.random.Generator) -> Array:
+def _drawn_nodes(log_masses: Array, num: int, rng: np.random.Generator) -> np.ndarray:
     """Draw nodes in proportion to their masses, as evenly as possible, in a random order."""
     mass = np.exp(log_masses - max(log_masses))
     levels = (np.arange(num) + 0.5) / num
