@@ -34,36 +34,44 @@ ROLES = ("fitted", "left out", "held out")
 
 def dots_of(series: Series, fit: Fit) -> Dots:
     """Return the points of a series: those outside the range of the fit are left out, and others may be held out."""
-    num = len(series.compute)
     compute = np.concatenate([series.compute, series.holdout_compute])
     reward = np.concatenate([series.reward, series.holdout_reward])
-    labels = np.array([""])
+    num_not_held_out = len(series.compute)
+    run_names = np.array([""])
+    # Points that are held out have no run of their own; they go with the first.
     run = np.zeros(len(compute), dtype=int)
     if series.run is not None:
-        labels, run[:num] = np.unique(series.run, return_inverse=True)
+        run_names, run_of_points = np.unique(series.run, return_inverse=True)
+        run[:num_not_held_out] = run_of_points
     # With a tolerance for rounding.
     first = fit.compute.min(initial=np.inf) * (1 - 1e-9)
     last = fit.scale * (1 + 1e-9)
     fitted, left_out, held_out = ROLES
     role = np.where((compute >= first) & (compute <= last), fitted, left_out)
-    role[num:] = held_out
+    role[num_not_held_out:] = held_out
     error = np.full(len(compute), np.nan)
-    dots = Dots(compute=compute, reward=reward, error=error, run=run, role=role, runs=tuple(map(str, labels)))
-    parts: list[Dots] = []
-    for each, place in product(ROLES, range(len(dots.runs))):
-        parts.append(_means(dots.take((dots.role == each) & (dots.run == place))))
-    made = Dots.joined(parts)
-    return made.take(np.lexsort((made.run, made.compute)))
+    dots = Dots(compute=compute, reward=reward, error=error, run=run, role=role, runs=tuple(map(str, run_names)))
+    thinned = Dots.joined([_thinned(part) for part in _by_role_and_run(dots)])
+    return thinned.take(np.lexsort((thinned.run, thinned.compute)))
 
 
-def _means(dots: Dots) -> Dots:
-    """Return the points of one run in order; of very many, means of neighbours."""
-    reward = dots.reward
-    is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
-    if len(reward) <= (MOST_QUANTISED if is_quantised else MOST_DOTS):
+def _by_role_and_run(dots: Dots) -> Iterator[Dots]:
+    """Yield the points of each role and run, some of which may have none."""
+    for role, run in product(ROLES, range(len(dots.runs))):
+        yield dots.take((dots.role == role) & (dots.run == run))
+
+
+def _thinned(dots: Dots) -> Dots:
+    """Return the points of one role and run; of very many, means of neighbours."""
+    num = len(dots.reward)
+    is_quantised = len(np.unique(dots.reward)) < FEW_VALUES * num
+    most = MOST_QUANTISED if is_quantised else MOST_DOTS
+    if num <= most:
         return dots
-    compute, means, error, _ = block_means(dots.compute, reward)
-    return replace(dots.take(np.arange(len(means))), compute=compute, reward=means, error=error)
+    compute, means, error, _ = block_means(dots.compute, dots.reward)
+    # Role and run are the same at all points, so those of any points will do.
+    some = dots.take(np.arange(len(means)))
+    return replace(some, compute=compute, reward=means, error=error)
 
 
 def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Line:
@@ -81,7 +89,10 @@ def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Lin
         begin = _computes_of_points(curve).min()
         spread = np.geomspace(begin, end, num)
         grid = np.unique(np.concatenate([spread, [first, last]]))
-        draws = fit.curve_draws(grid) if fit.has_intervals else fit.predict(grid)[None]
+        if fit.has_intervals:
+            draws = fit.curve_draws(grid)
+        else:
+            draws = fit.predict(grid)[np.newaxis]
     below, above = tails(fit.level)
     low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
     band = None
@@ -124,18 +135,19 @@ def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, n
             ceiling = curve.ceiling if has_bands else None
         dots = dots_of(curve.series, curve.fit)
         drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve), ceiling=ceiling))
-    made = Curves(
+    unnoted = Curves(
         key=key,
         drawn=tuple(with_bars(drawn)),
         x_label=units[0] if len(units) == 1 else DIFFERENT_UNITS,
         y_label=labels[0] if len(labels) == 1 else "reward",
         at=at,
     )
-    return replace(made, note=_note_of(made, curves[0].fit.level, has_bands=has_bands))
+    # Which signs there are depends on the limits of the chart, so the note comes last.
+    return replace(unnoted, note=_note_of(unnoted, curves[0].fit.level, has_bands=has_bands))
 
 
 def _note_of(chart: Curves, level: float, *, has_bands: bool) -> Say:
-    """Return what the signs of a chart mean, those that it has."""
+    """Return what the signs that a chart has mean."""
     _, rewards = limits_of(chart)
     has_cut_bands = False
     for each in chart.drawn:
@@ -169,18 +181,18 @@ def strokes(each: Drawn, rewards: Range) -> Iterator[Stroke]:
                 yield Stroke(kind=kind, shape="area", compute=there_and_back, reward=edge)
         for compute, reward, is_solid in line.parts():
             yield Stroke(kind="line" if is_solid else "forecast", shape="line", compute=compute, reward=reward)
-    dots = each.dots.take(each.dots.compute > 0)
-    for role, run in product(ROLES, range(len(dots.runs))):
-        part = dots.take((dots.role == role) & (dots.run == run))
+    # The axis of compute is logarithmic.
+    for part in _by_role_and_run(each.dots.take(each.dots.compute > 0)):
         if len(part.compute):
+            run = int(part.run[0])
             yield Stroke(
-                kind=role.replace(" ", "-"),
+                kind=str(part.role[0]).replace(" ", "-"),
                 shape="points",
                 compute=part.compute,
                 reward=part.reward,
                 error=part.error,
                 run=run,
-                name=dots.runs[run] or each.name,
+                name=part.runs[run] or each.name,
             )
     if each.ceiling is not None:
         yield from _bar(each, each.ceiling, rewards)
@@ -195,7 +207,10 @@ def num_inside(band: tuple[np.ndarray, np.ndarray] | None, rewards: Range) -> in
         return 0
     low, high = band
     is_inside = (low >= rewards[0]) & (high <= rewards[1])
-    return len(low) if is_inside.all() else int(is_inside.argmin())
+    if is_inside.all():
+        return len(low)
+    # The first that is not inside.
+    return int(is_inside.argmin())
 
 
 def _bar(each: Drawn, ceiling: Value, rewards: Range) -> Iterator[Stroke]:
@@ -235,7 +250,9 @@ def _ends_of_computes(drawn: Sequence[Drawn]) -> Range:
             parts.append(each.line.compute)
     computes = np.concatenate(parts)
     computes = computes[computes > 0]
-    return (float(computes.min()), float(computes.max())) if len(computes) else (1.0, 10.0)
+    if not len(computes):
+        return 1.0, 10.0
+    return float(computes.min()), float(computes.max())
 
 
 def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
@@ -261,9 +278,12 @@ def _limits_of_computes(drawn: Sequence[Drawn]) -> Range:
 
 def _limits_of_rewards(drawn: Sequence[Drawn]) -> Range:
     lines = [each.line for each in drawn if each.line is not None]
-    points = [each.dots.reward for each in drawn if len(each.dots.reward)]
-    points = points or [line.reward for line in lines] or [np.array([0.0, 1.0])]
-    rewards = np.concatenate(points)
+    seen = [each.dots.reward for each in drawn if len(each.dots.reward)]
+    if not seen:
+        seen = [line.reward for line in lines]
+    if not seen:
+        seen = [np.array([0.0, 1.0])]
+    rewards = np.concatenate(seen)
     low = float(rewards.min())
     high = float(rewards.max())
     span = max(high - low, 0.02 * abs(high), 1e-9)
@@ -277,8 +297,10 @@ def _limits_of_rewards(drawn: Sequence[Drawn]) -> Range:
     for end in _ends_of_bands(drawn):
         low = min(low, max(end, lowest))
         high = max(high, min(end, highest))
-    pad = 2 * MARGIN * (high - low) if high > low else span
-    return low - pad, high + pad
+    room = span
+    if high > low:
+        room = 2 * MARGIN * (high - low)
+    return low - room, high + room
 
 
 def _ends_of_bands(drawn: Sequence[Drawn]) -> list[float]:
@@ -294,8 +316,15 @@ def _ends_of_bands(drawn: Sequence[Drawn]) -> list[float]:
     return [end for end in ends if math.isfinite(end)]
 
 
-TENTHS = [tenth / 10 for tenth in range(10, 100)]
-DIGITS = (TENTHS, (1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,))
+DIGITS = (
+    [tenth / 10 for tenth in range(10, 100)],
+    (1, 1.5, 2, 3, 4, 5, 6, 8),
+    (1, 1.5, 2, 3, 5, 7),
+    (1, 2, 3, 5),
+    (1, 2, 5),
+    (1, 3),
+    (1,),
+)
 """The first digits of ticks on an axis of compute, from many ticks to few."""
 
 
@@ -309,6 +338,7 @@ def compute_ticks(low: float, high: float, most: int = 12) -> list[float]:
             break
     if len(ticks) < 2:
         return [low, high]
+    # On an axis of many decades one tick for each may still be too many.
     every = math.ceil(len(ticks) / most)
     return ticks[::every]
 
@@ -342,13 +372,15 @@ def short_names(names: Sequence[str]) -> tuple[str, list[str]]:
     """
     if len(names) < 2:
         return "", [*names]
-    parts = [re.findall(r"[^/]+|/", name) for name in names]
-    backwards = [each[::-1] for each in parts]
-    most = min(map(len, parts)) - 1
-    begin = min(num_shared(parts), most)
-    end = min(num_shared(backwards), most - begin)
+    split = [re.findall(r"[^/]+|/", name) for name in names]
+    backwards = [parts[::-1] for parts in split]
+    # Each name keeps one part at least.
+    most_left_out = min(len(parts) for parts in split) - 1
+    num_first = min(num_shared(split), most_left_out)
+    num_last = min(num_shared(backwards), most_left_out - num_first)
     short: list[str] = []
-    for each in parts:
-        differing = each[begin : len(each) - end]
-        short.append("".join(differing).strip("/"))
-    return "".join(parts[0][:begin]).strip("/"), short
+    for parts in split:
+        own = parts[num_first : len(parts) - num_last]
+        short.append("".join(own).strip("/"))
+    folders = "".join(split[0][:num_first]).strip("/")
+    return folders, short

@@ -39,10 +39,15 @@ class Values(dict[str, Any]):
 
     def __str__(self) -> str:
         is_value = self.keys() == {"value", "low", "high"} and None not in self.values()
-        return str(Value(value=self["value"], low=self["low"], high=self["high"])) if is_value else repr(self)
+        if is_value:
+            return str(Value(value=self["value"], low=self["low"], high=self["high"]))
+        return repr(self)
 
     def __repr__(self) -> str:
-        shown = [f"{key}={value!r}" if isinstance(value, int | float | str) else key for key, value in self.items()]
+        shown: list[str] = []
+        for key, value in self.items():
+            is_short = isinstance(value, int | float | str)
+            shown.append(f"{key}={value!r}" if is_short else key)
         return f"Values({', '.join(shown)})"
 
 
@@ -92,10 +97,12 @@ class Answer(Values):
         return self._printed().export_html(inline_styles=True, code_format=code)
 
     def _text(self, *, explain: bool = False) -> str:
-        return "\n".join(line.rstrip() for line in self._printed(explain).export_text().splitlines())
+        printed = self._printed(explain).export_text()
+        return "\n".join(line.rstrip() for line in printed.splitlines())
 
     @options_as_arguments()
     def _printed(self, explain: bool = False) -> Any:
+        """Return a console of the terminal's library that has recorded the answer."""
         from rich.console import Console
 
         console = Console(record=True, width=WIDTH, file=io.StringIO())
@@ -182,29 +189,52 @@ def read_runs(path: Any, columns: Mapping[str, Any], **given: Any) -> Runs:
 
     `columns` are the arguments that name columns: each a text, or several texts for `by`.
     """
+    paths = _paths_given(path)
+    selection = Selection(**_columns_given(columns), **_numbers_given(given))
+    return Runs(tuple(read(paths, selection)), FitOptions())
+
+
+def _paths_given(path: Any) -> list[str]:
     paths = [path] if isinstance(path, str | PathLike) else path
     if not isinstance(paths, list | tuple) or not all(isinstance(each, str | PathLike) for each in paths):
         raise InputError(f"read() takes a path or a list of paths, not {path!r}.")
+    return [str(each) for each in paths]
+
+
+def _columns_given(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that name columns, checked, with `by` as a tuple."""
     for name, column in columns.items():
         several = column if name == "by" and isinstance(column, list | tuple) else [column]
         if not all(each is None or isinstance(each, str) for each in several):
             raise InputError(f"{name} takes the name of a column, not {column!r}.")
     by = columns["by"]
-    selected = {**columns, "by": (by,) if isinstance(by, str) else tuple(by or ())}
-    if given["start"] is not None and given["start"] not in ("first", "fit"):
-        given["start"] = one_typed(given["start"], "start")
+    if isinstance(by, str):
+        by = (by,)
+    return {**columns, "by": tuple(by or ())}
+
+
+def _numbers_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the other arguments; a start or a number of GPUs may be a text, such as "40%"."""
+    numbers = dict(given)
+    start = given["start"]
+    if start is not None and start not in ("first", "fit"):
+        numbers["start"] = one_typed(start, "start")
     if given["gpus"] is not None:
-        given["gpus"] = number_and_unit(one_typed(given["gpus"], "gpus"), "gpus")[0]
-    return Runs(tuple(read([str(each) for each in paths], Selection(**selected, **given))), FitOptions())
+        numbers["gpus"], _ = number_and_unit(one_typed(given["gpus"], "gpus"), "gpus")
+    return numbers
 
 
 @options_as_arguments()
 def fit_one(path: str, evaluation_set: str) -> CurveResult:
-    """Fit the curve of one run or log."""
-    by_set = {data.evaluation_set or evaluation_set: data for data in reversed(read([path], Selection()))}
-    if evaluation_set and evaluation_set not in by_set:
-        raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(reversed(by_set))}.')
-    chosen = by_set.get(evaluation_set, [*by_set.values()][-1])
+    """Fit the curve of one run or log; of several evaluation sets the one that is named, else the first."""
+    first_of_set: dict[str, Series] = {}
+    for data in read([path], Selection()):
+        # A curve that says no set is of the set that is asked for.
+        first_of_set.setdefault(data.evaluation_set or evaluation_set, data)
+    if evaluation_set and evaluation_set not in first_of_set:
+        raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(first_of_set)}.')
+    first, *_ = first_of_set.values()
+    chosen = first_of_set.get(evaluation_set, first)
     return analyse_fit([chosen], FitOptions()).curves[0]
 
 
