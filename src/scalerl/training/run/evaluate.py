@@ -61,19 +61,20 @@ class Evaluations(Hook):
     def _evaluate(self, step: int, sets: Sequence[EvalSet], groups: Sequence[Group]) -> None:
         """Evaluate the sets and write the rows, with samples of `groups`, the last training groups."""
         parts = self.parts
-        engine = self.parts.engine
-        before = self.parts.engine.eval_work
+        engine = parts.engine
+        work_before = engine.eval_work
         started = time.monotonic()
         with self.clock.aside("evaluation"), engine.paused():
             paused_s = time.monotonic() - started
             engine.push_weights(parts.learner.weights(), step)
-            spent = self.clock.row()
+            spent_on_training = self.clock.row()
             requests = {each.name: each.requests(step) for each in sets}
             evaluation = Evaluation(engine, requests, graders=parts.inputs.graders, on_progress=self._on_progress)
             with self.watchdog.watching("the grader"):
-                if not evaluation.finish(lambda: bool(self.observer.stopping())):
-                    # A resumed run evaluates this step again.
-                    return
+                is_finished = evaluation.finish(lambda: bool(self.observer.stopping()))
+            if not is_finished:
+                # Asked to stop: a resumed run evaluates this step again.
+                return
             results = evaluation.results()
             if step == 0:
                 # Training may teach the model a readable format, but will not mend a grader that always fails.
@@ -81,8 +82,8 @@ class Evaluations(Hook):
                 check_verdicts(results, parts.inputs, sets=sets, allowed=allowed)
             seconds = {"time/eval_s": time.monotonic() - started, "time/eval_pause_s": paused_s}
             samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
-            rows = self.rows.add_evaluation(step, eval_rows(results, spent, seconds), samples)
-        self.clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
+            rows = self.rows.add_evaluation(step, eval_rows(results, spent_on_training, seconds), samples)
+        self.clock.add({"flops/evaluation": work_flops(parts.learner.shape, work_before, engine.eval_work)})
         with self.clock.aside("evaluation"):
             self.observer.evaluated(rows)
 
@@ -101,7 +102,10 @@ def evaluate_all(engine: Engine, inputs: Inputs, *, step: int) -> dict[str, Eval
 
 
 def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float], seconds: Mapping[str, float]) -> list[Row]:
-    """Return the rows of an evaluation, without step and attempt; `seconds` are those of all sets together."""
+    """Return the rows of an evaluation, without step and attempt.
+
+    `spent` is what the run has spent on training so far; `seconds` are those of all sets together.
+    """
     columns = {key: spent[key] for key in ("gpu_hours", "flops", "tokens")} | dict(seconds)
     return [{"set": name, **columns, **result_row(result)} for name, result in results.items()]
 
@@ -129,21 +133,26 @@ def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
         return {}
     turns: list[dict[str, str]] = []
 
-    def add(speaker: str, tokens: Sequence[int]) -> None:
-        if tokens or speaker == "model":
-            turns.append({"by": speaker, "text": text.decode(tokens)})
+    def add_environment(tokens: Sequence[int]) -> None:
+        if tokens:
+            turns.append({"by": "environment", "text": text.decode(tokens)})
+
+    def add_model(tokens: Sequence[int]) -> None:
+        # Even an empty turn is one of the model's.
+        turns.append({"by": "model", "text": text.decode(tokens)})
 
     for number, branch in enumerate(completion.sequences):
-        if number:
+        is_first = number == 0
+        if not is_first:
             # The first branch begins with the problem, later ones with text of the environment.
-            add("environment", branch.request.prompt_tokens)
+            add_environment(branch.request.prompt_tokens)
         tokens = branch.tokens.tolist()
-        place = 0
+        end_of_last = 0
         for start, end in branch.turns:
-            add("environment", tokens[place:start])
-            add("model", tokens[start:end])
-            place = end
-        add("environment", tokens[place:])
+            add_environment(tokens[end_of_last:start])
+            add_model(tokens[start:end])
+            end_of_last = end
+        add_environment(tokens[end_of_last:])
     return {"conversation": turns}
 
 
@@ -154,28 +163,29 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
     with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
         results = evaluate_all(engine, inputs, step=0)
         check_verdicts(results, inputs, sets=inputs.eval_sets)
-    return [_measured(name, result) for name, result in results.items()]
+    return [_row_of_model(name, result) for name, result in results.items()]
 
 
-def _measured(name: str, result: EvalResult) -> dict[str, Any]:
+def _row_of_model(name: str, result: EvalResult) -> dict[str, Any]:
     """Return the row of an untrained model on a set."""
-    row = {
+    row: dict[str, Any] = {
         "set": name,
         **result_row(result),
         "interval": list(wilson(sum(result.num_correct), result.num_samples)),
         "num_prompts": len(result.num_correct),
         "samples_per_prompt": result.samples_per_prompt,
-        "pass_at": _keyed(result.pass_at),
+        "pass_at": _with_text_keys(result.pass_at),
     }
     if result.pass_at_turns:
-        row["pass_at_turns"] = _keyed(result.pass_at_turns)
+        by_turns = {turns: _with_text_keys(pass_at) for turns, pass_at in result.pass_at_turns.items()}
+        row["pass_at_turns"] = _with_text_keys(by_turns)
     row["without_verdict"] = dict(result.num_without_verdict)
     return row
 
 
-def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
-    """Return a mapping with its numeric keys as strings, for JSON; pass@(k, T) is nested, by T and k."""
-    return {str(key): _keyed(value) if isinstance(value, Mapping) else value for key, value in by_number.items()}
+def _with_text_keys(by_number: Mapping[int, Any]) -> dict[str, Any]:
+    """Return a mapping with its numbers as texts, which are the keys that JSON has."""
+    return {str(number): value for number, value in by_number.items()}
 
 
 def check_verdicts(
@@ -184,18 +194,23 @@ def check_verdicts(
     """Raise GraderError if one of these sets has no verdict at all, unless all reasons are `allowed`."""
     for eval_set in sets:
         result = results[eval_set.name]
-        if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
+        others = result.num_without_verdict.keys() - set(allowed)
+        if result.num_graded or not others:
             continue
-        name = eval_set.judge.name
+        judge = eval_set.judge.name
         errors = inputs.graders.first_errors
-        if playing := inputs.environments.get(eval_set.name):
-            name = eval_set.task.environment.name
+        playing = inputs.environments.get(eval_set.name)
+        if playing is not None:
+            judge = eval_set.task.environment.name
             errors = {**playing.first_errors, **errors}
-        reasons = ", ".join(f"{num} x {name.partition('/')[2]}" for name, num in result.num_without_verdict.items())
-        for error in list(errors.values())[:1]:
-            reasons += f": {error}"
+        # A reason is a column, such as grader/timeout.
+        counts = [f"{num} x {column.partition('/')[2]}" for column, num in result.num_without_verdict.items()]
+        reasons = ", ".join(counts)
+        if errors:
+            first_error, *_ = errors.values()
+            reasons += f": {first_error}"
         raise GraderError(
-            f'"{name}" has no verdict on any of {result.num_samples} answers of {eval_set.name} ({reasons})'
+            f'"{judge}" has no verdict on any of {result.num_samples} answers of {eval_set.name} ({reasons})'
         )
 
 
@@ -212,7 +227,9 @@ def result_row(result: EvalResult) -> dict[str, Any]:
     if result.score is not None:
         row["score"] = result.score
     row |= {f"score/{name}": value for name, value in result.scores.items()}
-    row |= {**result.num_without_verdict, **outcome_columns(result.num_outcomes), **result.conversations}
+    row |= result.num_without_verdict
+    row |= outcome_columns(result.num_outcomes)
+    row |= result.conversations
     if result.correct_turns:
         row["correct_turns"] = [list(turns) for turns in result.correct_turns]
     return row
@@ -221,9 +238,11 @@ def result_row(result: EvalResult) -> dict[str, Any]:
 def outcome_columns(num_outcomes: Mapping[str, int]) -> dict[str, float]:
     """Return columns that count outcomes named by graders; for programs, also the share that the sandbox stopped."""
     columns: dict[str, float] = {f"outcome/{name}": num for name, num in sorted(num_outcomes.items())}
-    if num_outcomes.keys() & set(KINDS):
-        stopped = sum(num_outcomes.get(name, 0) for name in STOPPED)
-        columns["outcome/stopped_frac"] = stopped / sum(num_outcomes.get(name, 0) for name in KINDS)
+    are_programs = bool(num_outcomes.keys() & set(KINDS))
+    if are_programs:
+        num_stopped = sum(num_outcomes.get(name, 0) for name in STOPPED)
+        num_programs = sum(num_outcomes.get(name, 0) for name in KINDS)
+        columns["outcome/stopped_frac"] = num_stopped / num_programs
     return columns
 
 
