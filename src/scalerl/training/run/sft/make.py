@@ -105,7 +105,8 @@ class SftResult:
     def gain_last_fifth(self) -> float:
         """Share by which the held-out loss fell in the last fifth of the steps; below 0.02 the curve is flat."""
         last = self.curve[-1]
-        before = max((point for point in self.curve if point.step <= 0.8 * last.step), key=lambda point: point.step)
+        earlier = [point for point in self.curve if point.step <= 0.8 * last.step]
+        before = max(earlier, key=lambda point: point.step)
         return 1.0 - last.heldout_loss / before.heldout_loss
 
 
@@ -144,48 +145,47 @@ def sft(
     if not new:
         # Settings that the recipe leaves open follow from the config of the model.
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
-    started = {"settings": recipe.sft.model_dump(mode="json"), "model": base, "seed": recipe.seed}
+    started_with = {"settings": recipe.sft.model_dump(mode="json"), "model": base, "seed": recipe.seed}
     if new:
-        started["shape"] = asdict(shape)
+        started_with["shape"] = asdict(shape)
     recipe = with_defaults(recipe, new=new)
     material = load_inputs(recipe, base, shape, observer, solved=checkpoint_folder / SOLVED)
-    outcome = _train(material, recipe, checkpoint_folder, started, observer)
+    outcome = _train(material, recipe, checkpoint_folder, started_with, observer)
     if outcome is None:
         return None
     plan, curve = outcome
     num_parameters = sum(parameter.numel() for parameter in material.network.parameters())
     result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=curve)
-    _save(result, material, {**started, **(record or {})})
+    _save(result, material, {**started_with, **(record or {})})
     shutil.rmtree(checkpoint_folder, ignore_errors=True)
     return result
 
 
 def with_defaults(recipe: Recipe, *, new: bool) -> Recipe:
-    """Return the recipe with those settings of SFT that it leaves open and that are others for a new model."""
+    """Return the recipe with defaults for the settings of SFT that it leaves open; a new model has others."""
     settings = recipe.sft
-    open_settings = {}
-    for name, value in (NEW_DEFAULTS if new else DEFAULTS).items():
+    defaults = dict(NEW_DEFAULTS if new else DEFAULTS)
+    if settings.epochs is not None:
         # A number of epochs takes the place of a number of steps.
-        is_replaced = name == "steps" and settings.epochs is not None
-        if getattr(settings, name) is None and not is_replaced:
-            open_settings[f"sft.{name}"] = value
-    return replaced(recipe, open_settings)
+        defaults.pop("steps", None)
+    missing = {f"sft.{name}": value for name, value in defaults.items() if getattr(settings, name) is None}
+    return replaced(recipe, missing)
 
 
 def _train(
-    material: Material, recipe: Recipe, folder: Path, started: Mapping[str, Any], observer: RunObserver
+    material: Material, recipe: Recipe, folder: Path, started_with: Mapping[str, Any], observer: RunObserver
 ) -> tuple[SftPlan, tuple[SftProgress, ...]] | None:
     """Train the network with checkpoints in `folder`; return the plan and the loss curve, or None if stopped.
 
-    A checkpoint is continued only if it was started with these values of `started` and these demonstrations.
+    A checkpoint is continued only if it was started with these values of `started_with` and these demonstrations.
     """
     examples = material.examples
     training = examples.training
     batches = plan_batches(examples, recipe.sft, seed=recipe.seed)
     lr = recipe.sft.lr
     assert lr is not None, "it has a default"
-    every = max(1, len(batches) // NUM_MEASUREMENTS)
-    must_match = {**started, "demonstrations": examples.content_hash}
+    steps_between = max(1, len(batches) // NUM_MEASUREMENTS)
+    must_match = {**started_with, "demonstrations": examples.content_hash}
     keep_compiled_code()
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -197,24 +197,28 @@ def _train(
         losses = _HeldoutLosses(
             learner=learner,
             heldout=examples.heldout,
-            every=every,
+            every=steps_between,
             observer=observer,
             curve=[SftProgress(**point) for point in restored.get("curve", ())],
             losses=list(restored.get("losses", ())),
         )
+
+        def checkpoint() -> Checkpoint:
+            meta = {**must_match, **losses.state()}
+            return Checkpoint(step=learner.version, tensors=learner.state_dict(), meta=meta)
+
         checkpoints = Checkpoints(
             folder=folder,
-            settings=CheckpointSettings(every=every, keep=1),
+            settings=CheckpointSettings(every=steps_between, keep=1),
             step=lambda: learner.version,
-            content=lambda: Checkpoint(
-                step=learner.version, tensors=learner.state_dict(), meta={**must_match, **losses.state()}
-            ),
+            content=checkpoint,
             saved=learner.version if restored else -1,  # -1: no step has been saved
         )
 
         def steps() -> Iterator[Mapping[str, float]]:
             for step in range(plan.first_step, len(batches)):
-                yield learner.step(batch_of([training[index] for index in batches[step]], step))
+                chosen = [training[index] for index in batches[step]]
+                yield learner.step(batch_of(chosen, step))
 
         def end() -> RunEnd | None:
             if learner.version == len(batches):
@@ -237,6 +241,7 @@ def _train(
 
 def _planned(examples: Examples, batches: Sequence[Sequence[int]], *, lr: float, first_step: int) -> SftPlan:
     lengths = [num_inputs(example) for example in examples.training]
+    # An example that several batches choose counts in each.
     chosen = [lengths[index] for index in itertools.chain(*batches)]
     return SftPlan(
         num_steps=len(batches),
@@ -278,11 +283,10 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
     `solved` is the file that keeps which problems the model solves, for a resumed run.
     """
     settings = recipe.sft
-    new = base == NEW_MODEL
     tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     answer = shared_answer(tasks)
     model = None
-    if not new:
+    if base != NEW_MODEL:
         # The model first: a wrong path then shows at once, before demonstrations are drawn.
         with hide_hub_warnings():
             trust = recipe.model.trust_remote_code
@@ -292,16 +296,7 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
     observer.drawing(wanted)
     shares = _shares(recipe, tasks)
     drawn: Drawn = {name: draw(task, round(shares[name] * wanted), recipe.seed) for name, task in tasks.items()}
-    removals = list[Removed]()
-    if settings.ngram_words:
-        drawn, contaminated = decontaminate(drawn, _evaluation_problems(recipe, tasks), settings.ngram_words)
-        removals.append(contaminated)
-        _check_left(drawn)
-    if settings.trivial_samples and not new:
-        found = solved_once(solved, recipe, tasks, drawn, settings.trivial_samples)
-        drawn, trivial = without_trivial(drawn, found, settings.trivial_samples)
-        removals.append(trivial)
-    _check_left(drawn)
+    drawn, removals = _cleaned(drawn, recipe, tasks, has_model=model is not None, solved=solved)
     # A new model, and rows that are added to a vocabulary, begin with random weights.
     torch.manual_seed(derive_seed("sft weights", recipe.seed))
     tokenizer = _tokenizer(model, drawn, answer, new_tokens=settings.new_tokens)
@@ -312,21 +307,53 @@ def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserv
         network = model.model
         stop_tokens = model.stop_tokens
     text = Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
-    longest = min(settings.max_tokens or math.inf, getattr(network.config, "max_position_embeddings", math.inf))
+    context = getattr(network.config, "max_position_embeddings", math.inf)
+    longest = min(settings.max_tokens or math.inf, context)
+    num_heldout = {name: round(shares[name] * settings.num_heldout) for name in tasks}
+    encoded = _encoded(drawn, tasks, text, num_heldout, longest)
+    if encoded.num_too_long:
+        total = sum(len(items) for items in drawn.values())
+        removals.append(Removed(kind="too_long", num=encoded.num_too_long, total=total, limit=int(longest)))
+    removed = tuple(each for each in removals if each.num)
+    return Material(network, text, Examples(training=encoded.training, heldout=encoded.heldout, removed=removed))
+
+
+def _cleaned(
+    drawn: Drawn, recipe: Recipe, tasks: Mapping[str, Task], *, has_model: bool, solved: Path
+) -> tuple[Drawn, list[Removed]]:
+    """Return the demonstrations without contaminated and trivial ones, and what each step removed.
+
+    Raise TaskError if too few are left. Only a model that exists already finds problems trivial.
+    """
+    settings = recipe.sft
+    removals: list[Removed] = []
+    if settings.ngram_words:
+        problems = _evaluation_problems(recipe, tasks)
+        drawn, contaminated = decontaminate(drawn, problems, settings.ngram_words)
+        removals.append(contaminated)
+        # Check before the model samples answers, which may take long.
+        _check_left(drawn)
+    if settings.trivial_samples and has_model:
+        found = solved_once(solved, recipe, tasks, drawn, settings.trivial_samples)
+        drawn, trivial = without_trivial(drawn, found, settings.trivial_samples)
+        removals.append(trivial)
+    _check_left(drawn)
+    return drawn, removals
+
+
+def _encoded(
+    drawn: Drawn, tasks: Mapping[str, Task], text: Text, num_heldout: Mapping[str, int], longest: float
+) -> Examples:
+    """Return the examples of all tasks."""
     training: list[Completion] = []
     heldout: list[Completion] = []
     num_too_long = 0
     for name, task in tasks.items():
-        num_heldout = round(shares[name] * settings.num_heldout)
-        part = encode(drawn[name], offer_tools(task, text), text, num_heldout=num_heldout, max_tokens=longest)
+        part = encode(drawn[name], offer_tools(task, text), text, num_heldout=num_heldout[name], max_tokens=longest)
         training += part.training
         heldout += part.heldout
         num_too_long += part.num_too_long
-    total = sum(map(len, drawn.values()))
-    if num_too_long:
-        removals.append(Removed(kind="too_long", num=num_too_long, total=total, limit=int(longest)))
-    removed = tuple(each for each in removals if each.num)
-    return Material(network, text, Examples(training=training, heldout=heldout, removed=removed))
+    return Examples(training=training, heldout=heldout, num_too_long=num_too_long)
 
 
 def _shares(recipe: Recipe, tasks: Mapping[str, Task]) -> dict[str, float]:
@@ -338,9 +365,9 @@ def _shares(recipe: Recipe, tasks: Mapping[str, Task]) -> dict[str, float]:
 
 
 def _evaluation_problems(recipe: Recipe, tasks: Mapping[str, Task]) -> dict[str, Sequence[Problem]]:
-    """Return the problems of every evaluation set."""
-    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
-    return {name: task.evaluation for name, task in {**tasks, **others}.items()}
+    """Return the problems of every evaluation set: of each task of the recipe, and of each of evaluation.sets."""
+    other_sets = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+    return {name: task.evaluation for name, task in {**tasks, **other_sets}.items()}
 
 
 def _tokenizer(
@@ -355,7 +382,9 @@ def _tokenizer(
     if new_tokens != "none":
         tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
         added = missing_tokens(tokenizer, texts, words=new_tokens == "words", tags=tags)
-        add_tokens(tokenizer, added, None if model is None else model.model, tags=tags)
+        # The rows of a model that is yet to be built follow from the tokenizer.
+        network = None if model is None else model.model
+        add_tokens(tokenizer, added, network, tags=tags)
     return cast("PreTrainedTokenizerFast", tokenizer)
 
 
@@ -412,8 +441,9 @@ class _HeldoutLosses(Hook):
     """Losses of the steps since the last point of the curve."""
 
     def __post_init__(self) -> None:
+        before_s = self.curve[-1].elapsed_s if self.curve else 0.0
         # As if the earlier attempts had just been running.
-        self._started_at = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
+        self._started_at = time.monotonic() - before_s
 
     def after_step(self, done: Mapping[str, float] | None, end: RunEnd | None) -> None:
         step = self.learner.version
@@ -422,8 +452,10 @@ class _HeldoutLosses(Hook):
             if "loss/value" in done:
                 self.losses.append(done["loss/value"])
             self.observer.stepped({"step": step})
-        is_due = step % self.every == 0 or (end is not None and end.kind == "budget")
-        if is_due and (not self.curve or self.curve[-1].step < step):
+        is_last = end is not None and end.kind == "budget"
+        is_due = is_last or step % self.every == 0
+        last_measured = self.curve[-1].step if self.curve else -1
+        if is_due and last_measured < step:
             self._measure(step)
 
     def state(self) -> dict[str, Any]:
