@@ -47,12 +47,18 @@ class Playing:
     def scale(self, rewards: Sequence[float]) -> tuple[float, float]:
         """Return (base, weight): the value of a conversation with a last reward x is base + weight * x.
 
-        `rewards` are the rewards of earlier turns.
+        The value is the last reward, the sum of all or their mean, as a share of the range of rewards. `rewards` are
+        the rewards of earlier turns.
         """
+        earlier = sum(rewards)
+        num = 1
+        if self.settings.rewards == "last":
+            earlier = 0.0
+        elif self.settings.rewards == "mean":
+            num = len(rewards) + 1
         low, high = self.settings.reward_range
-        base = 0.0 if self.settings.rewards == "last" else sum(rewards)
-        num = len(rewards) + 1 if self.settings.rewards == "mean" else 1
-        return (base / num - low) / (high - low), 1 / num / (high - low)
+        width = high - low
+        return (earlier / num - low) / width, 1 / num / width
 
 
 _Replied = tuple[Any, Reply, float]
@@ -60,7 +66,7 @@ _Replied = tuple[Any, Reply, float]
 
 
 @dataclass(slots=True)
-class _Open:
+class _Running:
     """A running conversation."""
 
     conversation: Conversation
@@ -91,7 +97,7 @@ class _Underway:
     """Everything that a pause puts aside."""
 
     backlog: deque[Request] = field(default_factory=deque)
-    open: dict[str, _Open] = field(default_factory=dict)
+    running: dict[str, _Running] = field(default_factory=dict)
     """Conversations by key."""
     ready: deque[Request] = field(default_factory=deque)
     """Turns to be sampled."""
@@ -100,6 +106,7 @@ class _Underway:
     num_single: int = 0
     """Number of pending requests without an environment, which have a single turn."""
     num_starting: int = 0
+    """Number of running conversations whose environment has not opened them yet."""
     num_sampling: int = 0
     """Number of requests in the inner engine."""
 
@@ -130,7 +137,6 @@ class TurnsEngine:
         """Seconds of all steps of environments outside pauses, whether or not something was sampled meanwhile."""
         self.slowest_s = 0.0
         """Seconds of the slowest step so far."""
-
         self.waited_s = 0.0
         """Seconds outside pauses in which nothing was sampled because all conversations waited for environments."""
 
@@ -140,7 +146,7 @@ class TurnsEngine:
 
     @property
     def num_pending(self) -> int:
-        return len(self._now.backlog) + len(self._now.open) + self._now.num_single
+        return len(self._now.backlog) + len(self._now.running) + self._now.num_single
 
     @property
     def work(self) -> Work:
@@ -167,8 +173,12 @@ class TurnsEngine:
     def poll(self) -> list[Completion]:
         """Advance the engine and the environments; return the conversations that ended."""
         self._feed()
+        ended: list[Completion | None] = []
         turns = self._engine.poll() if self._now.num_sampling else []
-        ended = [*map(self._sampled, turns), *(self._advanced(*replied) for replied in self._replies())]
+        for turn in turns:
+            ended.append(self._sampled(turn))
+        for key, reply, at in self._replies():
+            ended.append(self._advanced(key, reply, at))
         self._feed()
         return [completion for completion in ended if completion is not None]
 
@@ -180,14 +190,16 @@ class TurnsEngine:
         """Put all conversations aside. Replies to their steps that arrive meanwhile are handled afterwards."""
         self._held = self._now
         self._now = _Underway()
-        seconds = self.tool_s, self.waited_s
+        tool_s = self.tool_s
+        waited_s = self.waited_s
         try:
             with self._engine.paused():
                 yield
         finally:
-            self.tool_s, self.waited_s = seconds
-            for each in self._now.open.values():
-                each.playing.steps.end(each.key)
+            self.tool_s = tool_s
+            self.waited_s = waited_s
+            for running in self._now.running.values():
+                running.playing.steps.end(running.key)
             self._now = self._held
             self._held = _Underway()
 
@@ -199,57 +211,62 @@ class TurnsEngine:
     def _feed(self) -> None:
         """Submit as many turns as the engine has slots: first ready turns, then first turns of new conversations."""
         now = self._now
-        while (
-            now.backlog
-            and now.num_sampling + len(now.ready) + now.num_starting < self._slots
-            # Each conversation may have a process, so at most as many may wait for steps as are being sampled.
-            and len(now.open) < 2 * self._slots
-        ):
+        while now.backlog and self._may_begin():
             self._begin(now.backlog.popleft())
         num = min(self._slots - now.num_sampling, len(now.ready))
         if num > 0:
             self._engine.submit([now.ready.popleft() for _ in range(num)])
             now.num_sampling += num
 
+    def _may_begin(self) -> bool:
+        """Return whether one more conversation may begin."""
+        now = self._now
+        num_with_slots = now.num_sampling + len(now.ready) + now.num_starting
+        # Each conversation may have a process, so at most as many may wait for steps as are being sampled.
+        return num_with_slots < self._slots and len(now.running) < 2 * self._slots
+
     def _begin(self, request: Request) -> None:
         if not request.environment:
             self._now.ready.append(request)
             self._now.num_single += 1
             return
-        each = _Open(Conversation(request), self._environments[request.environment])
-        self._now.open[each.key] = each
+        running = _Running(Conversation(request), self._environments[request.environment])
+        self._now.running[running.key] = running
         self._now.num_starting += 1
-        self._submit_step(each)
+        self._submit_step(running)
 
-    def _submit_step(self, each: _Open) -> None:
+    def _submit_step(self, running: _Running) -> None:
         """Send the last turn to the environment, or, at the beginning, the problem and the seed of its group."""
-        request = each.conversation.request
-        each.submitted = self._clock()
-        message: Any = (request.problem, derive_seed("environment", request.group))
-        if each.texts:
-            message = each.texts[-1]
-        each.playing.steps.tell(each.key, message)
+        running.submitted = self._clock()
+        message: Any
+        if running.texts:
+            message = running.texts[-1]
+        else:
+            request = running.conversation.request
+            message = (request.problem, derive_seed("environment", request.group))
+        running.playing.steps.tell(running.key, message)
         # Read replies now: a step in this process is done, and its time must not include other steps.
-        self._hear(each.playing.steps)
-        self.waited_s += self._clock() - each.submitted
+        self._hear(running.playing.steps)
+        # Such a step also keeps the engine waiting.
+        self.waited_s += self._clock() - running.submitted
 
     def _hear(self, steps: Steps, wait_s: float = 0.0) -> None:
         """Store the replies of environments with their times."""
         for key, reply in steps.poll(wait_s):
             # The conversation may be put aside.
             for underway in (self._now, self._held):
-                if key in underway.open:
+                if key in underway.running:
                     underway.arrived.append((key, reply, self._clock()))
 
     def _replies(self) -> list[_Replied]:
         """Return the replies of environments; if there is nothing else to do, wait a moment for one."""
-        idle = not (self._now.arrived or self._now.num_sampling or self._now.ready)
+        is_idle = not (self._now.arrived or self._now.num_sampling or self._now.ready)
+        wait_s = _WAIT_S if is_idle else 0.0
         started = self._clock()
-        wait_s = _WAIT_S if idle else 0.0
         for playing in self._environments.values():
             if playing.steps.num_pending:
                 self._hear(playing.steps, wait_s)
-        if idle:
+        if is_idle:
             self.waited_s += self._clock() - started
         arrived = self._now.arrived
         self._now.arrived = []
@@ -258,86 +275,87 @@ class TurnsEngine:
     def _sampled(self, turn: Completion) -> Completion | None:
         """Handle a sampled turn; return the conversation if the turn ends it."""
         self._now.num_sampling -= 1
-        each = self._now.open.get(turn.request.key)
-        if each is None:
+        running = self._now.running.get(turn.request.key)
+        if running is None:
             self._now.num_single -= 1
             return turn
-        each.conversation.take(turn)
+        running.conversation.take(turn)
         if turn.truncated:
             # A truncated turn may contain half a call, so it is not executed.
-            return self._end(each, 0.0, truncated=True)
+            return self._end(running, 0.0, truncated=True)
         text = Turn(self._decode(turn.tokens.tolist()))
         text.tokens = turn.tokens.tolist()
         text.log_probs = turn.log_probs.tolist()
-        each.texts.append(text)
-        self._submit_step(each)
+        running.texts.append(text)
+        self._submit_step(running)
         return None
 
     def _advanced(self, key: str, reply: Reply, at: float) -> Completion | None:
         """Continue after a step; return the conversation if the step ends it."""
-        each = self._now.open[key]
-        self.tool_s += at - each.submitted
-        self.slowest_s = max(self.slowest_s, at - each.submitted)
+        running = self._now.running[key]
+        step_s = at - running.submitted
+        self.tool_s += step_s
+        self.slowest_s = max(self.slowest_s, step_s)
         step, reason, error = read_reply(reply)
-        begins = not each.texts
-        each.count(step)
-        self._now.num_starting -= begins
-        if not reason and step.done and begins:
+        is_opening = not running.texts
+        if is_opening:
+            self._now.num_starting -= 1
+        running.count(step)
+        if not reason and step.done and is_opening:
             # Without a turn of the model, there is nothing to learn from.
             reason = "no_answer"
         if reason:
-            return self._fail(each, reason, error)
+            return self._fail(running, reason, error)
         if step.done:
             reward = step.reward
             if step.truncated and step.answer is None:
+                # Cut short: no reward is one of 0, not a missing verdict.
                 reward = reward or 0.0
-            return self._end(each, reward, answer=step.answer, truncated=step.truncated)
-        if len(each.texts) >= each.playing.settings.max_turns:
-            return self._end(each, step.reward or 0.0, truncated=True)
-        if step.reward is not None and not begins:
-            each.rewards.append(step.reward)
-        return self._go_on(each, step, begins=begins or step.restart)
+            return self._end(running, reward, answer=step.answer, truncated=step.truncated)
+        if len(running.texts) >= running.playing.settings.max_turns:
+            return self._end(running, step.reward or 0.0, truncated=True)
+        if step.reward is not None and not is_opening:
+            running.rewards.append(step.reward)
+        return self._go_on(running, step, has_new_prompt=is_opening or step.restart)
 
-    def _go_on(self, each: _Open, step: Step, *, begins: bool) -> Completion | None:
+    def _go_on(self, running: _Running, step: Step, *, has_new_prompt: bool) -> Completion | None:
         """Submit the turn after an observation; end the conversation if there is no room for both."""
-        playing = each.playing
-        conversation = each.conversation
+        conversation = running.conversation
+        prompt: Sequence[int] = ()
+        observed: Sequence[int] = ()
         try:
-            if max(step.tokens, default=0) >= playing.num_tokens:
-                raise ValueError(f"token {max(step.tokens)} is not among the model's {playing.num_tokens:,}")
-            tokens: Sequence[int] = step.tokens
-            if not tokens:
-                tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
-            if begins and conversation.request.hint_tokens and tuple(tokens) != conversation.request.prompt_tokens:
-                raise ValueError("it begins with a prompt of its own, and kl.reference.hint is for that of the problem")
-        # A chat template may reject the observation.
+            if has_new_prompt:
+                prompt = _prompt(running, step)
+            else:
+                observed = _own_tokens(running, step) or running.playing.observe(step)
         except Exception as error:
-            return self._fail(each, "error", one_line(error))
-        if begins:
-            conversation.open(tokens)
-            tokens = ()
-        room = conversation.room(len(tokens), context=self._context, max_tokens=playing.settings.max_tokens)
+            # Also a chat template may reject the observation.
+            return self._fail(running, "error", one_line(error))
+        if has_new_prompt:
+            conversation.open(prompt)
+        max_tokens = running.playing.settings.max_tokens
+        room = conversation.room(len(observed), context=self._context, max_tokens=max_tokens)
         if room >= 1:
-            conversation.observe(tokens)
+            conversation.observe(observed)
             self._now.ready.append(conversation.next_request(room))
             return None
-        if begins:
+        if has_new_prompt:
             return self._fail(
-                each, "error", f"its opening leaves no room in rollout.context = {self._context:,} tokens"
+                running, "error", f"its opening leaves no room in rollout.context = {self._context:,} tokens"
             )
-        return self._end(each, 0.0, truncated=True)
+        return self._end(running, 0.0, truncated=True)
 
-    def _fail(self, each: _Open, reason: str, error: str = "") -> Completion:
+    def _fail(self, running: _Running, reason: str, error: str = "") -> Completion:
         """End a conversation whose environment failed. If it has no tokens, add one, which is never trained."""
         if error:
-            each.playing.first_errors.setdefault(each.playing.settings.name, error)
-        if not each.conversation.tokens:
-            each.conversation.observe([each.conversation.request.prompt_tokens[-1]], version=self.version)
-        return self._end(each, None, reason=reason)
+            running.playing.first_errors.setdefault(running.playing.settings.name, error)
+        if not running.conversation.tokens:
+            running.conversation.observe([running.conversation.request.prompt_tokens[-1]], version=self.version)
+        return self._end(running, None, reason=reason)
 
     def _end(
         self,
-        each: _Open,
+        running: _Running,
         reward: float | None,
         *,
         answer: str | None = None,
@@ -345,12 +363,31 @@ class TurnsEngine:
         truncated: bool = False,
     ) -> Completion:
         """End a conversation: with a last reward, with an answer for graders, or without a verdict."""
-        base, weight = each.playing.scale(each.rewards)
-        value = None if reward is None else min(max(base + weight * reward, 0.0), 1.0)
+        base, weight = running.playing.scale(running.rewards)
+        value = None
+        if reward is not None:
+            value = min(max(base + weight * reward, 0.0), 1.0)
         if value is None and answer is None:
             reason = reason or "no_answer"
-        each.playing.steps.end(each.key)
-        del self._now.open[each.key]
-        episode = replace(each.episode, value=value, answer=answer, base=base, weight=weight, reason=reason)
+        running.playing.steps.end(running.key)
+        del self._now.running[running.key]
+        episode = replace(running.episode, value=value, answer=answer, base=base, weight=weight, reason=reason)
         finish = "length" if truncated else "stop"
-        return each.conversation.completion(finish=finish, episode=episode)
+        return running.conversation.completion(finish=finish, episode=episode)
+
+
+def _own_tokens(running: _Running, step: Step) -> Sequence[int]:
+    """Return the tokens that the environment itself gives; empty if its observation is a text."""
+    largest = max(step.tokens, default=0)
+    if largest >= running.playing.num_tokens:
+        raise ValueError(f"token {largest} is not among the model's {running.playing.num_tokens:,}")
+    return step.tokens
+
+
+def _prompt(running: _Running, step: Step) -> Sequence[int]:
+    """Return the prompt with which a conversation begins, or begins again."""
+    request = running.conversation.request
+    prompt = _own_tokens(running, step) or running.playing.opened(request, step)
+    if request.hint_tokens and tuple(prompt) != request.prompt_tokens:
+        raise ValueError("it begins with a prompt of its own, and kl.reference.hint is for that of the problem")
+    return prompt

@@ -80,10 +80,7 @@ def judge(
     given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     if given is None:
         return Score(value=False, outcome="no_answer")
-    # The answer must not contain the tag that ends it.
-    given = _TAG.sub(r"(\1)", given)
-    # Do not use format(): an answer may contain braces.
-    question = re.sub(r"\{(answer|text)\}", lambda place: {"answer": answer, "text": given}[place[1]], template)
+    question = _filled(template, answer=answer, text=given)
     messages = [{"role": "user", "content": question}]
     body = {"model": model, "temperature": 0, "max_tokens": max_tokens, "messages": messages}
     replies = _replies(cache)
@@ -92,29 +89,49 @@ def judge(
     with replies.alone(key):
         reply = replies.find(key)
         if reply is None:
-            if most_cost and (cost := replies.cost(price_in, price_out)) >= most_cost:
-                raise GraderError(f"the judge has cost {cost:.2f}, but most_cost is {most_cost:g}: raise it")
-            due = (_num_tokens(question), max_tokens) if most_cost else (0, 0)
-            replies.add(key, None, *due)
+            reserved_in = 0
+            reserved_out = 0
+            if most_cost:
+                cost = replies.cost(price_in, price_out)
+                if cost >= most_cost:
+                    raise GraderError(f"the judge has cost {cost:.2f}, but most_cost is {most_cost:g}: raise it")
+                reserved_in = _num_tokens(question)
+                reserved_out = max_tokens
+            replies.add(key, None, reserved_in, reserved_out)
             try:
                 endpoint = f"{url.rstrip('/')}/chat/completions"
                 options = {"api_key": api_key, "most_tries": most_tries}
                 content = post(endpoint, body, server=_SERVER, error=GraderError, **options)
             except GraderError:
-                replies.add(key, None, -due[0], -due[1])
+                replies.add(key, None, -reserved_in, -reserved_out)
                 raise
             # A reply that cannot be read has its price: otherwise a server could send such replies without end.
             reply, num_in, num_out = _read(content, question)
-            replies.add(key, reply, num_in - due[0], num_out - due[1])
+            replies.add(key, reply, num_in - reserved_in, num_out - reserved_out)
     value = score_in(reply)
     return Score(value=value, outcome="unclear" if value is None else "judged")
 
 
+def _filled(template: str, *, answer: str, text: str) -> str:
+    """Return the question that a template makes of the reference and of the answer to judge, its text."""
+    values = {
+        "answer": answer,
+        # The text must not contain the tag that ends it.
+        "text": _TAG.sub(r"(\1)", text),
+    }
+    # Do not use format(): a text may contain braces.
+    return re.sub(r"\{(answer|text)\}", lambda place: values[place[1]], template)
+
+
 def score_in(reply: str) -> float | None:
     """Return the last score in the last line of a reply; None if there is no score from 0 to 1."""
-    lines = reply.rstrip()[-_LONGEST_LINE:].splitlines() or [""]
+    lines = reply.rstrip()[-_LONGEST_LINE:].splitlines()
+    if not lines:
+        return None
     scores = [float(number) for number in _SCORE.findall(lines[-1])]
-    return scores[-1] if scores and scores[-1] <= 1 else None
+    if not scores or scores[-1] > 1:
+        return None
+    return scores[-1]
 
 
 class _Replies:
@@ -146,10 +163,11 @@ class _Replies:
 
     def find(self, key: str) -> str | None:
         """Return the reply to a question that any process has asked; None if there is none."""
-        new = os.pread(self._file.fileno(), os.fstat(self._file.fileno()).st_size, self._num_bytes)
-        whole = new[: new.rfind(b"\n") + 1]
-        self._num_bytes += len(whole)
-        for line in whole.splitlines():
+        # Up to the size of the file, from the first byte that was not read.
+        new = os.pread(self._file.fileno(), self._size(), self._num_bytes)
+        whole_lines = new[: new.rfind(b"\n") + 1]
+        self._num_bytes += len(whole_lines)
+        for line in whole_lines.splitlines():
             # Ignore lines that are incomplete or not ours.
             with suppress(ValueError, TypeError, KeyError):
                 row = parse_json(line)
@@ -167,15 +185,20 @@ class _Replies:
         if text is None and num_in == num_out == 0:
             return
         # Begin a new line, in case a killed process left an incomplete one.
-        end = os.pread(self._file.fileno(), 1, max(0, os.fstat(self._file.fileno()).st_size - 1))
+        last_byte = os.pread(self._file.fileno(), 1, max(0, self._size() - 1))
         line = json.dumps({"key": key, "text": text, "num_in": num_in, "num_out": num_out}).encode() + b"\n"
-        self._file.write(line if end in (b"", b"\n") else b"\n" + line)
+        # In one write, so that lines of several processes do not mix.
+        self._file.write(line if last_byte in (b"", b"\n") else b"\n" + line)
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
 
     def cost(self, price_in: float, price_out: float) -> float:
         return (self._num_in * price_in + self._num_out * price_out) / 1e6
 
 
 _replies = functools.cache(_Replies)
+"""Returns the replies in a file: in one process always the same object."""
 
 
 def prepare(*, cache: str = "", **_: object) -> None:

@@ -83,23 +83,33 @@ class CpuTime:
         self._read_at = time.monotonic()
 
     def __call__(self) -> float:
-        before = self._read_at
+        last_read_at = self._read_at
         self._read_at = time.monotonic()
         for pid in self._pids():
             if pid is None:
-                self._elsewhere_s += self._read_at - before
+                self._elsewhere_s += self._read_at - last_read_at
                 continue
             with suppress(FileNotFoundError, ProcessLookupError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                self._seconds[pid] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+                self._seconds[pid] = _cpu_seconds(pid)
         return time.process_time() + sum(self._seconds.values()) + self._elsewhere_s
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process as Linux counts it: in ticks, its own and that of its system calls."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    # A name in parentheses, which may contain anything, comes before the other fields.
+    fields = stat.rpartition(")")[2].split()
+    user_ticks, system_ticks = map(int, fields[11:13])
+    return (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def machine_load(device: torch.device) -> dict[str, float]:
     """Return columns on how busy the machine is; a load of 1 is one runnable process per core."""
-    row = {"host/load": os.getloadavg()[0] / (os.cpu_count() or 1)}
+    last_minute, _, _ = os.getloadavg()
+    row = {"host/load": last_minute / (os.cpu_count() or 1)}
     with suppress(FileNotFoundError):
-        row["host/memory_gb"] = int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
+        num_resident_pages = int(STATM.read_text().split()[1])
+        row["host/memory_gb"] = num_resident_pages * os.sysconf("SC_PAGE_SIZE") / 1e9
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         row["gpu/memory_gb"] = (total - free) / 1e9
@@ -110,12 +120,14 @@ def environment(device: torch.device, device_name: str = "") -> dict[str, Any]:
     """Return versions and hardware, for the run folder; `device_name` names a device on another machine."""
     import transformers
 
+    if not device_name:
+        device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
         "scalerl": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "platform": platform.platform(),
-        "device": device_name or (torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"),
+        "device": device_name,
         "threads": torch.get_num_threads(),
     }
