@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float | None = None) -> bool:
     """Print the memory and the time that a recipe needs; raise ClusterError if it does not fit.
 
-    Return True if `gpus` are given; `price` is that of a GPU-hour.
-
     By default the GPUs are those of this machine. Without GPUs nothing is printed; nor for a cluster of several
-    machines, whose GPUs are known only once the run has connected to it.
+    machines, whose GPUs are known only once the run has connected to it. `price` is that of a GPU-hour. Return whether
+    this was all that was asked for: True if `gpus` are given, which need not be here.
     """
     from scalerl.training.models.load import load_config
     from scalerl.training.rollout.torch.build import engine_advice
@@ -35,8 +34,10 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float 
     )
     from scalerl.training.run.pace import pace_of
 
-    elsewhere = recipe.cluster.address not in ("", "local")
-    devices = gpus or (None if elsewhere else Gpus.here())
+    is_here = recipe.cluster.address in ("", "local")
+    devices = gpus
+    if devices is None and is_here:
+        devices = Gpus.here()
     if devices is None:
         return False
     config = load_config(recipe.model.required_path, trust_remote_code=recipe.model.trust_remote_code)
@@ -44,9 +45,8 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float 
     memory = memory_of(recipe, sizes, devices)
     _print(memory)
     if not memory.fits:
-        raise ClusterError(
-            why_not(memory, settings_that_fit(recipe, sizes, devices) or _saving(recipe, sizes, devices))
-        )
+        changes = settings_that_fit(recipe, sizes, devices) or _changes_that_save(recipe, sizes, devices)
+        raise ClusterError(why_not(memory, changes))
     if recipe.learner.gradient_checkpointing == "auto":
         recomputes = memory.recipe.learner.gradient_checkpointing is True
         chosen = "on, because not all activations would fit" if recomputes else "off"
@@ -57,27 +57,33 @@ def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None", price: float 
     size = checkpoint_bytes(memory.recipe, sizes)
     keeps_best = recipe.best_set is not None
     say(checkpoint_words(size, recipe.checkpoint.keep, keeps_best=keeps_best))
-    say(f"Estimate: {pace_words(pace_of(memory.recipe, sizes, devices, memory.slots), price)}")
+    pace = pace_of(memory.recipe, sizes, devices, memory.slots)
+    say(f"Estimate: {pace_words(pace, price)}")
     if gpus is not None:
         typer.echo(f"{name} fits: {sum(memory.num.values())} of {devices.num} GPUs")
     return gpus is not None
 
 
-def _saving(recipe: "Recipe", sizes: "ModelSizes", devices: "Gpus") -> "dict[str, Any] | None":
-    """Return settings that save enough memory for a recipe to fit on one GPU; None if there are none."""
+def _changes_that_save(recipe: "Recipe", sizes: "ModelSizes", devices: "Gpus") -> "dict[str, Any] | None":
+    """Return changes that save enough memory for a recipe to fit on one GPU; None if there are none."""
     from scalerl.recipe.recipe import value_at
     from scalerl.training.run.savings import choose_savings
 
     choice = choose_savings(recipe, sizes, devices)
-    return choice and {key: value for key, value in choice.changes.items() if value != value_at(recipe, key)}
+    if choice is None:
+        return None
+    return {key: value for key, value in choice.changes.items() if value != value_at(recipe, key)}
 
 
 def _print(memory: "Memory") -> None:
-    rows = []
+    """Print a table of what is in the memory of the GPUs of each role, and what is elsewhere."""
+    rows: list[tuple[str, ...]] = []
     for role, parts in memory.parts.items():
-        names = [(role, str(memory.num[role])), *[("", "")] * len(parts)]
-        values = [*parts.items(), ("total", memory.total(role))]
-        rows += [(*name, part, f"{value / 1e9:.1f}") for name, (part, value) in zip(names, values, strict=True)]
+        # Only the first row of a role names it.
+        of_role = (role, str(memory.num[role]))
+        for part, num_bytes in {**parts, "total": memory.total(role)}.items():
+            rows.append((*of_role, part, f"{num_bytes / 1e9:.1f}"))
+            of_role = ("", "")
     say(table(("GPUs", "number", "part", f"GB each, of {memory.gpus.bytes_each / 1e9:g}"), rows))
     if memory.host:
         typer.echo(f"The optimiser takes {memory.host / 1e9:.1f} GB of host memory")
@@ -87,17 +93,18 @@ def _print(memory: "Memory") -> None:
 
 def why_not(memory: "Memory", changes: "Mapping[str, Any] | None") -> str:
     """Return a sentence that says why a recipe does not fit, and what to change."""
-    fault = _fault(memory)
-    gpus = memory.gpus
+    what_lacks = _what_lacks(memory)
     if changes is None:
-        return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
-    texts = [f"--set {key}={str(value).lower()}" for key, value in sorted(changes.items())]
+        remedy = "shorten rollout.context, or use more or larger GPUs"
+        return f"{what_lacks}: no layout on {memory.gpus.num} such GPUs fits; {remedy}"
+    options = [f"--set {key}={str(value).lower()}" for key, value in sorted(changes.items())]
     # --set cannot remove learner.shard_size, which only hybrid sharding accepts.
     without = ", without learner.shard_size" if memory.recipe.learner.sharding == "hybrid" else ""
-    return f"{fault}: it fits with {' '.join(texts)}{without}"
+    return f"{what_lacks}: it fits with {' '.join(options)}{without}"
 
 
-def _fault(memory: "Memory") -> str:
+def _what_lacks(memory: "Memory") -> str:
+    """Return a clause that says of what there is too little: of GPUs, or of memory on one of them."""
     from scalerl.training.run.memory import num_generators
 
     gpus = memory.gpus
@@ -107,9 +114,9 @@ def _fault(memory: "Memory") -> str:
         learner = f"{memory.num['learner']} for the learner"
         return f"{generators} and {learner} are {num} GPUs, but there are {gpus.num}"
     role = memory.overfull[0]
-    largest = sorted(memory.parts[role].items(), key=lambda item: -item[1])[:3]
-    parts = ", ".join(f"{part} {value / 1e9:.1f}" for part, value in largest)
-    needs = f"{memory.total(role) / 1e9:.0f} GB ({parts})"
+    by_size = sorted(memory.parts[role].items(), key=lambda item: -item[1])
+    largest = ", ".join(f"{part} {num_bytes / 1e9:.1f}" for part, num_bytes in by_size[:3])
+    needs = f"{memory.total(role) / 1e9:.0f} GB ({largest})"
     return f"a GPU of the {role} needs {needs}, but it has {gpus.bytes_each / 1e9:g}"
 
 
@@ -122,12 +129,14 @@ def pace_words(pace: "Pace", price: float | None) -> str:
     gpu_hours = pace.num_gpus * pace.hours
     text += f"; the budget of {rounded(pace.steps)} steps takes about {rounded(pace.hours)} hours"
     text += f" ({rounded(gpu_hours)} GPU-hours)"
-    return text if price is None else f"{text} and costs about {price * gpu_hours:,.2f}"
+    if price is not None:
+        text += f" and costs about {price * gpu_hours:,.2f}"
+    return text
 
 
 def rounded(number: float) -> str:
     """Return a number with two digits, as estimates deserve."""
     if number >= 100:
-        digits = 10 ** (math.floor(math.log10(number)) - 1)
-        return f"{round(number / digits) * digits:,.0f}"
+        unit = 10 ** (math.floor(math.log10(number)) - 1)
+        return f"{round(number / unit) * unit:,.0f}"
     return f"{number:.2g}"

@@ -90,7 +90,8 @@ class Runner:
     ) -> None:
         """`command` trains; RECIPE --out DIR [--resume] is appended to it.
 
-        `devices` are GPUs, assigned in turn; `variables` are set in the environment of each run.
+        `lock` is the descriptor of the study's lock file, which runs inherit: the study stays locked while any of them
+        lives. `devices` are GPUs, assigned in turn; `variables` are set in the environment of each run.
         """
         self._folder = folder
         self._command = command
@@ -125,11 +126,11 @@ class Runner:
                     self._close(job)
 
     def _loop(self) -> None:
-        num_passed_on = 0
+        num_requests_passed_on = 0
         while True:
-            if self._num_stop_requests > num_passed_on:
-                num_passed_on = self._num_stop_requests
-                self._stop_all(at_once=num_passed_on > 1)
+            if self._num_stop_requests > num_requests_passed_on:
+                num_requests_passed_on = self._num_stop_requests
+                self._stop_all(at_once=num_requests_passed_on > 1)
             if not self.interrupted:
                 self._start_waiting()
             if not self._jobs:
@@ -156,11 +157,11 @@ class Runner:
                 self._observer.finished(status)
 
     def _start(self, status: RunStatus) -> None:
-        is_begun = self._prepare_folder(status)
+        is_resumed = self._prepare_folder(status)
         taken = {job.slot for job in self._jobs}
         slot = min(set(range(self._max_jobs)) - taken)
         command = [*self._command, str(recipe_file(self._folder, status.run)), "--out", str(status.folder)]
-        if is_begun:
+        if is_resumed:
             command.append("--resume")
         # Read both before the process starts and writes to them.
         status_before = run_status(status.folder)
@@ -212,7 +213,7 @@ class Runner:
         return environment
 
     def _close(self, job: _Job) -> None:
-        """Record how a process that has ended left its run."""
+        """Record the outcome of a run whose process has ended."""
         self._jobs.remove(job)
         status = job.status
         status.seconds += time.monotonic() - job.began
@@ -223,6 +224,7 @@ class Runner:
         self._observer.finished(status)
 
     def _outcome(self, job: _Job) -> tuple[State, str]:
+        """Return the state in which a process has left its run, and why the run failed."""
         code = job.process.returncode
         written = run_status(job.status.folder)
         state = written.get("status")
