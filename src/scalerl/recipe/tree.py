@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -21,7 +21,19 @@ class Setting:
     doc: str
 
 
+class Place(NamedTuple):
+    """A place in a recipe that may hold a setting, an axis or a table."""
+
+    key: str
+    field: FieldInfo
+    choices: dict[str, type[Settings]]
+    """The built-in choices of an axis by name; empty elsewhere."""
+    table: type[Settings] | None
+    """The class of a plain table; None elsewhere."""
+
+
 def _parts_in(annotation: Any) -> Iterator[type[Settings]]:
+    """Yield the classes of tables in a type, such as those of a union."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         yield annotation
     for argument in get_args(annotation):
@@ -38,41 +50,42 @@ def axis_choices(field: FieldInfo) -> dict[str, type[Settings]]:
 
 def table_class(field: FieldInfo) -> type[Settings] | None:
     """Return the class of a field that is, or may be, a plain table."""
-    tables = {*(get_args(field.annotation) or [field.annotation])} - {type(None)}
-    if len(tables) != 1:
+    types = set(get_args(field.annotation) or [field.annotation])
+    types.discard(type(None))
+    if len(types) != 1:
         return None
-    (annotation,) = tables
+    (annotation,) = types
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return annotation
     return None
 
 
-def walk(
-    part: type[Settings] = Recipe, table: str = ""
-) -> Iterator[tuple[str, FieldInfo, dict[str, type[Settings]] | type[Settings] | None]]:
-    """Yield every key that a recipe may have, its field, and its choices, its table or None."""
-    for name, field in _written(part).items():
+def walk(part: type[Settings] = Recipe, table: str = "") -> Iterator[Place]:
+    """Yield every place that a recipe may have; of an axis also those below each of its choices."""
+    for name, field in _fields_in_files(part).items():
         key = dotted(table, name)
         choices = axis_choices(field)
+        if choices:
+            yield Place(key, field, choices, None)
+            for choice in choices.values():
+                yield from walk(choice, key)
+            continue
         inner = table_class(field)
-        yield key, field, choices or inner
-        tables = list(choices.values())
-        if inner and not choices:
-            tables = [inner]
-        for below in tables:
-            yield from walk(below, key)
+        yield Place(key, field, {}, inner)
+        if inner is not None:
+            yield from walk(inner, key)
 
 
-def _written(part: type[Settings]) -> dict[str, FieldInfo]:
+def _fields_in_files(part: type[Settings]) -> dict[str, FieldInfo]:
     """Return the fields that a recipe file may contain."""
     return {name: field for name, field in part.model_fields.items() if not field.exclude}
 
 
-AXES = {key: choices for key, _, choices in walk() if isinstance(choices, dict)}
+AXES = {place.key: place.choices for place in walk() if place.choices}
 """Choices of each axis: {"loss": {"cispo": Cispo, ...}, ...}."""
 
-DEFAULT_NAMES = {key: field.get_default().name for key, field, _ in walk() if key in AXES}
-
+DEFAULT_NAMES = {place.key: place.field.get_default().name for place in walk() if place.key in AXES}
+"""Name of the default choice of each axis."""
 
 PROBLEM_FILES = (".jsonl", ".json", ".parquet", ".jsonl.gz")
 """Suffixes of files of problems."""
@@ -80,9 +93,13 @@ PROBLEM_FILES = (".jsonl", ".json", ".parquet", ".jsonl.gz")
 
 def is_named(key: str) -> bool:
     """Return whether the table at a key is a named choice, which may be written as its bare name."""
+    if key in AXES or key == "task":
+        return True
     table, _, name = key.rpartition(".")
-    is_task = key == "task" or (table in ("tasks", "evaluation.sets") and bool(name))
-    return key in AXES or is_task or (name == "environment" and is_named(table))
+    if table in ("tasks", "evaluation.sets"):
+        return bool(name)
+    # A task may have an environment of its own.
+    return name == "environment" and is_named(table)
 
 
 def expand(tree: Tree, table: str = "") -> dict[str, Any]:
@@ -102,11 +119,16 @@ def expand(tree: Tree, table: str = "") -> dict[str, Any]:
 
 
 def merge(below: Any, above: Any, key: str = "", *, keeps: bool = False) -> Any:
-    """Return `above` merged over `below`; a named table with a different name replaces the other, unless it `keeps`."""
+    """Return `above` merged over `below`.
+
+    A named table with a different name replaces the other, whose settings are of another choice; with `keeps` these
+    settings stay.
+    """
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
-    renamed = is_named(key) and "name" in above and "name" in below and above["name"] != below["name"]
-    if renamed and not keeps:
+    have_names = "name" in above and "name" in below
+    is_renamed = is_named(key) and have_names and above["name"] != below["name"]
+    if is_renamed and not keeps:
         return dict(above)
     merged = dict(below)
     for name, value in above.items():
@@ -127,30 +149,47 @@ def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Set
     `doc` describes the whole table; it is also the description of an axis's name.
     """
     settings: dict[str, Setting] = {}
-    docs = {name: " ".join((field.description or "").split()) for name, field in _written(type(part)).items()}
-    if extra := part.model_extra:
-        docs |= own_meanings(getattr(part, "name", None), extra)
-    for name, own_doc in docs.items():
+    for name, own_doc in _docs_of(part).items():
         key = dotted(table, name)
         value = getattr(part, name)
+        are_tables = isinstance(value, Mapping) and all(isinstance(inner, Settings) for inner in value.values())
         if isinstance(value, Settings):
             settings |= settings_of(value, key, own_doc)
-        elif isinstance(value, Mapping) and all(isinstance(inner, Settings) for inner in value.values()):
+        elif are_tables:
             for inner_name, inner in value.items():
                 settings |= settings_of(inner, dotted(key, inner_name))
         else:
-            settings[key] = Setting(key=key, value=value, doc=own_doc or (doc if name == "name" else ""))
+            if name == "name":
+                own_doc = own_doc or doc
+            settings[key] = Setting(key=key, value=value, doc=own_doc)
     return settings
+
+
+def _docs_of(part: Settings) -> dict[str, str]:
+    """Return the description of each field of a table, and of each setting that only its task or function knows."""
+    docs: dict[str, str] = {}
+    for name, field in _fields_in_files(type(part)).items():
+        words = (field.description or "").split()
+        docs[name] = " ".join(words)
+    if part.model_extra:
+        docs |= own_meanings(getattr(part, "name", None), part.model_extra)
+    return docs
 
 
 def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
     """Return the settings in which two recipes differ, by dotted key; None if one recipe lacks the setting."""
     before = _values_of(left)
     after = _values_of(right)
-    # Sort by table, to keep the settings of one choice together.
-    tables = list(dict.fromkeys(key.partition(".")[0] for key in before | after))
-    keys = sorted(before | after, key=lambda key: tables.index(key.partition(".")[0]))
-    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+    different = [key for key in before | after if before.get(key) != after.get(key)]
+    # Keep the settings of one table together, also if a choice that only one recipe has comes last.
+    tables = list(dict.fromkeys(_outermost_table(key) for key in before | after))
+    different.sort(key=lambda key: tables.index(_outermost_table(key)))
+    return {key: (before.get(key), after.get(key)) for key in different}
+
+
+def _outermost_table(key: str) -> str:
+    table, _, _ = key.partition(".")
+    return table
 
 
 def _values_of(recipe: Recipe) -> dict[str, Any]:
@@ -159,4 +198,4 @@ def _values_of(recipe: Recipe) -> dict[str, Any]:
 
 def known_keys(part: type[Settings] = Recipe) -> list[str]:
     """Return the key of every setting that a recipe may have."""
-    return [key for key, _, below in walk(part) if below is None]
+    return [place.key for place in walk(part) if not place.choices and place.table is None]

@@ -39,7 +39,9 @@ class Watchdog:
         self._on_hung = on_hung
         self._limit_s = limit_s or HUNG_S
         self._watched: list[str | None] = []
-        self._moves = 0
+        """What is watched in each open context, the innermost last."""
+        self._num_moves = 0
+        """How often a context began or ended."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -58,24 +60,30 @@ class Watchdog:
     @contextmanager
     def watching(self, what: str | None) -> Iterator[None]:
         """Watch the calls inside this context. An inner context restarts the time; None means not watched."""
-        self._moves += 1
+        self._num_moves += 1
         self._watched.append(what)
         try:
             yield
         finally:
-            self._moves += 1
+            self._num_moves += 1
             self._watched.pop()
 
     def _watch(self) -> None:
-        seen = self._moves
-        quiet_s = 0.0
+        num_moves_seen = self._num_moves
+        still_s = 0.0
         tick_s = min(1.0, self._limit_s / 10)
         while not self._over.wait(tick_s):
-            watched = [what for what in self._watched[-1:] if what is not None]
-            quiet_s = quiet_s + tick_s if watched and self._moves == seen else 0.0
-            seen = self._moves
-            if watched and quiet_s >= self._limit_s:
-                self._on_hung(f"{watched[0]} did not return for {self._limit_s:g} s (it was at {_place()})")
+            # A slice, because the other thread may leave its last context meanwhile.
+            innermost = self._watched[-1:]
+            what = innermost[0] if innermost else None
+            has_moved = self._num_moves != num_moves_seen
+            num_moves_seen = self._num_moves
+            if what is None or has_moved:
+                still_s = 0.0
+                continue
+            still_s += tick_s
+            if still_s >= self._limit_s:
+                self._on_hung(f"{what} did not return for {self._limit_s:g} s (it was at {_place()})")
                 return
 
 
@@ -99,8 +107,10 @@ class WatchedEngine:
 
     def __post_init__(self) -> None:
         self._num_pending = 0
+        """Requests that were submitted and have not come back, by our own count."""
         self._work_seen = self.work, self.eval_work
         self._quiet_since: float | None = None
+        """Start of the first poll since which nothing happened."""
 
     @property
     def version(self) -> int:
@@ -140,7 +150,8 @@ class WatchedEngine:
     def _check_progress(self, start: float) -> None:
         if self._num_pending and not self.engine.num_pending:
             raise EngineStalled(f"the engine has nothing left to do, but lost {self._num_pending} requests")
-        self._quiet_since = start if self._quiet_since is None else self._quiet_since
+        if self._quiet_since is None:
+            self._quiet_since = start
         if self._num_pending and self.clock() - self._quiet_since >= self.quiet_s:
             raise EngineStalled(
                 f"the engine sampled nothing for {self.quiet_s:g} s while {self._num_pending} requests are with it: "
@@ -153,13 +164,14 @@ class WatchedEngine:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        held = self._num_pending
+        num_suspended = self._num_pending
+        # The engine suspends them, so that none of them may come back inside, and none counts as lost.
         self._num_pending = 0
         try:
             with self.engine.paused():
                 yield
         finally:
-            self._num_pending = held
+            self._num_pending = num_suspended
             self._quiet_since = None
 
     def close(self) -> None:
