@@ -21,14 +21,13 @@ from scalerl.training.tasks.problems import TASKS
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings
 
-Every setting of a recipe. Change one in a TOML file or with `--set KEY=VALUE`; unknown keys are errors.
-`scalerl recipe show RECIPE` prints the values of a recipe, and `scalerl recipe diff` compares two; the folder of a run
-is a recipe too. A file may begin with `extends`, the recipe that it changes, and with `derived`, the settings that are
-filled in from model and problems when a run starts.
+Change a setting of a recipe in a TOML file or with `--set KEY=VALUE`; unknown keys are errors.
+`scalerl recipe show RECIPE` prints all values, `scalerl recipe diff` compares two recipes; a run folder is a recipe
+too. A file may begin with `extends`, the recipe that it changes, and `derived`, the settings that model and problems
+fill in when a run starts.
 
-Instead of one of the names listed, an axis takes the import path of a function, `package.module:function`: **a recipe
-with import paths is code**, and so is `rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths
-that they will run. Code that comes with a model runs only with the option `--trust-remote-code`, given each time.
+Instead of a name that is listed, an axis takes the import path of a function, `package.module:function`: **a recipe
+with import paths is code**, and so is `rollout.vllm.python` ([Security](security.md)).
 """
 NAMED = {
     "tasks": ("NAME", MixedTaskSettings),

@@ -64,13 +64,13 @@ class LoraSettings(Settings):
     """Linear layers with adapters, such as ["q_proj", "v_proj"]; empty for all but the head."""
     bits: Literal[16, 4] = 16
     """Bits of the frozen weights under adapters: 16 keeps the files' dtype, 4 rounds all linear layers but the head to
-    NF4 (QLoRA), for sampling with the torch engine, too."""
+    NF4 (QLoRA), in the torch engine too."""
 
 
 class ModelSettings(Settings):
     path: str | None = None
-    """Folder or hub name of the base model, a .gguf file, "tiny-base", "tiny-code-base", "tiny-tools-base" or
-    "smollm2-135m"; required for training."""
+    """Folder, hub name or .gguf file of the base model, or "tiny-base", "tiny-code-base", "tiny-tools-base",
+    "smollm2-135m"."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Precision of the body; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
@@ -80,8 +80,8 @@ class ModelSettings(Settings):
     lora: LoraSettings = LoraSettings()
     """Low-rank adapters."""
     router_replay: bool = False
-    """For mixtures of experts: train every token with the experts that the engine chose, and log how often the learner
-    would have chosen others."""
+    """Mixtures of experts: train every token with the experts that the engine chose, and log how often the learner
+    chooses others."""
 
     @property
     def required_path(self) -> str:
@@ -108,24 +108,23 @@ class EnvironmentSettings(Settings):
     model_config = ConfigDict(extra="allow")
 
     name: str = ""
-    """Name of an environment, or import path of a class or function; if empty, one completion is the answer."""
+    """Name of an environment, or import path; if empty, one completion is the answer."""
     max_turns: Count = 8
-    """Largest number of the model's turns; a conversation that needs more is truncated."""
+    """Most turns of the model; a conversation that needs more is truncated."""
     max_tokens: Count | None = None
-    """Largest number of tokens in all turns of the model together ([length] limits each turn); by default what fits
-    into rollout.context."""
+    """Most tokens in all turns of the model ([length] limits each turn); by default what fits into rollout.context."""
     rewards: Literal["last", "sum", "mean"] = "last"
     """How the rewards of turns become the value of a conversation."""
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
-    """Rewards that map to the values 0 and 1, linearly; values are clipped to this range."""
+    """Rewards that map linearly to the values 0 and 1; others are clipped."""
     in_process: bool = False
-    """Run your own environment or tool in the training process instead of one process per conversation: faster and
-    exactly repeatable, but a step that hangs or crashes stops the run."""
+    """Run your own environment or tool in the training process, not in one per conversation: faster and repeatable, but
+    a step that hangs or crashes stops the run."""
     step_s: float = Field(default=60.0, gt=0, le=86400)
-    """Limit in seconds on the wall time of a step in its own process, without waits for a core; a conversation that
-    exceeds it has no verdict. `train --check` measures steps."""
+    """Limit on the wall time of a step in its own process, without waits for a core; beyond it the conversation has no
+    verdict."""
     step_cpu_s: Positive = 30.0
-    """Limit in seconds on the CPU time of a step."""
+    """Limit on the CPU time of a step."""
     step_memory_mb: int = Field(default=1024, ge=16, le=2**20)
     """Limit on the memory of a conversation beyond the environment's imports, on Linux."""
 
@@ -141,9 +140,9 @@ class TaskSettings(Settings):
     model_config = ConfigDict(extra="allow")
 
     name: str | None = None
-    """Name of a task, or import path of a function that returns one; required for training."""
+    """Name of a task, or import path of a function that returns one."""
     template: str = "{prompt}"
-    """Text of the prompt; {prompt} is replaced by the problem."""
+    """Text of the prompt; {prompt} is the problem."""
     chat: bool = False
     """Format the problem as a user's turn with the tokenizer's chat template."""
     system: str = ""
@@ -153,9 +152,9 @@ class TaskSettings(Settings):
     graders: dict[str, GraderSettings] = Field(default_factory=dict)
     """Several graders instead of one, by the names of their columns in rows: [task.graders.NAME]."""
     thinking_start: str | None = None
-    """Text that begins thinking in a completion, by default the task's; empty for no thinking."""
+    """Text that begins thinking, by default the task's; empty for no thinking."""
     thinking_end: str | None = None
-    """Text that ends thinking; the text after it is graded."""
+    """Text that ends thinking; what follows is graded."""
     environment: EnvironmentSettings = EnvironmentSettings()
     """The environment that answers the model's turns: tools, or a game."""
 
@@ -209,9 +208,9 @@ class InterruptionSettings(Settings):
     marker: str = Field(
         default="Okay, time is up. Let me stop thinking and formulate a final answer now. </think>", min_length=1
     )
-    """Text forced there, by default the paper's; never trained on. It must contain the task's thinking_end."""
+    """Text forced there, never trained on; it must contain the task's thinking_end."""
     answer_budget: Count = 2048
-    """Largest number of tokens after the end of thinking, including a forced marker."""
+    """Most tokens after thinking, including a forced marker."""
 
 
 class PenaltySettings(Settings):
@@ -219,7 +218,7 @@ class PenaltySettings(Settings):
     max_length: Count = 14336
     """Length at which generation ends and the penalty reaches -1."""
     cache: Count = 2048
-    """Number of tokens before max_length over which the penalty grows."""
+    """Tokens before max_length over which the penalty grows."""
 
 
 class UnlimitedSettings(Settings):
@@ -242,7 +241,7 @@ class DapoSettings(Settings):
     clip_low: Fraction = 0.2
     """The ratio is clipped below at 1 - clip_low."""
     clip_high: NotNegative = 0.26
-    """The ratio is clipped above at 1 + clip_high; if this equals clip_low, the loss is GRPO's."""
+    """The ratio is clipped above at 1 + clip_high; if equal to clip_low, the loss is GRPO's."""
 
 
 class GspoSettings(Settings):
@@ -252,7 +251,7 @@ class GspoSettings(Settings):
     clip_high: NotNegative = 4e-3
     """The sequence ratio is clipped above at 1 + clip_high."""
     length_normalised: bool = True
-    """Whether the sequence ratio is the geometric mean of token ratios (GSPO's paper) or their product."""
+    """Whether the sequence ratio is the geometric mean of token ratios or their product."""
 
 
 class TisSettings(Settings):
@@ -316,9 +315,9 @@ class ClipCovSettings(Settings):
     fraction: Share = 2e-4
     """Share of the trained tokens that lose their policy gradient, at least one token."""
     low: float = 1.0
-    """Tokens may lose their gradient if their covariance of log-prob and advantage is at least this."""
+    """Least covariance of log-prob and advantage of a token that may lose its gradient."""
     high: float = 5.0
-    """Tokens may lose their gradient if this covariance is at most this."""
+    """Largest such covariance."""
 
 
 EntropyControl = Axis[NoEntropyControlSettings | EntropyBonusSettings | ClipCovSettings]
@@ -331,7 +330,7 @@ class NoImitationSettings(Settings):
 class CorrectImitationSettings(Settings):
     name: Literal["correct"] = "correct"
     coefficient: Positive = 0.1
-    """Weight of the mean negative log-likelihood of correct completions relative to the loss."""
+    """Weight of correct completions' mean negative log-likelihood, relative to the loss."""
 
 
 Imitation = Axis[NoImitationSettings | CorrectImitationSettings]
@@ -357,20 +356,19 @@ class StartReferenceSettings(Settings):
 class TeacherReferenceSettings(Settings):
     name: Literal["teacher"] = "teacher"
     path: str = Field(min_length=1)
-    """Folder or hub name of the teacher, which must have the same tokenizer and is loaded beside the policy."""
+    """Folder or hub name of the teacher, which has the same tokenizer and is loaded beside the policy."""
 
 
 class ServerReferenceSettings(Settings):
     name: Literal["server"] = "server"
     url: str = Field(min_length=1)
-    """Address of a server with OpenAI's interface that returns log-probs of a prompt, such as "http://HOST:8000/v1" of
-    vLLM."""
+    """Address with OpenAI's interface that returns log-probs of a prompt, such as vLLM's "http://HOST:8000/v1"."""
     model: str = Field(min_length=1)
-    """Name of the model at the server, which must have the same tokenizer."""
+    """Name of the model there, which has the same tokenizer."""
     api_key: str = ""
     """Key of the server, or "env:NAME" for the variable that contains it."""
     params: NotNegative = 0.0
-    """Parameters by which the server's model multiplies a token, for the compute axis; 0 does not count its work."""
+    """Active parameters of the server's model, for the compute axis; 0 does not count its work."""
     num_parallel: Count = 16
     """Number of concurrent requests."""
 
@@ -378,10 +376,10 @@ class ServerReferenceSettings(Settings):
 class SelfReferenceSettings(Settings):
     name: Literal["self"] = "self"
     temperature_frac: Share = 1.0
-    """Temperature of the reference as a share of the sampling temperature; below 1, likely tokens become likelier."""
+    """Temperature of the reference as a share of the sampling temperature."""
     hint: str = ""
-    """Prompt of the policy as its own teacher, before the task's template: {prompt} is the problem and {answer} its
-    answer. Empty for the problem alone."""
+    """Prompt of the policy as its own teacher, before the task's template, with {prompt} and {answer}; empty for the
+    problem alone."""
 
 
 KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerReferenceSettings | SelfReferenceSettings]
@@ -389,12 +387,12 @@ KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerRef
 
 class KlSettings(Settings):
     coefficient: NotNegative = 0.0
-    """Weight of the term, which is added to the loss; 0, as in the paper, for none."""
+    """Weight of the term; 0, as in the paper, for none."""
     estimator: KlEstimator = K3Settings()
     """The term of a token: as in GRPO, or the policy gradient of the reverse KL, as in distillation."""
     reference: KlReference = StartReferenceSettings()
-    """The model with which the policy is compared: a copy from the start; a teacher, in a folder or at a server; or the
-    policy itself, with a hint or at a lower temperature."""
+    """What the policy is compared with: its start; a teacher, in a folder or at a server; or itself, with a hint or at
+    a lower temperature."""
 
 
 class PromptAverageSettings(Settings):
@@ -412,7 +410,7 @@ class TokenAverageSettings(Settings):
 class ConstantDenominatorSettings(Settings):
     name: Literal["constant"] = "constant"
     denominator: Positive
-    """Number by which the sum of token losses is divided."""
+    """Divisor of the sum of token losses."""
 
 
 Weights = Axis[PromptAverageSettings | SampleAverageSettings | TokenAverageSettings | ConstantDenominatorSettings]
@@ -453,9 +451,9 @@ class GaeSettings(Settings):
     gamma: Share = 1.0
     """Discount of the reward per token, or per turn."""
     lam: Fraction = 0.95
-    """1 compares the return with the critic's value; 0 compares each value with the next one."""
+    """1 compares the return with the critic's value; 0 each value with the next one."""
     level: Literal["token", "turn"] = "token"
-    """Whether advantages are computed per token or per turn of a conversation."""
+    """Whether advantages are per token or per turn."""
 
 
 class StatesSettings(Settings):
@@ -463,7 +461,7 @@ class StatesSettings(Settings):
     gamma: Share = 0.95
     """Discount per turn of a conversation's value."""
     weight: NotNegative = 1.0
-    """Weight of comparing turns relative to comparing conversations."""
+    """Weight of comparing turns, relative to conversations."""
 
 
 Credit = Axis[CompletionCreditSettings | GaeSettings | StatesSettings]
@@ -475,40 +473,38 @@ class CriticSettings(Settings):
     lr: Positive | None = None
     """Learning rate of the critic; by default ten times the policy's. The rest is as in [optimizer]."""
     warmup_steps: Whole = 0
-    """First steps, in which only the critic learns; the policy's warm-up follows."""
+    """First steps, in which only the critic learns."""
 
 
 class AdvantageSettings(Settings):
     baseline: Baseline = MeanBaselineSettings()
-    """What is subtracted from a reward: the mean of its group, or of the others in its group."""
+    """What is subtracted from a reward: the mean of its group, or of the others in it."""
     normalisation: Normalisation = BatchNormalisationSettings()
     """Whose standard deviation divides advantages."""
     credit: Credit = CompletionCreditSettings()
-    """The advantage of a token: that of its completion; from a critic, as in PPO; or with that of its turn over others
-    of the group that began in the same state of an environment."""
+    """The advantage of a token: that of its completion; a critic's, as in PPO; or also that of its turn over others of
+    the group from the same state."""
 
 
 class RewardSettings(Settings):
     correct: float = 1.0
     """Reward of a completion with value 1, before length control."""
     wrong: float = -1.0
-    """Reward of a completion with value 0; values in between are linear. Completions without a verdict are never
-    trained on."""
+    """Reward of a completion with value 0; values in between are linear."""
     threshold: Share = 1.0
-    """Smallest value that counts as correct, for pass rates, the curriculum and evaluations."""
+    """Smallest value that counts as correct, for the curriculum and evaluations."""
 
 
 class GradingSettings(Settings):
     """Limits for graders that run in child processes: math, gym's, and users' own."""
 
     num_workers: Whole = 0
-    """Answers that a grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for graders
-    that wait for servers (a judge, a coroutine function)."""
+    """Answers that a grader grades at a time; 0 means twice the cores, at most 32, or 64 for graders that wait for
+    servers (a judge, a coroutine function)."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
-    """Limit in seconds on the wall time of an answer, without waits for a core, for what sleeps or hangs; beyond it,
-    the answer has no verdict."""
+    """Limit on the wall time of an answer, without waits for a core; beyond it, the answer has no verdict."""
     cpu_limit_s: Positive = 3.0
-    """Limit in seconds on the CPU time of an answer, whatever the machine's load."""
+    """Limit in seconds on the CPU time of an answer."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
     """Limit on the memory of an answer beyond the grader's imports, on Linux."""
 
@@ -517,28 +513,28 @@ class FilterSettings(Settings):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal. With loss = "none" the default is false."""
     refill: Whole = 0
-    """Replace dropped groups until a batch is full, as in DAPO, with at most this many batches of new groups per step,
-    whose sampling counts as compute; 0, as in the paper, trains on the rest."""
+    """Replace dropped groups, as in DAPO, by at most this many batches of new ones per step, whose sampling counts as
+    compute; 0, as in the paper, trains on the rest."""
     drop_truncated: bool = True
-    """Drop completions that reached their length limit, as in the paper; else they are trained on as graded."""
+    """Drop completions that reached their length limit, as in the paper."""
 
 
 class PipelineSettings(Settings):
     max_lag: Whole = 8
-    """Bound on the steps between a group's first token and training on it: of the mean over groups, or of every group
-    (waits_for). At most (max_lag + 1) batches are untrained at a time; 0 is synchronous."""
+    """Bound on the steps between a group's first token and training on it, for the mean over groups or every group
+    (waits_for); 0 is synchronous."""
     push_every: Count = 1
     """Steps between two pushes of weights to the generator."""
     drain: bool = False
-    """Finish everything sampled with one policy before pushing the next, so that completions never mix policies."""
+    """Finish everything sampled with one policy before pushing the next."""
     waits_for: Literal["batch", "groups"] = "batch"
-    """What a step waits for. "batch": only for a full batch, so max_lag bounds the mean lag, and slow groups may be
-    several times older. "groups": also for every group that would become older than max_lag, so that one slow group can
-    stop training."""
+    """What a step waits for. "batch": a full batch, so max_lag bounds the mean lag, and slow groups may be several
+    times older. "groups": also every group that would become older than max_lag, so one slow group can stop
+    training."""
     groups_per_batch: Count = 48
     """Problems per step, before any filter."""
     completions_per_group: Count = 16
-    """Completions per problem; at least two, because advantages compare them."""
+    """Completions per problem."""
 
     @property
     def batch(self) -> int:
@@ -552,7 +548,7 @@ class OptimizerSettings(Settings):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls after the warm-up; constant in the paper."""
     decay_steps: Count | None = None
-    """Step at which it has fallen, counted from the start of the run; by default budget.steps."""
+    """Step at which it has fallen; by default budget.steps."""
     final_lr_frac: Fraction = 0.0
     """Final learning rate as a fraction of lr."""
     warmup_steps: Whole = 100
@@ -568,32 +564,30 @@ class OptimizerSettings(Settings):
     grad_clip: NotNegative = 1.0
     """Largest norm of the gradient; 0 disables clipping."""
     bits: Literal[32, 8] = 32
-    """Bits per number of the two moments: 8 takes a quarter of the memory and rounds them, without bias, to about
-    5%."""
+    """Bits per number of the two moments: 8 rounds them, without bias, to about 5%."""
     on_host: bool = False
-    """Keep FP32 weights (except the head's) and moments in host memory, and update them on the GPU in portions: saves
-    12 bytes per weight, with the same results."""
+    """Keep FP32 weights (except the head's) and moments in host memory: saves 12 bytes per weight, with the same
+    results."""
 
 
 class LearnerSettings(Settings):
     micro_batch_tokens: Count = 32768
-    """Most tokens in a forward and backward pass; splitting a batch does not change its gradient."""
+    """Most tokens in a forward and backward pass; the gradient does not depend on it."""
     share_prompts: bool = True
-    """Compute a prompt once for all its completions in a pass, where that is faster and saves at least a tenth of the
-    tokens; the gradient is the same."""
+    """Compute a prompt once for its completions in a pass, where that is faster; the gradient is the same."""
     gradient_checkpointing: Literal[True, False, "auto"] = "auto"
-    """Recompute activations in the backward pass: less memory, a third more compute, the same gradient. auto does so if
-    they would not fit on a GPU."""
+    """Recompute activations in the backward pass: less memory, a third more compute; auto does so if they would not fit
+    on a GPU."""
     ranks: Count = 1
     """Processes that compute a step together, one per device, each a share of the tokens."""
     sharding: Literal["none", "replicate", "full", "hybrid"] = "none"
-    """What each rank holds: replicate, a whole copy of weights and optimiser; full, a part of both (FSDP2); hybrid, a
-    part of a copy that learner.shard_size ranks share. none uses this process alone."""
+    """What each rank holds of weights and optimiser: replicate, a copy; full, a part (FSDP2); hybrid, a part of a copy
+    that learner.shard_size ranks share. none uses this process alone."""
     shard_size: int | None = Field(default=None, ge=2)
-    """Ranks that share a copy with hybrid sharding, such as those of a node."""
+    """Ranks that share a copy with hybrid sharding."""
     silent_s: Positive = 15.0
     """Seconds without a sign of life after which a rank counts as lost; at least 60 for a rank on this machine that was
-    not stopped, because a long call may block its Python."""
+    not stopped."""
     start_s: Positive = 3600.0
     """Seconds that ranks have to download the model, and again to load it."""
 
@@ -604,13 +598,13 @@ class VllmSettings(Settings):
     tensor_parallel: Count = 1
     """GPUs among which every layer is divided."""
     devices: Listed[int] = ()
-    """Numbers of the GPUs for vLLM, tensor_parallel of them; empty for the first ones."""
+    """Numbers of the tensor_parallel GPUs for vLLM; empty for the first ones."""
     memory_share: Share = 0.4
-    """Share of a GPU's memory for vLLM's weights and cache; raise it if the learner is on other GPUs."""
+    """Share of a GPU's memory for vLLM; raise it if the learner is on other GPUs."""
     prefix_caching: bool = True
-    """Whether the completions of a problem share the cache of its prompt, for the same weights."""
+    """Whether completions of a problem share the cache of its prompt."""
     quantisation: str = ""
-    """How vLLM quantises the pushed weights, such as "fp8"; empty for not at all."""
+    """How vLLM quantises weights, such as "fp8"; empty for not at all."""
     python: str = ""
     """Python interpreter of an environment with scalerl and vLLM; empty for the one that trains."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
@@ -621,7 +615,7 @@ class RolloutSettings(Settings):
     engine: Literal["torch", "vllm"] = "torch"
     """Engine that samples completions."""
     slots: Count | None = None
-    """Completions sampled at the same time; by default (max_lag + 1) batches, as far as memory allows."""
+    """Completions sampled at a time; by default (max_lag + 1) batches, as memory allows."""
     context: Count = 16384
     """Most tokens in a prompt and its completion together."""
     max_prompt_tokens: Count = 2048
@@ -631,12 +625,12 @@ class RolloutSettings(Settings):
     vllm: VllmSettings = VllmSettings()
     """Settings of vLLM, if it is the engine."""
     generators: Whole = 0
-    """Engines that sample while the learner trains, each on its own devices with slots / generators slots. 0 means one
-    engine; the torch engine then takes turns with the learner on its device."""
+    """Engines that sample while the learner trains, on their own devices, and divide the slots. 0: one engine, which
+    takes turns with the learner if it is torch."""
     gpus_per_generator: Whole | None = None
     """GPUs per generator; by default 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
     max_replacements: Whole = 10
-    """Generators that may be replaced within an hour because they died or hung; one more ends the run."""
+    """Generators that may be replaced within an hour; one more ends the run."""
     silent_s: Positive = 15.0
     """Seconds without an answer after which a generator is replaced."""
 
@@ -658,15 +652,15 @@ class EvalSetSettings(TaskSettings):
     """A further evaluation set; unset values, except the number of problems, are as for other sets."""
 
     every: Count | None = None
-    """Steps between two evaluations of this set; it is also evaluated before the first step and at the end."""
+    """As evaluation.every; also evaluated at the end."""
     num_prompts: Count | None = None
     """Problems in this set; by default all rows of a file or data set, or 1000 of a generated task."""
     samples_per_prompt: Count | None = None
-    """Completions per problem of this set."""
+    """As in [evaluation]."""
     temperature: NotNegative | None = None
-    """This set's sampling temperature."""
+    """As in [evaluation]."""
     top_p: Share | None = None
-    """This set's `evaluation.top_p`."""
+    """As in [evaluation]."""
 
 
 class EvalSampling(NamedTuple):
@@ -689,7 +683,7 @@ class EvaluationSettings(Settings):
     top_p: Share = 1.0
     """Sample from the smallest set of tokens with this probability."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Selects the withheld problems and the sampling noise; equal seeds allow comparison per prompt."""
+    """Selects the withheld problems and the sampling noise."""
     sets: dict[str, EvalSetSettings] = Field(default_factory=dict)
     """Further evaluation sets, each a task with its own name: [evaluation.sets.NAME]."""
 
@@ -741,8 +735,8 @@ class CheckpointSettings(Settings):
     keep: Count = 2
     """Latest checkpoints that are kept."""
     best: str = ""
-    """Evaluation set whose best checkpoint is also kept; by default the first task's ("main" if it is the only one).
-    "none" keeps only the latest."""
+    """Evaluation set whose best checkpoint is also kept; by default the first task's (a single task's is "main"),
+    "none" for no set."""
 
 
 SinkName = Literal["tensorboard", "trackio", "wandb"]
@@ -757,8 +751,8 @@ class SftSettings(Settings):
     model: str = ""
     """Model to start from, as in model.path, which is the default; "new" builds a small Llama."""
     new_tokens: Literal["none", "characters", "words"] = "none"
-    """Tokens to add to the tokenizer: unknown characters of the demonstrations, or also words that take several tokens.
-    A new model always has all characters."""
+    """Tokens to add to the tokenizer: unknown characters of the demonstrations, which a new model always has, or also
+    words of several tokens."""
     lr: Positive | None = None
     """Largest learning rate; by default 3e-5, the paper's, or 2e-3 for a new model."""
     epochs: Positive | None = None
@@ -766,20 +760,19 @@ class SftSettings(Settings):
     steps: Count | None = None
     """Optimiser steps, instead of epochs; by default 5000 for a new model."""
     batch_tokens: Count | None = None
-    """Tokens per step, prompts included; by default the smaller of 2 million and an eighth of an epoch, or 9000 for a
-    new model."""
+    """Tokens per step, with prompts; by default the smaller of 2 million and an eighth of an epoch, or 9000 for a new
+    model."""
     warmup_frac: Fraction = 0.04
     """Share of the steps over which the learning rate rises linearly."""
     num_demonstrations: int | None = Field(default=None, ge=2)
-    """Most demonstrations; by default all of a file, 10,000 of a generated task, or 250,000 for a new model."""
+    """Most demonstrations; by default all of a file, 10,000 of a generated task, 250,000 for a new model."""
     num_heldout: Count = 4000
     """Held-out demonstrations, which only measure the loss; at most a tenth of all."""
     ngram_words: Whole = 13
-    """Leave out prompts that share this many consecutive words with an evaluation problem, or contain a shorter one; 0
-    leaves out none."""
+    """Leave out prompts that share so many consecutive words with an evaluation problem, or contain a shorter one; 0
+    for none."""
     trivial_samples: Whole = 4
-    """Leave out prompts that the starting model answers correctly in each of this many samples, as in the paper; 0
-    leaves out none. Not used for a new model."""
+    """Leave out prompts that the starting model answers correctly in each of so many samples, as in the paper; 0 for
+    none, as for a new model."""
     max_tokens: int | None = Field(default=12288, ge=2)
-    """Leave out longer demonstrations, including the prompt, and those beyond the model's context; by default the
-    paper's limit."""
+    """Leave out longer demonstrations, with the prompt, and those beyond the model's context."""

@@ -37,17 +37,16 @@ class Recipe(Settings):
     loss: parts.Loss = parts.CispoSettings()
     """The loss of a token."""
     correction: parts.Correction = parts.NoCorrectionSettings()
-    """How to treat tokens whose probability differs between generator and learner, besides the loss's cap or clip:
-    leave out tokens or completions outside a band, or weigh by the ratio of the completion."""
+    """What to do, besides the loss's cap or clip, where generator and learner differ: leave out tokens or completions
+    outside a band, or weigh by the ratio of the completion."""
     weights: parts.Weights = parts.PromptAverageSettings()
     """What has equal weight when token losses are averaged; or a constant denominator."""
     entropy: parts.EntropyControl = parts.NoEntropyControlSettings()
-    """How to keep the policy from becoming certain too early: an entropy bonus, or no gradient for the few tokens that
-    lower the entropy most."""
+    """How to keep up the entropy: by a bonus, or without gradient for the few tokens that lower it most."""
     imitation: parts.Imitation = parts.NoImitationSettings()
     """Which completions are also imitated, as in supervised fine-tuning."""
     kl: parts.KlSettings = parts.KlSettings()
-    """A KL term in addition to the loss, or instead of it: it keeps the policy near its start, or distils a teacher."""
+    """A KL term beside the loss, or instead of it: keeps the policy near its start, or distils a teacher."""
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
     critic: parts.CriticSettings = parts.CriticSettings()
@@ -75,7 +74,7 @@ class Recipe(Settings):
     checkpoint: parts.CheckpointSettings = parts.CheckpointSettings()
     """How often the run is saved."""
     sft: parts.SftSettings = parts.SftSettings()
-    """How `scalerl sft` makes a base model from the task's demonstrations; not used by training."""
+    """How `scalerl sft` makes a base model from the task's demonstrations."""
     sinks: parts.Listed[parts.SinkName] = ()
     """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
     derived: parts.Listed[str] = ()

@@ -8,21 +8,20 @@ _SEED = "Selects the training problems."
 
 _SOURCE = {
     "path": "File with the problems, in JSON lines or parquet.",
-    "evaluation_path": "File with the evaluation problems; if empty, some of the first file are withheld.",
+    "evaluation_path": "File with the evaluation problems; if empty, some of the first are withheld.",
     "dataset": "Data set on the Hugging Face hub, or a folder with one, instead of a file.",
     "subset": "Configuration of the data set; empty for the only one.",
     "split": "Split with the problems.",
-    "evaluation_split": "Split with the evaluation problems; if empty, some of the first split are withheld.",
+    "evaluation_split": "Split with the evaluation problems; if empty, some of the first are withheld.",
 }
 
 _FIELDS = {
-    "prompt_field": "Field with the problem; if it is missing, question, problem or query, where only one is there.",
-    "answer_field": "Field with the correct answer; if it is missing, target, label, reference or ground_truth, where "
-    "only one is there.",
+    "prompt_field": "Field with the problem; if missing, the only one of question, problem and query.",
+    "answer_field": "Field with the correct answer; if missing, the only one of target, label, reference and "
+    "ground_truth.",
     "id_field": "Field with the id of a row; by default the row's number.",
     "demonstration_field": "Field with a completion to imitate; empty for none.",
-    "answer_pattern": "Regular expression whose one group is the answer, for references that contain more; the last "
-    "match counts.",
+    "answer_pattern": "Regular expression whose one group is the answer in a longer reference; the last match counts.",
 }
 
 TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
@@ -42,7 +41,7 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
     "programs": {
         "num_problems": _NUM_PROBLEMS,
         "seed": _SEED,
-        "kinds": "Types of arguments: one or more of numbers, lists, strings, separated by spaces.",
+        "kinds": "Types of arguments: some of numbers, lists, strings.",
         "min_steps": "Smallest number of steps in a function.",
         "max_steps": "Largest number of steps in a function.",
         "num_tests": "Test inputs that the prompt does not show.",
