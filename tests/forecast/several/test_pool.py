@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from scalerl.forecast.curves import Fit, Prior, State, decide, fit, refit
+from scalerl.forecast.curves.sample import even_points
 from scalerl.forecast.several import pool
-from scalerl.forecast.several.population import POOLED, Member, law, learn_prior, member
+from scalerl.forecast.several.population import DIMS, NUM_DRAWS, POOLED, Member, law, learn_prior, member
 
 START = 0.4
 
@@ -107,10 +108,22 @@ def test_a_run_that_knows_nothing_says_next_to_nothing():
 def test_the_scatter_of_a_population_is_learnt(spread: float):
     rng = np.random.default_rng(0)
     values = [(float(value), 0.02) for value in 0.6 + spread * rng.standard_normal(12)]
-    draws, scatter = law(values, np.ones((12, 1)), POOLED["exponent"], np.random.default_rng(1))
+    draws, scatter = law(values, np.ones((12, 1)), POOLED["exponent"], even_points(NUM_DRAWS, DIMS))
     assert np.median(draws) == pytest.approx(0.6, abs=0.02 + spread)
     assert np.std(draws) > 0.9 * np.std([value for value, _ in values])
     assert np.median(scatter) < max(3 * spread, 0.06)
+
+
+@pytest.mark.parametrize("errors", [(0.05,) * 3, (0.3, 0.02, 0.5, 0.1)])
+def test_draws_of_a_law_are_as_good_as_very_many_random_ones(errors: tuple[float, ...]):
+    rng = np.random.default_rng(len(errors))
+    values = [(float(rng.normal(0.6, 0.2)), error) for error in errors]
+    features = np.ones((len(values), 1))
+    levels = (0.05, 0.1, 0.5, 0.9, 0.95)
+    even, _ = law(values, features, POOLED["exponent"], even_points(NUM_DRAWS, DIMS))
+    random, _ = law(values, features, POOLED["exponent"], np.clip(rng.random((DIMS, 1_000_000)), 1e-9, 1 - 1e-9))
+    width = float(np.ptp(np.quantile(random, (0.1, 0.9))))
+    assert np.quantile(even, levels) == pytest.approx(np.quantile(random, levels), abs=0.01 * width)
 
 
 def test_more_members_make_a_narrower_prior():

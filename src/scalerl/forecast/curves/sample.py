@@ -142,7 +142,7 @@ def draw_flat(prepared: Prepared, log_mass: Array, num: int) -> Draws:
     )
 
 
-BASES = (2, 3, 5, 7, 11)
+BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 ROTATION = 0.0
 """All points are moved around the cube by this share of it; benchmarks/luck.py sees by that what rests on them."""
 

@@ -20,11 +20,16 @@ from scalerl.forecast.curves.decide import LIKELIER
 from scalerl.forecast.curves.fit import Fit
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.curves.model import Kind
+from scalerl.forecast.curves.normal import normal_quantile
 from scalerl.forecast.curves.priors import Prior
 from scalerl.forecast.curves.problem import gain_unit
+from scalerl.forecast.curves.sample import even_points, pick_by_mass
 
 SCATTERS = np.geomspace(0.125, 16.0, 15)
 """Grid of scatters, in units of the typical scatter."""
+NUM_DRAWS = 8192
+DIMS = 3
+"""Draws of a law, and the coordinates of each."""
 T_QUANTILE = 1.6377
 """Half-width of the central 80 % interval of a Student-t with three degrees of freedom."""
 WEAK_SHARE = (np.log(0.2), 1.2)
@@ -142,7 +147,7 @@ def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
 def _of_one_more(values: Sequence[Estimate], prior: LawPrior) -> Estimate:
     """Return location and scale of a parameter of one more run, as a Student-t."""
     only_a_centre = np.ones((len(values), 1))
-    draws, _ = law(values, only_a_centre, prior, np.random.default_rng(0))
+    draws, _ = law(values, only_a_centre, prior, even_points(NUM_DRAWS, DIMS))
     low, middle, high = np.quantile(draws, [0.1, 0.5, 0.9])
     return float(middle), float(high - low) / 2 / T_QUANTILE
 
@@ -151,17 +156,17 @@ def law(
     members: Sequence[Estimate],
     features: Array,
     prior: LawPrior,
-    rng: np.random.Generator,
+    points: Array,
     *,
     stretch: Array | None = None,
     is_curve: bool = False,
-    num: int = 4096,
 ) -> tuple[Array, Array]:
     """Return draws of the law at the target, where all features but the first are 0, and of the scatter around it.
 
-    `members` are (value, error). The coefficients integrate out in closed form for each scatter, which is half-Cauchy.
-    `stretch` multiplies the scatter at each member. With `is_curve` the draws do not include the scatter: the caller
-    adds it in other units.
+    `members` are (value, error). `points` are DIMS rows of evenly spread points: the draws are at these quantiles of
+    the scatter, the law and the distance from it, so they are a function of the data. The coefficients integrate out in
+    closed form for each scatter, which is half-Cauchy. `stretch` multiplies the scatter at each member. With `is_curve`
+    the draws do not include the scatter: the caller adds it in other units.
     """
     value, error = np.array(members).T
     if stretch is None:
@@ -191,18 +196,10 @@ def law(
         ratio = scatter / prior.scatter
         log_half_cauchy = np.log(ratio) - np.log1p(ratio**2)  # on logarithmically spaced nodes
         log_masses.append(log_half_cauchy + log_likelihood)
-    node = _drawn_nodes(np.array(log_masses), num, rng)
-    centre = np.array(centres)[node] + np.array(sds)[node] * rng.standard_normal(num)
+    of_scatter, of_law, of_distance = points
+    node = pick_by_mass(np.array(log_masses), of_scatter)
+    centre = np.array(centres)[node] + np.array(sds)[node] * normal_quantile(of_law)
     drawn_scatter = scatters[node]
     if is_curve:
         return centre, drawn_scatter
-    return centre + drawn_scatter * rng.standard_normal(num), drawn_scatter
-
-
-def _drawn_nodes(log_masses: Array, num: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw nodes in proportion to their masses, as evenly as possible, in a random order."""
-    mass = np.exp(log_masses - max(log_masses))
-    levels = (np.arange(num) + 0.5) / num
-    nodes = np.searchsorted(np.cumsum(mass) / mass.sum(), levels)
-    # Rounding may leave the last sum below the last level.
-    return rng.permutation(np.minimum(nodes, len(mass) - 1))
+    return centre + drawn_scatter * normal_quantile(of_distance), drawn_scatter

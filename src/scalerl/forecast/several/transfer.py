@@ -17,7 +17,9 @@ import numpy as np
 from scalerl.forecast.curves.draws import Value, summary
 from scalerl.forecast.curves.fit import Fit
 from scalerl.forecast.curves.forms import Array, sigmoid
-from scalerl.forecast.several.population import LawPrior, law
+from scalerl.forecast.curves.normal import normal_quantile
+from scalerl.forecast.curves.sample import even_points
+from scalerl.forecast.several.population import DIMS, NUM_DRAWS, LawPrior, law
 
 LEAST_SIBLINGS = 3
 EXPONENTS = (np.log(0.3), np.log(14.0))  # range of exponents that have been observed
@@ -95,17 +97,18 @@ def transfer(
     level: float = 0.9,
 ) -> Transfer:
     """Forecast the curve of `size` from its siblings; `midpoint_slope` is the prior mean of m1."""
-    rng = np.random.default_rng(7)
+    points = even_points(NUM_DRAWS, 3 * DIMS + 1)
+    of_ceiling, of_midpoint, of_exponent, of_noise = np.split(points, (DIMS, 2 * DIMS, 3 * DIMS))
     log_size = np.log(np.array([own.size for own in siblings]) / size)
-    ceiling, scatter = ceiling_draws(siblings, log_size, start, rng)
+    ceiling, scatter = ceiling_draws(siblings, log_size, start, of_ceiling)
     sized = np.stack([np.ones_like(log_size), log_size], axis=1)
     # A midpoint is within a few factors of the siblings', so its prior level is nearly flat.
     around = float(np.mean([own.log_midpoint[0] for own in siblings]))
     midpoint_prior = LawPrior(mean=(around, midpoint_slope), sd=(4.0, MIDPOINT_SD), scatter=MIDPOINT_SCATTER)
-    log_midpoint, _ = law([own.log_midpoint for own in siblings], sized, midpoint_prior, rng)
-    log_exponent, _ = law([own.log_exponent for own in siblings], sized, EXPONENT, rng)
+    log_midpoint, _ = law([own.log_midpoint for own in siblings], sized, midpoint_prior, of_midpoint)
+    log_exponent, _ = law([own.log_exponent for own in siblings], sized, EXPONENT, of_exponent)
     log_exponent = np.clip(log_exponent, *EXPONENTS)
-    noise = float(np.median([own.noise_sd for own in siblings])) * rng.standard_normal(len(ceiling))
+    noise = float(np.median([own.noise_sd for own in siblings])) * normal_quantile(of_noise[0])
     rewards = [start + (ceiling - start) * sigmoid(np.log(place), log_exponent, log_midpoint) for place in at]
     return Transfer(
         size=size,
@@ -123,9 +126,7 @@ def transfer(
     )
 
 
-def ceiling_draws(
-    siblings: Sequence[Sibling], log_size: Array, start: float, rng: np.random.Generator
-) -> tuple[Array, Array]:
+def ceiling_draws(siblings: Sequence[Sibling], log_size: Array, start: float, points: Array) -> tuple[Array, Array]:
     """Return draws of the target's ceiling, and of the scatter of ceilings around the law."""
     starts = logit(np.array([own.start for own in siblings]))
     ceilings = np.array([own.ceiling[0] for own in siblings])
@@ -136,9 +137,9 @@ def ceiling_draws(
         (value, sd * wide) for value, (_, sd), wide in zip(gain, (s.ceiling for s in siblings), stretch, strict=True)
     ]
     features = np.stack([np.ones_like(log_size), starts - logit(np.array(start)), log_size], axis=1)
-    lift, scatter = law(own, features, CEILING, rng, stretch=stretch, is_curve=True)
+    lift, scatter = law(own, features, CEILING, points, stretch=stretch, is_curve=True)
     centre = expit(logit(np.array(start)) + lift)
-    ceiling = centre + scatter * rng.standard_normal(len(centre))
+    ceiling = centre + scatter * normal_quantile(points[-1])
     return np.clip(ceiling, start, 1.0), scatter
 
 
