@@ -63,6 +63,12 @@ def test_attempts_of_a_step_or_two_are_refused(tmp_path: Path) -> None:
     assert "6 attempts of at most 2 steps" in said
 
 
+def test_model_before_training_may_be_evaluated_again(tmp_path: Path) -> None:
+    [series] = read(write(tmp_path / "log.csv", ("step,accuracy", [(0, 0.2), *STEPS, (0, 0.22)])))
+    assert points(series) == STEPS
+    assert series.start == pytest.approx(0.21)
+
+
 # Labels
 
 
@@ -187,6 +193,12 @@ def test_counter_of_evaluations_is_no_axis(tmp_path: Path) -> None:
     [series] = read(write(tmp_path / "train.log", text))
     assert (series.x_label, series.y_label) == ("epoch", "test/success_rate")
     assert points(series) == STEPS
+
+
+def test_counter_of_evaluations_is_better_than_none(tmp_path: Path) -> None:
+    text = "".join(f"eval_step={10 * step} accuracy={reward}\n" for step, reward in STEPS)
+    [series] = read(write(tmp_path / "eval.log", text))
+    assert points(series) == [(10 * step, reward) for step, reward in STEPS]
 
 
 # Tables in a text, and what is no history

@@ -91,12 +91,12 @@ def _begin(run: Floats, part: Floats, gap: float) -> float | None:
     if part_steps[-1] < reached and not np.isin(part, run).any():
         return np.inf
     begin = part_steps[0]
-    then = part_steps[1] if len(part_steps) > 1 else -np.inf
+    if len(part_steps) == 1:
+        # One step alone was evaluated again, unless training begins with it.
+        return None if 0 < begin <= first else np.inf
+    then = part_steps[1]
     if begin <= first and then <= second:
         return None
-    if len(part_steps) == 1:
-        # One step alone was evaluated again.
-        return np.inf
     # One row that was written late does not change how the run goes on.
     if first < begin < reached and then - reached == gap:
         return np.inf

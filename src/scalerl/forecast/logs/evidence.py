@@ -12,7 +12,7 @@ ENOUGH_STEPS = 6
 _MANY_RISES = 0.95
 _MAX_FALLS = 0.1
 # Counters that begin anew, or of which some rows are repeated, still go on by one at most rows.
-_MANY_EQUAL_RISES = 0.75
+_MANY_EQUAL_RISES = 0.8
 # No share and no score of a benchmark is larger.
 _MAX_SCORE = 100.0
 

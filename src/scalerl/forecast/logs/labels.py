@@ -21,6 +21,8 @@ _MAX_RUNS = 200
 # A column of words without a role may name so many runs; with more, it names problems or samples.
 _MAX_UNNAMED = 64
 _MAX_SETTINGS = 20
+# Of all steps that settings may have, each row is one: some end long before others.
+_MOST_GAPS = 4
 # More runs than these, in all labels together, are no runs.
 _MAX_GROUPS = 1000
 # What a question is answered by, as in 'solved'; no run has such a name.
@@ -90,14 +92,14 @@ def _fewest(rows: "_Rows", names: Names) -> list[str]:
 def _setting(frame: Frame, labels: Names, progress: Floats, options: Selection) -> Names:
     """Return the first column of numbers by which no step comes twice: a setting such as rho, 0.7 or 0.9.
 
-    Numbers that follow each other count something, as the answers of a step. Each setting has most of the steps: where
-    only some steps come again, a run was resumed.
+    Numbers that follow each other count something, as the answers of a step. Settings share most of their steps: where
+    each value has only a few, it is something that was measured, and a run was resumed.
     """
     placed = frame.having({"": progress})
     num_steps = len({*progress.tolist()})
     for name in frame.columns:
         values = np.unique(frame.numbers(name))
-        is_few = 1 < len(values) <= _MAX_SETTINGS and 2 * len(frame) >= len(values) * num_steps
+        is_few = 1 < len(values) <= _MAX_SETTINGS and _MOST_GAPS * len(frame) >= len(values) * num_steps
         is_setting = is_few and np.isfinite(values).all() and not (np.diff(values) == 1).all()
         is_other = reward_rank(name) or has_role(name, "step", "coarse", *AXES) or name in options.columns
         if not is_setting or is_other or not _separates(frame, name):

@@ -42,7 +42,7 @@ _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 _PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process|pid)[-_ ]?\d+", re.IGNORECASE)
 _MAX_RUNS = 20
 # What speaks of evaluation with more words is an answer that was printed there.
-_MAX_HEADING = 12
+_MAX_HEADING = 20
 # A counter that begins anew more often counts within each step.
 _MAX_FALLS = 0.2
 # The share of records at which a counter rises, if it is their step.
@@ -403,8 +403,7 @@ def _step(training: list[Record]) -> str:
     rises: dict[str, int] = {}
     for name in training[-1].counters:
         # A bar may be drawn after the first record; another counter that comes later is not their step.
-        is_there = name in often or name[0] == "/" or name in training[0].counters
-        if is_there and not names_evaluation(name):
+        if name in often or name[0] == "/" or name in training[0].counters:
             counts = [record.counters.get(name, 0) for record in training]
             rises[name] = _num_rises(counts, is_named=name in often)
     most = max(rises.values(), default=0)
@@ -415,7 +414,7 @@ def _step(training: list[Record]) -> str:
         least = 1 if is_slow_step else _MIN_RISES * (len(training) - 1)
         if num >= max(least, _MANY_RISES * most):
             usable.append(name)
-    return min(usable, key=lambda name: (name not in often, *_order(name)), default="")
+    return min(usable, key=lambda name: (names_evaluation(name), name not in often, *_order(name)), default="")
 
 
 def _num_rises(counts: list[int], *, is_named: bool) -> int:
