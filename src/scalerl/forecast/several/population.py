@@ -129,10 +129,10 @@ def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
     midpoint = learned.get("midpoint")
     share = learned.get("share")
     if curve is not None and curve.posterior is not None and share is not None:
-        log_gain, error = share
-        # From the unit of members to that in which the fit has its prior.
-        log_gain = log_gain + _log_unit_of_shares(curve) - float(np.log(gain_unit(curve.posterior.blocks)))
-        share = (log_gain, error)
+        log_share, error = share
+        log_gain = log_share + _log_unit_of_shares(curve)
+        # The prior of a fit is in the unit of its own gains.
+        share = (log_gain - float(np.log(gain_unit(curve.posterior.blocks))), error)
     return Prior(
         log_exponent=learned.get("exponent", priors.LOG_EXPONENT),
         log_midpoint=priors.LOG_MIDPOINT if midpoint is None else midpoint,
