@@ -28,7 +28,7 @@ from scalerl.training.models.tiny import TinyShape, build_tokenizer
 from scalerl.training.run.evaluate import evaluate_model
 from scalerl.training.run.observer import RunObserver
 from scalerl.training.run.sft import learner as learner_module
-from scalerl.training.run.sft.make import MADE_BY, NEW_DEFAULTS, SftPlan, SftProgress, SftResult, load_inputs, sft
+from scalerl.training.run.sft.make import MADE_BY, NEW_DEFAULTS, SftPlan, SftProgress, SftResult, load_material, sft
 from scalerl.training.tasks.build import build_tasks
 
 SUMS = "{name='arithmetic', num_problems=10, min_terms=2, max_terms=3, max_number=9}"
@@ -224,7 +224,7 @@ def test_several_tasks_share_a_base_by_weight(tmp_path: Path):
             assert text.decode(ids) == item.completion
     assert len(text.encode("def f(x):")) == len(["def", " ", "f", "(", "x", ")", ":"])
     assert json.loads((tmp_path / "both" / MADE_BY).read_text())["vocabulary_size"] == len(text.tokenizer)
-    shares = load_inputs(recipe, "new", wide, RunObserver(), solved=tmp_path / "solved.json").examples
+    shares = load_material(recipe, "new", wide, RunObserver(), solved=tmp_path / "solved.json").examples
     sums = {item.problem.prompt for item in cast(Any, tasks["sums"].demonstrations)(495, 0)}
     heldout = [text.decode(list(example.request.prompt_tokens[1:])) for example in shares.heldout]
     assert [prompt in sums for prompt in heldout] == [True] * 45 + [False] * 15

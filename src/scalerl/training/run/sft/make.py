@@ -145,11 +145,12 @@ def sft(
     if not new:
         # Settings that the recipe leaves open follow from the config of the model.
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
+    # What made_by.json records, and what a resumed run must agree with.
     started_with = {"settings": recipe.sft.model_dump(mode="json"), "model": base, "seed": recipe.seed}
     if new:
         started_with["shape"] = asdict(shape)
     recipe = with_defaults(recipe, new=new)
-    material = load_inputs(recipe, base, shape, observer, solved=checkpoint_folder / SOLVED)
+    material = load_material(recipe, base, shape, observer, solved=checkpoint_folder / SOLVED)
     outcome = _train(material, recipe, checkpoint_folder, started_with, observer)
     if outcome is None:
         return None
@@ -277,7 +278,7 @@ def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def load_inputs(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserver, *, solved: Path) -> Material:
+def load_material(recipe: Recipe, base: str, shape: TinyShape, observer: RunObserver, *, solved: Path) -> Material:
     """Load or build the model, draw demonstrations and encode them.
 
     `solved` is the file that keeps which problems the model solves, for a resumed run.
