@@ -118,7 +118,7 @@ def _default(field: FieldInfo) -> str:
 
 def _shown(value: Any) -> str:
     if value is None:
-        return "not set"
+        return "unset"
     return f"`{json.dumps(value, ensure_ascii=False)}`" if not isinstance(value, float) else f"`{value:g}`"
 
 

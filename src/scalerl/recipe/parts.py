@@ -57,11 +57,11 @@ Axis = Annotated[
 
 class LoraSettings(Settings):
     rank: Whole = 0
-    """Rank of the adapters that are trained instead of the model's weights; 0 for none."""
+    """Rank of adapters, trained instead of the weights; 0 for none."""
     alpha: Positive = 32.0
     """The output of adapters is scaled by alpha / rank."""
     targets: Listed[str] = ()
-    """Linear layers with adapters, such as ["q_proj", "v_proj"]; empty for all but the head."""
+    """Layers with adapters, such as ["q_proj"]; empty for all linear ones but the head."""
     bits: Literal[16, 4] = 16
     """Bits of the frozen weights under adapters: 16 keeps the files' dtype, 4 rounds all linear layers but the head to
     NF4 (QLoRA), in the torch engine too."""
@@ -72,9 +72,9 @@ class ModelSettings(Settings):
     """Folder, hub name or .gguf file of the base model, or "tiny-base", "tiny-code-base", "tiny-tools-base",
     "smollm2-135m"."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Precision of the body; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
+    """Precision of the body (auto: bfloat16 on a GPU, float32 on a CPU); master weights are float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
-    """Where head and log-probs are computed in FP32 (docs/math.md); one side alone helps less."""
+    """Where head and log-probs are computed in FP32; one side alone helps less."""
     trust_remote_code: bool = Field(default=False, exclude=True)
     """Run Python code that comes with the model. Only the option --trust-remote-code can set this, not a file."""
     lora: LoraSettings = LoraSettings()
@@ -144,7 +144,7 @@ class TaskSettings(Settings):
     template: str = "{prompt}"
     """Text of the prompt; {prompt} is the problem."""
     chat: bool = False
-    """Format the problem as a user's turn with the tokenizer's chat template."""
+    """Write the problem as a user's turn with the chat template."""
     system: str = ""
     """System prompt of the chat."""
     grader: str = ""
@@ -175,7 +175,7 @@ class NoPositiveResamplingSettings(Settings):
     threshold: Share = 0.9
     """Problems with at least this pass rate leave later epochs."""
     history: Literal["latest", "cumulative"] = "latest"
-    """Whether the pass rate is of a problem's latest group or of all its groups."""
+    """Whether the pass rate is of a problem's latest group or of all."""
 
 
 class PoolsSettings(Settings):
@@ -189,7 +189,7 @@ class PoolsSettings(Settings):
     hard_frac: Fraction = 0.5
     """Share of the epochs with a hard problem."""
     history: Literal["latest", "cumulative"] = "latest"
-    """Whether the pass rate is of a problem's latest group or of all its groups."""
+    """Whether the pass rate is of a problem's latest group or of all."""
 
 
 class UniformSettings(Settings):
@@ -202,7 +202,7 @@ Curriculum = Axis[NoPositiveResamplingSettings | PoolsSettings | UniformSettings
 class InterruptionSettings(Settings):
     name: Literal["interruption"] = "interruption"
     thinking_min: Count = 10240
-    """Earliest token after which thinking is interrupted; drawn for each request."""
+    """Earliest token after which thinking is interrupted; drawn per request."""
     thinking_max: Count = 12288
     """Latest token after which thinking is interrupted."""
     marker: str = Field(
@@ -313,7 +313,7 @@ class EntropyBonusSettings(Settings):
 class ClipCovSettings(Settings):
     name: Literal["clip_cov"] = "clip_cov"
     fraction: Share = 2e-4
-    """Share of the trained tokens that lose their policy gradient, at least one token."""
+    """Share of trained tokens that lose their policy gradient, at least one."""
     low: float = 1.0
     """Least covariance of log-prob and advantage of a token that may lose its gradient."""
     high: float = 5.0
@@ -513,8 +513,8 @@ class FilterSettings(Settings):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal. With loss = "none" the default is false."""
     refill: Whole = 0
-    """Replace dropped groups, as in DAPO, by at most this many batches of new ones per step, whose sampling counts as
-    compute; 0, as in the paper, trains on the rest."""
+    """Replace dropped groups, as in DAPO, by at most this many batches of new ones per step; 0, as in the paper, trains
+    on the rest."""
     drop_truncated: bool = True
     """Drop completions that reached their length limit, as in the paper."""
 
@@ -566,8 +566,7 @@ class OptimizerSettings(Settings):
     bits: Literal[32, 8] = 32
     """Bits per number of the two moments: 8 rounds them, without bias, to about 5%."""
     on_host: bool = False
-    """Keep FP32 weights (except the head's) and moments in host memory: saves 12 bytes per weight, with the same
-    results."""
+    """Keep FP32 weights (except the head's) and moments in host memory: saves 12 bytes per weight."""
 
 
 class LearnerSettings(Settings):
@@ -579,7 +578,7 @@ class LearnerSettings(Settings):
     """Recompute activations in the backward pass: less memory, a third more compute; auto does so if they would not fit
     on a GPU."""
     ranks: Count = 1
-    """Processes that compute a step together, one per device, each a share of the tokens."""
+    """Processes that share a step, one per device."""
     sharding: Literal["none", "replicate", "full", "hybrid"] = "none"
     """What each rank holds of weights and optimiser: replicate, a copy; full, a part (FSDP2); hybrid, a part of a copy
     that learner.shard_size ranks share. none uses this process alone."""
@@ -608,7 +607,7 @@ class VllmSettings(Settings):
     python: str = ""
     """Python interpreter of an environment with scalerl and vLLM; empty for the one that trains."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    """Other arguments of vllm.EngineArgs, passed on unchanged."""
+    """Other arguments of vllm.EngineArgs."""
 
 
 class RolloutSettings(Settings):
@@ -673,11 +672,11 @@ class EvalSampling(NamedTuple):
 
 class EvaluationSettings(Settings):
     every: Count = 100
-    """Steps between two evaluations; there is always one before the first step."""
+    """Steps between evaluations; there is always one before the first."""
     num_prompts: Count = 1000
-    """Problems of the task that are withheld from training for evaluation."""
+    """Problems withheld from training."""
     samples_per_prompt: Count = 16
-    """Completions per problem; the reported value is the mean of `correct`."""
+    """Completions per problem."""
     temperature: NotNegative = 1.0
     """Sampling temperature; 0 is greedy."""
     top_p: Share = 1.0
@@ -722,7 +721,7 @@ class BudgetSettings(Settings):
     steps: Count | None = None
     """Optimiser steps."""
     gpu_hours: Positive | None = None
-    """Devices held x hours of training, of generators and learners together; without GPUs, CPU hours."""
+    """Devices held x hours of training; without GPUs, CPU hours."""
     flops: Positive | None = None
     """Floating-point operations of generators and learner."""
 
@@ -731,7 +730,7 @@ class CheckpointSettings(Settings):
     every: Count = 100
     """Steps between two checkpoints."""
     every_minutes: Positive = 5.0
-    """Most minutes between two checkpoints, which a killed run can lose."""
+    """Most minutes between two checkpoints."""
     keep: Count = 2
     """Latest checkpoints that are kept."""
     best: str = ""
@@ -756,7 +755,7 @@ class SftSettings(Settings):
     lr: Positive | None = None
     """Largest learning rate; by default 3e-5, the paper's, or 2e-3 for a new model."""
     epochs: Positive | None = None
-    """Passes over the demonstrations; by default 4, as in the paper, unless steps is set."""
+    """Passes over the demonstrations; by default 4, unless steps is set."""
     steps: Count | None = None
     """Optimiser steps, instead of epochs; by default 5000 for a new model."""
     batch_tokens: Count | None = None

@@ -21,15 +21,15 @@ class Recipe(Settings):
     """All settings of one run."""
 
     description: str = ""
-    """One line that describes the recipe."""
+    """One line on the recipe."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Seed of all randomness: the order of problems, sampling noise, lengths."""
+    """Seed of all randomness in training."""
     model: parts.ModelSettings = parts.ModelSettings()
     """The model to train."""
     task: parts.TaskSettings = parts.TaskSettings()
     """The problems to train on."""
     tasks: dict[str, parts.MixedTaskSettings] = Field(default_factory=dict)
-    """Several tasks instead of one, mixed in the ratio of their weights: [tasks.NAME]."""
+    """Several tasks instead of one: [tasks.NAME]."""
     curriculum: parts.Curriculum = parts.NoPositiveResamplingSettings()
     """Which problems are used in later epochs."""
     length: parts.Length = parts.InterruptionSettings()
@@ -76,7 +76,7 @@ class Recipe(Settings):
     sft: parts.SftSettings = parts.SftSettings()
     """How `scalerl sft` makes a base model from the task's demonstrations."""
     sinks: parts.Listed[parts.SinkName] = ()
-    """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
+    """Services that also receive all rows."""
     derived: parts.Listed[str] = ()
     """Settings that are derived from the model and the problems when a run starts (`train --check` shows them). A
     setting that you set is removed from the list."""
