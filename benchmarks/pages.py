@@ -9,6 +9,7 @@ text. The command that draws a picture is anywhere on its page and ends in the p
 """
 
 import contextlib
+import errno
 import importlib
 import io
 import os
@@ -103,6 +104,9 @@ def printed_by(command: str) -> str:
     """Return what a command on a page prints, as the page has it."""
     program, *words = shlex.split(command)
     words = expanded(words)
+    for word in words:
+        if word.endswith(".csv") and not Path(word).exists():
+            raise FileNotFoundError(errno.ENOENT, "not part of the repository", word)
     if program == "scalerl":
         done = [sys.executable, "-m", "scalerl", *words]
         printed = subprocess.run(done, check=True, capture_output=True, text=True, env=os.environ | {"COLUMNS": "155"})

@@ -36,7 +36,7 @@ from scalerl.forecast.curves.priors import Prior
 from scalerl.forecast.curves.problem import NO_FALL, Problem, fallen_share, make_problem
 from scalerl.forecast.curves.sample import Draws, Kind, draw, draw_flat, even_normals, share_out
 
-MODEL = "scalerl-curve-9"
+MODEL = "scalerl-curve-10"
 """Name of the model in JSON, sealed forecasts and prior files. Change it if the same points get different answers."""
 NUM_DRAWS = 2000
 """Number of draws in a posterior."""
