@@ -205,7 +205,7 @@ def num_scored(result: Result) -> list[int]:
 
 
 def test_a_study_says_which_part_is_scored(tmp_path: Path):
-    """Of 24 evaluations, evenly spaced."""
+    """A run of 24 evaluations, evenly spaced."""
     assert num_scored(windowed(tmp_path / "default", fit={"until": 1.0})) == [12, 12]
     assert num_scored(windowed(tmp_path / "early", fit={"until": 0.25})) == [18, 18]
     assert num_scored(windowed(tmp_path / "from", fit={"until": 0.5}, holdout={"from": 0.75})) == [6, 6]

@@ -58,7 +58,7 @@ class Posterior:
     groups: list[CovarianceGroup]
     fixed_ceiling: float | None
     seed: int
-    """Of the noise of new evaluations; nothing that is decided depends on it."""
+    """Seed for the noise of new evaluations; nothing that is decided depends on it."""
 
     assumed_spread: float = 0.0
     """Spread of the ceiling between runs to assume for a recipe that was run once; with several it is known."""

@@ -32,7 +32,7 @@ from scalerl.runfolder import store
 SEVERAL_RUNS = 8
 """A fit of several runs takes as long as this many fits of one."""
 MOST_IN_TITLE = 3
-"""Of more runs the title says how many they are."""
+"""With more runs, the title gives their number."""
 UNEVEN = 1.3
 """Times as long for the same work: something else used the machine."""
 

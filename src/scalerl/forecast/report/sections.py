@@ -36,7 +36,7 @@ from scalerl.forecast.report.words import level_of
 WHY = Level.WHY
 DETAIL = Level.DETAIL
 MOST_PAIRS = 15
-"""Of more pairs only those with the leader are listed."""
+"""With more pairs, only those with the leader are listed."""
 FAR = 30.0
 """Times the data from which a forecast is called far."""
 
