@@ -1,6 +1,7 @@
 """The study of a real model (examples/real-model): what a lease leaves, and every table of docs/results/real-model.md.
 
     python benchmarks/real_study.py record OUT        keep what benchmarks/lease.py left in OUT
+    python benchmarks/real_study.py pilot             the learning rates that were tried before
     python benchmarks/real_study.py runs              every run: how far it came, and what it scores before and after
     python benchmarks/real_study.py ends [SET]        differences of the ends of arms, and whether they are equivalent
     python benchmarks/real_study.py ceilings          differences of fitted ceilings
@@ -39,10 +40,11 @@ from scalerl.forecast.curves import Fit, compare, fit
 from scalerl.runfolder import store
 
 HERE = RESULTS / "real-model" / "runs"
+PILOT = RESULTS / "real-model" / "pilot.csv"
 BASE = "scalerl"
 MARGIN = 0.03
 """Differences smaller than this do not matter (fixed before the first run that counts)."""
-TARGETS = (0.55, 0.6)
+TARGETS = (0.5, 0.55)
 """Rewards to which the compute of arms is compared (fixed before the first run that counts)."""
 AXES = {"gpu_hours": "GPU-hours", "tokens": "tokens", "flops": "FLOPs"}
 SHARES = {"tenth": 0.1, "quarter": 0.25, "half": 0.5}
@@ -106,6 +108,22 @@ class Run:
 
 def recorded() -> list[Run]:
     return [read_run(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir()]
+
+
+def pilot() -> Iterator[str]:
+    with PILOT.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    runs = {row["run"]: [other for other in rows if other["run"] == row["run"]] for row in rows}
+    steps = [row["step"] for row in rows if row["run"] == rows[0]["run"]]
+    yield f"| run | {' | '.join(steps)} steps | seconds a step |"
+    yield f"|---|{'---|' * len(steps)}---|"
+    for name, evaluations in runs.items():
+        # The first steps fill the pipeline and compile.
+        first, last = evaluations[1], evaluations[-1]
+        hours = float(last["gpu_hours"]) - float(first["gpu_hours"])
+        seconds = 3600 * hours / (int(last["step"]) - int(first["step"]))
+        rewards = [f"{float(row['reward']):.3f}" for row in evaluations]
+        yield f"| {name} | {' | '.join(rewards)} | {seconds:.1f} |"
 
 
 def read_run(folder: Path) -> Run:
@@ -469,6 +487,7 @@ def draw(target: str) -> None:
 
 
 TABLES = {
+    "pilot": pilot,
     "runs": runs,
     "ends": ends,
     "ceilings": ceilings,

@@ -19,7 +19,9 @@ from scalerl.recipe.recipe import Recipe
 from scalerl.training.run.memory import Gpus, ModelSizes, host_bytes, num_generators, num_gpus, number_bytes
 
 LENGTH = 0.6
-"""Mean length of an answer as a share of the longest allowed, as in a run on GSM8K with up to 384 tokens."""
+"""Mean length of an answer as a share of the longest allowed, as on GSM8K with up to 384 tokens; .54 with up to 768."""
+VARIED = 0.65
+"""Share of the groups whose answers differ in reward, as in runs on GSM8K and MATH: a filter drops the others."""
 REACHED_FLOPS = 0.45
 """Share of the rates below that the learner reaches."""
 REACHED_BANDWIDTH = 0.6
@@ -132,7 +134,11 @@ class StepTime(NamedTuple):
         recipe = self.recipe
         learner = self.recipe.learner
         products = (4 if recipe.model.lora.rank else 6) + (2 if learner.gradient_checkpointing is True else 0)
-        tokens = recipe.pipeline.batch * (self.prompt + self.length)
+        num_answers = recipe.pipeline.batch
+        num_prompts = recipe.pipeline.groups_per_batch if learner.share_prompts else num_answers
+        tokens = num_prompts * self.prompt + num_answers * self.length
+        if recipe.filter.zero_variance:
+            tokens *= VARIED
         trained = self.sizes.trained(recipe)
         # A pass reads every weight two or three times and adds to gradients in FP32.
         num_passes = math.ceil(tokens / max(learner.micro_batch_tokens, recipe.rollout.context))
