@@ -13,7 +13,7 @@ from webhook import webhook
 
 from scalerl.cli import app
 from scalerl.cli import study as study_module
-from scalerl.errors import StudyError
+from scalerl.errors import StudyError, UsageError
 from scalerl.recipe.import_path import ANNOUNCED
 from scalerl.recipe.load import shipped
 from scalerl.runfolder import store
@@ -171,6 +171,9 @@ def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
     assert "and 0.6 CPU-hours of training (6 steps), at 2 s per step" in shown
     assert "--jobs 2 is not faster than --jobs 1" in shown
     assert sorted(path.name for path in tmp_path.iterdir()) == ["behaviour.json", "small.toml"]
+    shown = checked_json(study("small.toml", "--dry-run", "--price", "3", "--json").stdout)["plan"]["cost"]
+    assert shown["money"] == pytest.approx(3 * shown["device_hours"])
+    assert isinstance(study("small.toml", "--price", "3", exit_code=1).exception, UsageError)
 
 
 def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):

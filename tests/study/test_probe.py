@@ -103,6 +103,8 @@ def test_cost_counts_steps_evaluations_and_start_up(tmp_path):
     assert total.hours * 3600 == pytest.approx(base + arm)
     assert total.longest_run_hours * 3600 == pytest.approx(arm)
     assert total.gpu_hours == pytest.approx(20 * 0.1 + 20 * 0.2)
+    # A step of 2 s takes 0.1 GPU-hours: 180 devices, which wait during evaluations.
+    assert total.device_hours == pytest.approx(180 * total.hours)
     assert total.steps == 40
 
 

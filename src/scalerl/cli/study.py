@@ -42,6 +42,7 @@ def study(
     jobs: int = option("N", "Number of simultaneous runs, each on its own GPU if there are enough.", default=1, min=1),
     resume: bool = flag("--resume", "Continue in --out; you may add arms and seeds, and raise budgets."),
     dry_run: bool = flag("--dry-run", "Print the arms and their cost; run nothing."),
+    price: float | None = option("MONEY", "With --dry-run: price of a GPU-hour, to add costs.", check=opt.positive),
     as_json: bool = opt.JSON,
     board: bool = opt.BOARD,
     notify: str | None = opt.NOTIFY,
@@ -66,6 +67,7 @@ def study(
     if name in (None, "list"):
         _list(as_json)
         return
+    from scalerl.errors import UsageError
     from scalerl.recipe.import_path import announce
     from scalerl.recipe.recipe import code_outside
     from scalerl.study.folder import check_folder
@@ -73,6 +75,8 @@ def study(
     from scalerl.study.spec import divided, load_study
     from scalerl.web.notify import Notifier
 
+    if price is not None and not dry_run:
+        raise UsageError("--price adds costs to an estimate: add --dry-run")
     of_study, of_recipes = divided(overrides or ())
     plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
     out = out or Path("runs") / plan.name
@@ -91,7 +95,7 @@ def study(
     # Announce it here: the output of the runs is in files.
     announce(*chain.from_iterable(code_outside(run.recipe) for run in plan.runs))
     if dry_run:
-        content, code = _show_plan(command)
+        content, code = _show_plan(command, price)
     else:
         check_runnable(plan)
         with board_beside(out, wanted=board), Notifier(notify, plan.name, warn=command.say) as notifier:
@@ -321,7 +325,7 @@ def summary(plan: "StudyPlan", out: Path, statuses: "Sequence[RunStatus]", repor
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
+def _show_plan(command: StudyCommand, price: float | None) -> tuple[dict[str, Any], int]:
     """Print the plan of a study and its remaining cost; return both for --json, and the exit code."""
     from scalerl.errors import StudyError
     from scalerl.study.folder import plan_record
@@ -356,6 +360,9 @@ def _show_plan(command: StudyCommand) -> tuple[dict[str, Any], int]:
             total = cost(plan, command.out, pace)
             content["cost"] = asdict(total)
             _print_cost(command, total, pace)
+            if price is not None:
+                content["cost"]["money"] = price * total.device_hours
+                command.say(f"That costs about {price * total.device_hours:,.2f}, evaluations and start-up included.")
     except StudyError as error:
         content |= {"cost": None, "problems": list(error.problems)}
         say(f"This study cannot run: {error}")

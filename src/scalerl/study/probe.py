@@ -44,6 +44,8 @@ class Cost:
     """Wall-clock time if runs follow each other, with evaluations and start-up."""
     gpu_hours: float = 0.0
     """Compute of training, without evaluations."""
+    device_hours: float = 0.0
+    """Hours for which the runs hold their devices, with evaluations and start-up."""
     steps: int = 0
     longest_run_hours: float = 0.0
 
@@ -166,7 +168,14 @@ def cost(plan: StudyPlan, folder: Path, pace: Pace) -> Cost:
         hours.append(seconds / 3600)
         gpu_hours += steps * pace.step_gpu_hours * scale
         num_steps += steps
-    return Cost(hours=sum(hours), gpu_hours=gpu_hours, steps=num_steps, longest_run_hours=max(hours, default=0.0))
+    num_devices = 3600 * pace.step_gpu_hours / pace.step_s
+    return Cost(
+        hours=sum(hours),
+        gpu_hours=gpu_hours,
+        device_hours=num_devices * sum(hours),
+        steps=num_steps,
+        longest_run_hours=max(hours, default=0.0),
+    )
 
 
 def _samples_left(recipe: Recipe, steps: int) -> int:
