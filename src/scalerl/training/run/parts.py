@@ -8,6 +8,7 @@ learners, cluster/generators.py engines.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,12 +146,16 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier, start_up: Sta
         inputs = load_inputs(recipe, device=place.device, start_up=start_up)
         opened.callback(inputs.graders.close)
         check_teacher(recipe.reference, inputs.text)
-        prompts = training_prompts(inputs, recipe.rollout)
+        start_up.done("prompts")
+        # The tokenizer's code needs no interpreter: it runs beside the compilation of the learner.
+        with ThreadPoolExecutor(max_workers=1) as other_thread:
+            encoding = other_thread.submit(training_prompts, inputs, recipe.rollout)
+            learner = _build_learner(inputs, recipe, place, start_up)
+            opened.callback(learner.close)
+            prompts = encoding.result()
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         start_up.done("prompts")
-        learner = _build_learner(inputs, recipe, place, start_up)
-        opened.callback(learner.close)
         state = _restore(learner, earlier.checkpoint)
         rollout = with_slots(recipe, inputs.model, place.gpus)
         sampler = _build_sampler(inputs, recipe, rollout, place, learner, watchdog)
