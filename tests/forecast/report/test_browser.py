@@ -10,6 +10,7 @@ from run_folders import write_study
 from scalerl.forecast.logs import Selection
 from scalerl.forecast.report.build import build_report
 from scalerl.forecast.report.document import Curves, Grid, Level, says
+from scalerl.forecast.report.figures import POINTS
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.page import page
 from scalerl.forecast.report.sections import document
@@ -56,7 +57,8 @@ def test_every_point_is_drawn_and_named(tab: Any, written: tuple[Path, Any]):
     _, made = written
     (block,) = [block for section in made for block in section.blocks if isinstance(block, Curves)][:1]
     titles = tab.locator('figure[data-key="curves/"] circle title').all_text_contents()
-    assert len(titles) == sum(len(each.dots.compute) for each in block.drawn)
+    points = [stroke for each in block.drawn for stroke in each.strokes if stroke.kind in POINTS]
+    assert len(titles) == sum(len(stroke.compute) for stroke in points)
     assert all(": 0." in title for title in titles)
 
 

@@ -247,6 +247,6 @@ def test_chart_of_a_fallen_run_ends_with_its_data_and_falls(made: Result):
     drawn = chart(made.curves, "curves").drawn[0]
     assert curve.decision is not None
     assert curve.decision.fall is not None
-    assert drawn.line is not None
-    assert drawn.line.compute[-1] <= curve.fit.scale
-    assert drawn.line.reward.max() - drawn.line.reward[-1] > curve.decision.worth
+    (line,) = [stroke for stroke in drawn.strokes if stroke.shape == "line"]
+    assert line.compute[-1] <= curve.fit.scale
+    assert line.reward.max() - line.reward[-1] > curve.decision.worth

@@ -17,8 +17,8 @@ from scalerl.forecast.logs.series import Series
 from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report import figures
 from scalerl.forecast.report.analyse import analyse_compare, analyse_fit, analyse_forecast
-from scalerl.forecast.report.document import Curves
-from scalerl.forecast.report.figures import chart, compute_ticks, even_ticks, limits_of, short_names, strokes
+from scalerl.forecast.report.document import Curves, Drawn
+from scalerl.forecast.report.figures import chart, compute_ticks, even_ticks, marks_of, short_names
 from scalerl.forecast.report.numbers import number_text
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.picture import cut, draw, legend_text, picture_of
@@ -29,6 +29,17 @@ ALONE = FitOptions(alone=True)
 
 def drawn(*runs: Series) -> Curves:
     return chart(analyse_fit(runs, ALONE).curves, "curves")
+
+
+def points(each: Drawn, kind: str, what: str = "compute") -> np.ndarray:
+    """The numbers of all strokes of one kind."""
+    return np.concatenate([np.empty(0), *(getattr(stroke, what) for stroke in each.strokes if stroke.kind == kind)])
+
+
+def line(each: Drawn, what: str = "compute") -> np.ndarray:
+    """The numbers of the whole line: its dashed parts hold the ends of the solid one."""
+    parts = [getattr(stroke, what) for stroke in each.strokes if stroke.kind in ("line", "forecast")]
+    return np.concatenate([parts[0], *(part[1:] for part in parts[1:])])
 
 
 @pytest.fixture(scope="module")
@@ -49,32 +60,32 @@ def compared() -> Result:
 
 
 def test_every_point_has_its_role(one: Result):
-    figure, (curve,) = picture_of(one), one.curves
-    (points,), given = [each.dots for each in figure.chart.drawn], curve.series
+    (drawn,), given = picture_of(one).chart.drawn, one.curves[0].series
     outside = (given.compute < 500) | (given.compute > 2500)
-    for role, compute in {
-        "left out": given.compute[outside], "fitted": given.compute[~outside], "held out": given.holdout_compute,
+    for kind, compute in {
+        "left-out": given.compute[outside], "fitted": given.compute[~outside], "held-out": given.holdout_compute,
     }.items():  # fmt: skip
-        np.testing.assert_array_equal(points.compute[points.role == role], compute)
+        np.testing.assert_array_equal(points(drawn, kind), compute)
 
 
 def test_the_curve_goes_beyond_the_data_to_what_was_held_out(one: Result):
-    line = chart(one.curves, "curves").drawn[0].line
-    assert line is not None
-    assert line.last <= 2500
+    (drawn,) = chart(one.curves, "curves").drawn
+    assert points(drawn, "line")[-1] <= 2500
     # From the first point, left out though it was, to the last, which is more than 4 times the data.
-    assert (line.compute[0], line.compute[-1]) == pytest.approx((300, 20000))
-    assert {line.first, line.last} <= set(line.compute)
-    assert line.band is not None
-    assert (np.diff([line.band[0], line.reward, line.band[1]], axis=0) >= -1e-9).all()
+    assert line(drawn)[[0, -1]] == pytest.approx((300, 20000))
+    assert {*one.curves[0].fit.compute[[0, -1]]} == {*points(drawn, "line")[[0, -1]]}
+    low, high = np.split(points(drawn, "band", "reward"), 2)
+    assert (np.diff([low, line(drawn, "reward"), high[::-1]], axis=0) >= -1e-9).all()
 
 
 def test_curves_are_drawn_to_four_times_the_data_or_as_asked():
-    asked = chart(analyse_forecast([series()], ALONE, [50000.0], [0.5, 0.9]).curves, "curves").drawn[0]
-    ends = [each.line.compute[-1] for each in (drawn(series()).drawn[0], asked) if each.line is not None]
+    asked = analyse_forecast([series()], ALONE, [50000.0], [0.5, 0.9])
+    ends = [line(each)[-1] for each in (*drawn(series()).drawn, *chart(asked.curves, "curves").drawn)]
     assert ends == pytest.approx([12000, 50000])
-    (compute, _), (_, reached) = asked.marks  # 0.9 is above the ceiling and has no mark
+    (compute, _), (_, reached) = marks_of(asked.curves[0])  # 0.9 is above the ceiling and has no mark
     assert (compute, reached) == (50000, 0.5)
+    (drawn_marks,) = chart(asked.curves, "curves").drawn
+    assert points(drawn_marks, "mark")[0] == 50000
 
 
 def test_fallen_curve_has_a_peak_and_no_ceiling():
@@ -82,23 +93,24 @@ def test_fallen_curve_has_a_peak_and_no_ceiling():
     fallen = 0.12 * np.clip(rising.compute - 12_000.0, 0.0, None) / 8_000.0
     (curve,) = analyse_fit([replace(rising, reward=rising.reward - fallen)], ALONE).curves
     assert (curve.state, curve.ceiling) == (State.PAST_PEAK, None)
-    ((compute, reward),) = chart([curve], "curves").drawn[0].marks
+    ((compute, reward),) = marks_of(curve)
     assert (compute, reward) == (pytest.approx(12_000, abs=3_000), pytest.approx(0.6, abs=0.02))
     assert legend_text(curve, "a").startswith("a  peak 0.")
 
 
 def test_curves_without_a_fit_keep_their_points():
     few, fine = drawn(series("few", num=3), broken(), series("fine", runs=2, num=12)).drawn
-    assert (few.line, len(few.dots.compute)) == (None, 3)
-    assert fine.line is not None
+    assert {stroke.kind: len(stroke.compute) for stroke in few.strokes} == {"fitted": 3}
+    assert len(points(fine, "line"))
     # Each run has its own sign.
-    assert (fine.dots.runs, np.bincount(fine.dots.run).tolist()) == (("seed0", "seed1"), [12, 12])
+    runs = [(stroke.name, stroke.run, len(stroke.compute)) for stroke in fine.strokes if stroke.kind == "fitted"]
+    assert runs == [("seed0", 0, 12), ("seed1", 1, 12)]
 
 
 def test_many_curves_have_no_bands(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(figures, "MOST_BANDS", 2)
-    lines = [each.line for each in drawn(*(series(f"s/{k}", seed=k) for k in range(3))).drawn]
-    assert [line and line.band for line in lines] == [None] * 3
+    for each in drawn(*(series(f"s/{k}", seed=k) for k in range(3))).drawn:
+        assert {stroke.kind for stroke in each.strokes} == {"line", "forecast", "fitted"}
 
 
 @pytest.mark.parametrize("num, noise, is_quantised, most", [
@@ -108,19 +120,19 @@ def test_many_points_are_drawn_as_bins(num: int, noise: float, is_quantised: boo
     """Fewer of training rewards in quarters, as of four completions a step: rows of points that hide each other."""
     data = series(num=num, noise=noise)
     data = replace(data, reward=np.round(np.clip(data.reward, 0, 1) * 4) / 4) if is_quantised else data
-    dots = drawn(data).drawn[0].dots
+    (dots,) = [stroke for stroke in drawn(data).drawn[0].strokes if stroke.kind == "fitted"]
     if most is None:
-        assert np.isnan(dots.error).all()
+        assert dots.error is None
         assert np.array_equal(dots.reward, data.reward)
     else:
         assert len(dots.reward) <= most
+        assert dots.error is not None
         assert np.isfinite(dots.error).all()
 
 
 def test_comparison_has_one_end_and_its_budget(compared: Result):
     figure = picture_of(compared)
-    ends = [each.line.compute[-1] for each in figure.chart.drawn if each.line is not None]
-    assert ends == pytest.approx([40000] * 2)
+    assert [line(each)[-1] for each in figure.chart.drawn] == pytest.approx([40000] * 2)
     assert (figure.chart.at, figure.title) == (40000, "fig")
     assert "P(best)" in figure.legend[0]
 
@@ -129,38 +141,47 @@ def test_axes_hold_bands_and_ceilings_with_their_intervals():
     """An early run has wide bands: cut off at the edge of the axis they would seem to end there."""
     early = [series("a", reach=900.0, num=16), series("b", reach=900.0, num=16, seed=1, ceiling=0.5)]
     made = drawn(*early)
-    (left, right), (low, high) = limits_of(made)
-    places = [each.ceiling_at for each in made.drawn]
+    (left, right), (low, high) = made.limits
+    places = [points(each, "level")[0] for each in made.drawn]
     assert left < min(places) < max(places) < right
     assert len({*places}) == 2
     for each in made.drawn:
-        assert each.line is not None
-        assert each.line.band is not None
-        assert each.ceiling is not None
-        assert low < each.line.band[0].min() < each.line.band[1].max() < high
-        assert low < each.ceiling.low < each.ceiling.value < each.ceiling.high < high
-        assert max(each.line.compute) < each.ceiling_at
+        band = points(each, "band", "reward")
+        assert low < band.min() < band.max() < high
+        (lowest, highest), (value,) = points(each, "ceiling", "reward"), points(each, "level", "reward")
+        assert low < lowest < value < highest < high
+        assert line(each).max() < points(each, "level")[0]
 
 
-def test_nothing_is_cut_off_flat_at_the_edge_of_the_axis(one: Result):
+def test_nothing_is_cut_off_flat_at_the_edge_of_the_axis(one: Result, monkeypatch: pytest.MonkeyPatch):
     """What an axis cannot hold ends before its edge: a band where it leaves, a bar in an arrow."""
-    made = chart(one.curves, "curves")
-    (usual,) = made.drawn
-    assert usual.line is not None
-    assert usual.line.band is not None
-    assert usual.ceiling is not None
-    low, high = usual.line.band
-    wide = np.linspace(1.0, 60.0, len(high))  # the data have a range of .4
-    line = replace(usual.line, band=(low, high * wide), new_band=(low + 1.0 - wide, high))
-    far = replace(usual, line=line, ceiling=replace(usual.ceiling, low=-40.0, high=40.0))
-    for each, arrows in ((usual, set()), (far, {"above", "below"})):
-        rewards = limits_of(replace(made, drawn=(each,)))[1]
-        found = {stroke.kind: stroke for stroke in strokes(each, rewards)}
+    (usual,) = chart(one.curves, "curves").drawn
+    low, high = np.split(points(usual, "band", "reward"), 2)
+    far = 40.0 + 0.0 * low  # the data have a range of .4
+    whole = points(usual, "band").max()
+    own, ceiling = figures.line_strokes, one.curves[0].ceiling
+    assert ceiling is not None
+
+    def widened(*given: Any, **how: Any) -> Any:
+        for stroke in own(*given, **how):
+            if stroke.kind == "band":
+                wide = np.linspace(1.0, 60.0, len(high))
+                stroke = replace(stroke, reward=np.concatenate([low, (high[::-1] * wide)[::-1]]))
+            elif stroke.kind == "new-band":
+                stroke = replace(stroke, reward=np.concatenate([low - np.linspace(0.0, 60.0, len(low)), high]))
+            yield stroke
+
+    monkeypatch.setattr(figures, "line_strokes", widened)
+    monkeypatch.setattr(type(one.curves[0]), "ceiling", replace(ceiling, low=-far[0], high=far[0]))
+    changed = chart(one.curves, "curves")
+    monkeypatch.undo()
+    for made, arrows in ((chart(one.curves, "curves"), set()), (changed, {"above", "below"})):
+        rewards = made.limits[1]
+        found = {stroke.kind: stroke for stroke in made.drawn[0].strokes}
         for kind in ("band", "new-band", "ceiling"):
             assert rewards[0] <= found[kind].reward.min() < found[kind].reward.max() <= rewards[1]
         assert found.keys() & {"above", "below"} == arrows
-        is_whole = found["band"].compute.max() == line.compute[-1]
-        assert is_whole == (each is usual)
+        assert (found["band"].compute.max() == whole) == (not arrows)
         assert found["band"].reward.max() < rewards[1]
 
 
@@ -207,15 +228,21 @@ def test_even_ticks_lie_within_and_are_few(low: float, high: float):
     assert low <= ticks[0] < ticks[-1] <= high * (1 + 1e-9)
 
 
-def test_a_line_far_above_the_points_does_not_set_the_limits(one: Result):
-    made = chart(one.curves, "curves")
-    (drawn,) = made.drawn
-    assert drawn.line is not None
-    steep = replace(drawn, line=replace(drawn.line, reward=100 * drawn.line.reward))
-    for each in (drawn, steep):
-        (left, right), (low, high) = limits_of(replace(made, drawn=(each,)))
-        assert low < drawn.dots.reward.min() < drawn.dots.reward.max() < high < 2
-        assert left < drawn.dots.compute.min() < drawn.dots.compute.max() < right
+def test_a_line_far_above_the_points_does_not_set_the_limits(one: Result, monkeypatch: pytest.MonkeyPatch):
+    usual = chart(one.curves, "curves")
+    own = figures.line_strokes
+
+    def steep(*given: Any, **how: Any) -> Any:
+        for stroke in own(*given, **how):
+            yield replace(stroke, reward=100 * stroke.reward) if stroke.shape == "line" else stroke
+
+    monkeypatch.setattr(figures, "line_strokes", steep)
+    for made in (usual, chart(one.curves, "curves")):
+        (left, right), (low, high) = made.limits
+        for kind in figures.POINTS:
+            rewards, computes = points(usual.drawn[0], kind, "reward"), points(usual.drawn[0], kind)
+            assert low < rewards.min() < rewards.max() < high < 2
+            assert left < computes.min() < computes.max() < right
 
 
 # Files

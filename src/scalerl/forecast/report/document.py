@@ -1,24 +1,23 @@
 """A document is a value: sections of sentences, tables and curves. Everything that is shown is rendered from one.
 
     Section  a title and blocks                        Say    a kind with values; `words.py` has its sentence
-    Grid     a table of texts                          Curves points and fitted lines over compute
+    Grid     a table of texts                          Curves strokes over compute, made by `figures.py`
     Lines    columns over the steps of runs            Samples what a model wrote
 
 `terminal.py`, `page.py` and `json_values.py` show it.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.forecast.curves import Value
 from scalerl.forecast.report import words
 from scalerl.forecast.report.words import Level, level_of
 
 Json = dict[str, Any]
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,93 +60,30 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line over compute, with bands (low, high); solid between `first` and `last`, dashed elsewhere."""
-
-    compute: np.ndarray
-    reward: np.ndarray
-    first: float
-    last: float
-    band: tuple[np.ndarray, np.ndarray] | None = None
-    """Where the recipe's own curve lies."""
-    new_band: tuple[np.ndarray, np.ndarray] | None = None
-    """Where one new evaluation should fall."""
-
-    def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-        """Yield compute and reward of the part before the data, within it and after it, and whether it is solid."""
-        for begin, end in ((0.0, self.first), (self.first, self.last), (self.last, math.inf)):
-            part = (self.compute >= begin) & (self.compute <= end)
-            yield self.compute[part], self.reward[part], begin == self.first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dots:
-    """Points over compute; of a run with very many points means of neighbours."""
-
-    compute: np.ndarray
-    reward: np.ndarray
-    error: np.ndarray
-    """Standard error of a mean; NaN for a single reward."""
-    run: np.ndarray
-    role: np.ndarray
-    """`fitted`, `left out` of the fit, or `held out` to test it."""
-    runs: tuple[str, ...] = ("",)
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Dots]") -> "Dots":
-        """Return the points of all parts, which are of the same runs."""
-        return cls(
-            compute=np.concatenate([part.compute for part in parts]),
-            reward=np.concatenate([part.reward for part in parts]),
-            error=np.concatenate([part.error for part in parts]),
-            run=np.concatenate([part.run for part in parts]),
-            role=np.concatenate([part.role for part in parts]),
-            runs=parts[0].runs,
-        )
-
-    def take(self, which: np.ndarray) -> "Dots":
-        """Return some of the points, by mask or index."""
-        return Dots(
-            compute=self.compute[which],
-            reward=self.reward[which],
-            error=self.error[which],
-            run=self.run[which],
-            role=self.role[which],
-            runs=self.runs,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """One curve of a chart."""
-
-    name: str
-    dots: Dots
-    line: Line | None = None
-    colour: int = 0
-    marks: tuple[tuple[float, float], ...] = ()
-    """(Compute, reward) of what is marked: forecasts that were asked for, a peak."""
-    ceiling: Value | None = None
-    """The ceiling and its interval: a bar beside the curves."""
-    ceiling_at: float = 0.0
-    """Compute at which that bar is drawn, beyond the end of every curve."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stroke:
     """One thing that is drawn of a curve, in the units of the axes; a page and a picture differ only in its look."""
 
     kind: str
-    """`line`, `forecast`, `band`, `new-band`, `ceiling`, `level`, `above`, `below`, `mark`, or the role of points."""
+    """`line`, `forecast`, `band`, `new-band`, `ceiling`, `level`, `above`, `below`, `mark`; or of points whether they
+    were `fitted`, `left-out` of the fit, or `held-out` to test it."""
     shape: Literal["line", "area", "points"]
     compute: np.ndarray
     reward: np.ndarray
     error: np.ndarray | None = None
-    """Standard errors of points."""
+    """Standard errors of points that are means of neighbours."""
     run: int = 0
     """Number of the run that points are of; runs have different signs."""
     name: str = ""
     """What it is of: the run, or the curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """One curve of a chart, from back to front."""
+
+    name: str
+    colour: int
+    strokes: tuple[Stroke, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +94,8 @@ class Curves:
     drawn: tuple[Drawn, ...]
     x_label: str
     y_label: str
+    limits: tuple[Range, Range]
+    """The ends of both axes."""
     at: float | None = None
     """A compute that is marked: the budget."""
     note: Say | None = None

@@ -1,19 +1,21 @@
-"""What charts show, as numbers: points, lines, limits and ticks. Pure: the picture and the page only draw it."""
+"""Charts of curves as strokes: points, lines, bands and bars, with the ends of both axes.
+
+`chart` makes them in the units of the axes; `svg.py` draws them for a page and `picture.py` with matplotlib.
+"""
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 
-from scalerl.forecast.curves import Fit, Value, tails
+from scalerl.forecast.curves import tails
 from scalerl.forecast.curves.data import block_means
 from scalerl.forecast.curves.decide import course
 from scalerl.forecast.logs.names import num_shared
-from scalerl.forecast.logs.series import Series
-from scalerl.forecast.report.document import Curves, Dots, Drawn, Line, Say, Stroke, say
+from scalerl.forecast.report.document import Curves, Drawn, Range, Stroke, say
 from scalerl.forecast.report.results import CurveResult
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
@@ -28,56 +30,89 @@ FAR_BAND = 4.0  # the same of bands and intervals, which are wide early in a run
 BAR_APART = 0.02  # between the bars of ceilings, as a share of the axis
 MARGIN = 1 / 40  # room beside the data, as a share of the axis
 DIFFERENT_UNITS = "compute (different units)"
-Range = tuple[float, float]
-ROLES = ("fitted", "left out", "held out")
+LINES = ("line", "forecast")
+BANDS = ("new-band", "band")
+POINTS = ("fitted", "left-out", "held-out")
 
 
-def dots_of(series: Series, fit: Fit) -> Dots:
-    """Return the points of a series: those outside the range of the fit are left out, and others may be held out."""
-    compute = np.concatenate([series.compute, series.holdout_compute])
-    reward = np.concatenate([series.reward, series.holdout_reward])
-    num_not_held_out = len(series.compute)
-    run_names = np.array([""])
-    # Points that are held out have no run of their own; they go with the first.
-    run = np.zeros(len(compute), dtype=int)
+def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, num: int = NUM_PLACES) -> Curves:
+    """Return the chart of curves; those on one axis are drawn to one end, since they differ by their curves."""
+    units = sorted({curve.unit for curve in curves})
+    labels = sorted({curve.y for curve in curves})
+    shared_end = 0.0
+    if len(units) == 1:
+        shared_end = max(at or 0.0, *map(end_of, curves))
+    has_bands = len(curves) <= MOST_BANDS
+    drawn: list[Drawn] = []
+    for place, curve in enumerate(curves):
+        strokes = list(point_strokes(curve))
+        if curve.usable:
+            end = max(shared_end, end_of(curve))
+            strokes = [*line_strokes(curve, end, has_bands=has_bands, num=num), *strokes]
+        drawn.append(Drawn(name=curve.name, colour=place, strokes=tuple(strokes)))
+    if has_bands:
+        drawn = with_bars(drawn, curves)
+    drawn = [replace(each, strokes=(*each.strokes, *_marks(curve))) for each, curve in zip(drawn, curves, strict=True)]
+    limits = limits_of(drawn)
+    inside = [replace(each, strokes=tuple(_inside(each.strokes, limits[1]))) for each in drawn]
+    kinds = {stroke.kind for each in inside for stroke in each.strokes}
+    note = say(
+        "chart_note",
+        level=curves[0].fit.level,
+        has_bands=has_bands,
+        has_cut_bands=_num_on_bands(inside) < _num_on_bands(drawn),
+        has_bars="ceiling" in kinds,
+        has_marks="mark" in kinds,
+    )
+    return Curves(
+        key=key,
+        drawn=tuple(inside),
+        x_label=units[0] if len(units) == 1 else DIFFERENT_UNITS,
+        y_label=labels[0] if len(labels) == 1 else "reward",
+        limits=limits,
+        at=at,
+        note=note,
+    )
+
+
+# Points and lines -----------------------------------------------------------------------------------------------------
+
+
+def point_strokes(curve: CurveResult) -> Iterator[Stroke]:
+    """Yield the points of each run: those that were fitted, those left out of the fit, and those held out."""
+    series = curve.series
+    names = np.array([curve.name])
+    runs = np.zeros(len(series.compute), dtype=int)
     if series.run is not None:
-        run_names, run_of_points = np.unique(series.run, return_inverse=True)
-        run[:num_not_held_out] = run_of_points
+        names, runs = np.unique(series.run, return_inverse=True)
     # With a tolerance for rounding.
-    first = fit.compute.min(initial=np.inf) * (1 - 1e-9)
-    last = fit.scale * (1 + 1e-9)
-    fitted, left_out, held_out = ROLES
-    role = np.where((compute >= first) & (compute <= last), fitted, left_out)
-    role[num_not_held_out:] = held_out
-    error = np.full(len(compute), np.nan)
-    dots = Dots(compute=compute, reward=reward, error=error, run=run, role=role, runs=tuple(map(str, run_names)))
-    thinned = Dots.joined([_thinned(part) for part in _by_role_and_run(dots)])
-    return thinned.take(np.lexsort((thinned.run, thinned.compute)))
+    first = curve.fit.compute.min(initial=np.inf) * (1 - 1e-9)
+    is_fitted = (series.compute >= first) & (series.compute <= curve.fit.scale * (1 + 1e-9))
+    for kind, which in (("fitted", is_fitted), ("left-out", ~is_fitted)):
+        for run, name in enumerate(names):
+            own = which & (runs == run)
+            yield from _points(kind, series.compute[own], series.reward[own], run, str(name))
+    # Points that are held out have no run of their own.
+    yield from _points("held-out", series.holdout_compute, series.holdout_reward, 0, str(names[0]))
 
 
-def _by_role_and_run(dots: Dots) -> Iterator[Dots]:
-    """Yield the points of each role and run, some of which may have none."""
-    for role, run in product(ROLES, range(len(dots.runs))):
-        yield dots.take((dots.role == role) & (dots.run == run))
+def _points(kind: str, compute: np.ndarray, reward: np.ndarray, run: int, name: str) -> Iterator[Stroke]:
+    """Yield the points of one run, if there are any; of very many, means of neighbours."""
+    # The axis of compute is logarithmic.
+    reward = reward[compute > 0]
+    compute = compute[compute > 0]
+    is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
+    error = None
+    if len(reward) > (MOST_QUANTISED if is_quantised else MOST_DOTS):
+        compute, reward, error, _ = block_means(compute, reward)
+    if len(reward):
+        yield Stroke(kind=kind, shape="points", compute=compute, reward=reward, error=error, run=run, name=name)
 
 
-def _thinned(dots: Dots) -> Dots:
-    """Return the points of one role and run; of very many, means of neighbours."""
-    num = len(dots.reward)
-    is_quantised = len(np.unique(dots.reward)) < FEW_VALUES * num
-    most = MOST_QUANTISED if is_quantised else MOST_DOTS
-    if num <= most:
-        return dots
-    compute, means, error, _ = block_means(dots.compute, dots.reward)
-    # Role and run are the same at all points, so those of any points will do.
-    some = dots.take(np.arange(len(means)))
-    return replace(some, compute=compute, reward=means, error=error)
+def line_strokes(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Iterator[Stroke]:
+    """Yield the curve of a fit from its first point to a compute, on a grid that holds the ends of its data.
 
-
-def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Line:
-    """Return the curve of a fit from its first point to a compute, on a grid that holds the ends of its data.
-
-    Of a run past its peak, return where it was at its points, drift included and without a forecast.
+    Of a run past its peak, yield where it was at its points, drift included and without a forecast.
     """
     fit = curve.fit
     first = float(fit.compute.min())
@@ -86,22 +121,25 @@ def line_of(curve: CurveResult, end: float, *, has_bands: bool, num: int) -> Lin
         grid, places = np.unique(np.sort(fit.drawn.blocks.compute), return_index=True)
         draws = course(fit)[:, places]
     else:
-        begin = _computes_of_points(curve).min()
-        spread = np.geomspace(begin, end, num)
+        spread = np.geomspace(_computes_of_points(curve).min(), end, num)
         grid = np.unique(np.concatenate([spread, [first, last]]))
-        if fit.has_intervals:
-            draws = fit.curve_draws(grid)
-        else:
-            draws = fit.predict(grid)[np.newaxis]
+        draws = fit.curve_draws(grid) if fit.has_intervals else fit.predict(grid)[np.newaxis]
     below, above = tails(fit.level)
     low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
-    band = None
-    new_band = None
     if has_bands and fit.has_intervals:
-        band = (low, high)
         if curve.fall is None:
-            new_band = fit.new_interval(grid)
-    return Line(compute=grid, reward=middle, first=first, last=last, band=band, new_band=new_band)
+            yield _band("new-band", grid, *fit.new_interval(grid))
+        yield _band("band", grid, low, high)
+    parts = (("forecast", grid <= first), ("line", (grid >= first) & (grid <= last)), ("forecast", grid >= last))
+    for kind, part in parts:
+        if part.sum() > 1:
+            yield Stroke(kind=kind, shape="line", compute=grid[part], reward=middle[part], name=curve.name)
+
+
+def _band(kind: str, compute: np.ndarray, low: np.ndarray, high: np.ndarray) -> Stroke:
+    """Return the area between two lines: along the lower one, and back along the upper one."""
+    there_and_back = np.concatenate([compute, compute[::-1]])
+    return Stroke(kind=kind, shape="area", compute=there_and_back, reward=np.concatenate([low, high[::-1]]))
 
 
 def _computes_of_points(curve: CurveResult) -> np.ndarray:
@@ -118,141 +156,7 @@ def end_of(curve: CurveResult) -> float:
     return max(end, REACH * curve.fit.scale, *asked_for)
 
 
-def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, num: int = NUM_PLACES) -> Curves:
-    """Return the chart of curves; those on one axis are drawn to one end, since they differ by their curves."""
-    units = sorted({curve.unit for curve in curves})
-    labels = sorted({curve.y for curve in curves})
-    shared_end = 0.0
-    if len(units) == 1:
-        shared_end = max(at or 0.0, *map(end_of, curves))
-    has_bands = len(curves) <= MOST_BANDS
-    drawn: list[Drawn] = []
-    for place, curve in enumerate(curves):
-        line = None
-        ceiling = None
-        if curve.usable:
-            line = line_of(curve, max(shared_end, end_of(curve)), has_bands=has_bands, num=num)
-            ceiling = curve.ceiling if has_bands else None
-        dots = dots_of(curve.series, curve.fit)
-        drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve), ceiling=ceiling))
-    unnoted = Curves(
-        key=key,
-        drawn=tuple(with_bars(drawn)),
-        x_label=units[0] if len(units) == 1 else DIFFERENT_UNITS,
-        y_label=labels[0] if len(labels) == 1 else "reward",
-        at=at,
-    )
-    # Which signs there are depends on the limits of the chart, so the note comes last.
-    return replace(unnoted, note=_note_of(unnoted, curves[0].fit.level, has_bands=has_bands))
-
-
-def _note_of(chart: Curves, level: float, *, has_bands: bool) -> Say:
-    """Return what the signs that a chart has mean."""
-    _, rewards = limits_of(chart)
-    has_cut_bands = False
-    for each in chart.drawn:
-        if each.line is not None and each.line.band is not None:
-            has_cut_bands |= num_inside(each.line.band, rewards) < len(each.line.band[0])
-    return say(
-        "chart_note",
-        level=level,
-        has_bands=has_bands,
-        has_cut_bands=has_cut_bands,
-        has_bars=any(each.ceiling is not None for each in chart.drawn),
-        has_marks=any(each.marks for each in chart.drawn),
-    )
-
-
-def strokes(each: Drawn, rewards: Range) -> Iterator[Stroke]:
-    """Yield what is drawn of a curve, from back to front, on an axis of rewards with these ends.
-
-    Nothing is cut off flat at an end of the axis: a band stops where it leaves, and a bar goes on as an arrow.
-    """
-    line = each.line
-    if line is not None:
-        for kind, band in (("new-band", line.new_band), ("band", line.band)):
-            num = num_inside(band, rewards)
-            if band is not None and num > 1:
-                low = band[0][:num]
-                high = band[1][:num]
-                compute = line.compute[:num]
-                there_and_back = np.concatenate([compute, compute[::-1]])
-                edge = np.concatenate([low, high[::-1]])
-                yield Stroke(kind=kind, shape="area", compute=there_and_back, reward=edge)
-        for compute, reward, is_solid in line.parts():
-            yield Stroke(kind="line" if is_solid else "forecast", shape="line", compute=compute, reward=reward)
-    # The axis of compute is logarithmic.
-    for part in _by_role_and_run(each.dots.take(each.dots.compute > 0)):
-        if len(part.compute):
-            run = int(part.run[0])
-            yield Stroke(
-                kind=str(part.role[0]).replace(" ", "-"),
-                shape="points",
-                compute=part.compute,
-                reward=part.reward,
-                error=part.error,
-                run=run,
-                name=part.runs[run] or each.name,
-            )
-    if each.ceiling is not None:
-        yield from _bar(each, each.ceiling, rewards)
-    if each.marks:
-        compute, reward = np.array(each.marks).T
-        yield Stroke(kind="mark", shape="points", compute=compute, reward=reward, name=each.name)
-
-
-def num_inside(band: tuple[np.ndarray, np.ndarray] | None, rewards: Range) -> int:
-    """Return how many places from the first a band stays within these rewards."""
-    if band is None:
-        return 0
-    low, high = band
-    is_inside = (low >= rewards[0]) & (high <= rewards[1])
-    if is_inside.all():
-        return len(low)
-    # The first that is not inside.
-    return int(is_inside.argmin())
-
-
-def _bar(each: Drawn, ceiling: Value, rewards: Range) -> Iterator[Stroke]:
-    """Yield the bar of a ceiling: its interval, its value, and an arrow where the interval goes beyond the axis."""
-    at = np.array([each.ceiling_at])
-    ends = np.clip([ceiling.low, ceiling.high], *rewards)
-    yield Stroke(kind="ceiling", shape="line", compute=at.repeat(2), reward=ends, name=each.name)
-    if rewards[0] <= ceiling.value <= rewards[1]:
-        yield Stroke(kind="level", shape="points", compute=at, reward=np.array([ceiling.value]), name=each.name)
-    if ceiling.high > rewards[1]:
-        yield Stroke(kind="above", shape="points", compute=at, reward=ends[1:], name=each.name)
-    if ceiling.low < rewards[0]:
-        yield Stroke(kind="below", shape="points", compute=at, reward=ends[:1], name=each.name)
-
-
-def with_bars(drawn: Sequence[Drawn]) -> list[Drawn]:
-    """Place the bars of ceilings side by side, beyond the end of every curve."""
-    first, last = _ends_of_computes(drawn)
-    apart = (last / first) ** BAR_APART
-    at = last
-    placed: list[Drawn] = []
-    for each in drawn:
-        if each.ceiling is None:
-            placed.append(each)
-        else:
-            at *= apart
-            placed.append(replace(each, ceiling_at=at))
-    return placed
-
-
-def _ends_of_computes(drawn: Sequence[Drawn]) -> Range:
-    """Return the smallest and the largest compute of points, lines and bars."""
-    parts = [np.array([each.ceiling_at for each in drawn])]
-    for each in drawn:
-        parts.append(each.dots.compute)
-        if each.line is not None:
-            parts.append(each.line.compute)
-    computes = np.concatenate(parts)
-    computes = computes[computes > 0]
-    if not len(computes):
-        return 1.0, 10.0
-    return float(computes.min()), float(computes.max())
+# Marks and bars -------------------------------------------------------------------------------------------------------
 
 
 def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
@@ -265,56 +169,111 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
     return tuple(mark for mark in marks if 0 < mark[0] <= furthest)
 
 
-def limits_of(chart: Curves) -> tuple[Range, Range]:
+def _marks(curve: CurveResult) -> Iterator[Stroke]:
+    marks = marks_of(curve)
+    if marks:
+        compute, reward = np.array(marks).T
+        yield Stroke(kind="mark", shape="points", compute=compute, reward=reward, name=curve.name)
+
+
+def with_bars(drawn: Sequence[Drawn], curves: Sequence[CurveResult]) -> list[Drawn]:
+    """Add the ceilings with their intervals, as bars side by side beyond the end of every curve."""
+    first, last = _ends_of_computes(drawn)
+    apart = (last / first) ** BAR_APART
+    at = last
+    done: list[Drawn] = []
+    for each, curve in zip(drawn, curves, strict=True):
+        ceiling = curve.ceiling
+        if ceiling is not None:
+            at *= apart
+            ends = np.array([ceiling.low, ceiling.high])
+            place = np.array([at])
+            bar = Stroke(kind="ceiling", shape="line", compute=place.repeat(2), reward=ends, name=each.name)
+            value = np.array([ceiling.value])
+            level = Stroke(kind="level", shape="points", compute=place, reward=value, name=each.name)
+            each = replace(each, strokes=(*each.strokes, bar, level))
+        done.append(each)
+    return done
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+def limits_of(drawn: Sequence[Drawn]) -> tuple[Range, Range]:
     """Return the ends of both axes: all compute and all points, and lines, bands and ceilings unless far outside."""
-    return _limits_of_computes(chart.drawn), _limits_of_rewards(chart.drawn)
-
-
-def _limits_of_computes(drawn: Sequence[Drawn]) -> Range:
     first, last = _ends_of_computes(drawn)
     room = max(last / first, 1.1) ** MARGIN
-    return first / room, last * room
+    return (first / room, last * room), _limits_of_rewards(drawn)
+
+
+def _ends_of_computes(drawn: Sequence[Drawn]) -> Range:
+    """Return the smallest and the largest compute that is drawn."""
+    computes = [stroke.compute for each in drawn for stroke in each.strokes if stroke.kind != "mark"]
+    if not computes:
+        return 1.0, 10.0
+    together = np.concatenate(computes)
+    return float(together.min()), float(together.max())
 
 
 def _limits_of_rewards(drawn: Sequence[Drawn]) -> Range:
-    lines = [each.line for each in drawn if each.line is not None]
-    seen = [each.dots.reward for each in drawn if len(each.dots.reward)]
-    if not seen:
-        seen = [line.reward for line in lines]
-    if not seen:
-        seen = [np.array([0.0, 1.0])]
-    rewards = np.concatenate(seen)
+    rewards = _rewards(drawn, *POINTS)
+    if not len(rewards):
+        rewards = _rewards(drawn, *LINES)
+    if not len(rewards):
+        rewards = np.array([0.0, 1.0])
     low = float(rewards.min())
     high = float(rewards.max())
     span = max(high - low, 0.02 * abs(high), 1e-9)
     far_above = high + FAR_ABOVE * span
     lowest = low - FAR_BAND * span
     highest = high + FAR_BAND * span
-    for line in lines:
-        tip = float(line.reward[-1])
-        if tip <= far_above:
-            high = max(high, tip)
-    for end in _ends_of_bands(drawn):
-        low = min(low, max(end, lowest))
-        high = max(high, min(end, highest))
-    room = span
-    if high > low:
-        room = 2 * MARGIN * (high - low)
-    return low - room, high + room
-
-
-def _ends_of_bands(drawn: Sequence[Drawn]) -> list[float]:
-    """Return how low and how high bands and the intervals of ceilings reach, where that is known."""
-    ends: list[float] = []
     for each in drawn:
-        if each.line is not None:
-            for band in (each.line.band, each.line.new_band):
-                if band is not None:
-                    ends += [float(band[0].min()), float(band[1].max())]
-        if each.ceiling is not None:
-            ends += [each.ceiling.low, each.ceiling.high]
-    return [end for end in ends if math.isfinite(end)]
+        tips = [stroke.reward[-1] for stroke in each.strokes if stroke.kind in LINES]
+        if tips and tips[-1] <= far_above:
+            high = max(high, float(tips[-1]))
+    wide = _rewards(drawn, *BANDS, "ceiling")
+    wide = wide[np.isfinite(wide)]
+    low = min(low, max(wide.min(initial=low), lowest))
+    high = max(high, min(wide.max(initial=high), highest))
+    room = 2 * MARGIN * (high - low) if high > low else span
+    return float(low - room), float(high + room)
 
+
+def _rewards(drawn: Iterable[Drawn], *kinds: str) -> np.ndarray:
+    """Return the rewards of all strokes of these kinds."""
+    parts = [stroke.reward for each in drawn for stroke in each.strokes if stroke.kind in kinds]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _inside(strokes: Iterable[Stroke], rewards: Range) -> Iterator[Stroke]:
+    """Yield strokes as they show on an axis of rewards with these ends, where nothing is cut off flat.
+
+    A band stops where it leaves, and a bar goes on as an arrow.
+    """
+    low, high = rewards
+    for stroke in strokes:
+        y = stroke.reward
+        if stroke.kind in BANDS:
+            num = len(y) // 2
+            is_outside = (y[:num] < low) | (y[num:][::-1] > high)
+            kept = int(is_outside.argmax()) if is_outside.any() else num
+            if kept > 1:
+                along = np.concatenate([np.arange(kept), np.arange(2 * num - kept, 2 * num)])
+                yield replace(stroke, compute=stroke.compute[along], reward=y[along])
+        elif stroke.kind == "ceiling":
+            yield replace(stroke, reward=np.clip(y, low, high))
+            for kind, end, is_beyond in (("above", high, y[1] > high), ("below", low, y[0] < low)):
+                if is_beyond:
+                    yield replace(stroke, kind=kind, shape="points", compute=stroke.compute[:1], reward=np.array([end]))
+        elif stroke.kind != "level" or low <= y[0] <= high:
+            yield stroke
+
+
+def _num_on_bands(drawn: Iterable[Drawn]) -> int:
+    return len(_rewards(drawn, "band"))
+
+
+# Ticks and names ------------------------------------------------------------------------------------------------------
 
 DIGITS = (
     [tenth / 10 for tenth in range(10, 100)],

@@ -16,7 +16,7 @@ from scalerl.errors import InputError, StoreError, option
 from scalerl.forecast.curves import Comparison
 from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report.document import Curves, Stroke, say
-from scalerl.forecast.report.figures import MOST_BANDS, chart, compute_ticks, limits_of, short_names, strokes
+from scalerl.forecast.report.figures import MOST_BANDS, chart, compute_ticks, short_names
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.runfolder.atomic_files import new_file
 
@@ -188,7 +188,8 @@ def _figure(data: Picture) -> Any:
     axes.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
     handles: list[Line2D] = []
     for each in data.chart.drawn[: len(data.legend)]:
-        sign = marker(each.colour) if len(each.dots.reward) else ""
+        has_points = any(stroke.shape == "points" for stroke in each.strokes)
+        sign = marker(each.colour) if has_points else ""
         handles.append(Line2D([], [], color=colour(each.colour), marker=sign, markersize=4.6, linewidth=1.6))
     figure.legend(handles, data.legend, ncols=num_columns, title=data.note, **LEGEND)
     return figure
@@ -196,17 +197,18 @@ def _figure(data: Picture) -> Any:
 
 def draw_chart(axes: Any, chart: Curves) -> None:
     """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
-    x_limits, y_limits = limits_of(chart)
+    x_limits, y_limits = chart.limits
     for each in chart.drawn:
-        for stroke in strokes(each, y_limits):
+        for stroke in each.strokes:
             _draw_stroke(axes, stroke, each.colour, few=len(chart.drawn) <= MOST_BANDS)
     inches = axes.get_position().width * axes.figure.get_figwidth()
     ticks = compute_ticks(*x_limits, most=max(2, int(inches / TICK_INCHES)))
     axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=x_limits, ylim=y_limits)
     axes.set_xticks(ticks, map(amount_text, ticks))
     axes.set_xticks([], minor=True)
-    if len(chart.drawn) == 1 and chart.drawn[0].line is not None:
-        axes.axvspan(chart.drawn[0].line.last, x_limits[1], color="black", alpha=0.035, linewidth=0)
+    fitted = [stroke.compute[-1] for each in chart.drawn for stroke in each.strokes if stroke.kind == "line"]
+    if len(chart.drawn) == len(fitted) == 1:
+        axes.axvspan(fitted[0], x_limits[1], color="black", alpha=0.035, linewidth=0)
     if chart.at is not None:
         axes.axvline(chart.at, color=GREY, linewidth=0.8, linestyle=":")
         axes.text(chart.at, 0.01, "budget ", transform=axes.get_xaxis_transform(), ha="right", fontsize=7, color=GREY)

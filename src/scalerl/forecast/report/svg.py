@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from scalerl.forecast.curves.forms import Array
 from scalerl.forecast.logs.written import amount_text
-from scalerl.forecast.report.document import Curves, Drawn, Lines, Stroke
-from scalerl.forecast.report.figures import Range, compute_ticks, even_ticks, limits_of, strokes
+from scalerl.forecast.report.document import Curves, Lines, Range, Stroke
+from scalerl.forecast.report.figures import compute_ticks, even_ticks
 from scalerl.forecast.report.markup import Markup, tag
 from scalerl.forecast.report.numbers import number_text
 
@@ -87,8 +87,10 @@ def colour_class(colour: int) -> str:
 
 def curves_svg(block: Curves) -> Markup:
     """Return the chart with the names of its curves."""
-    frame = Frame(size=WIDE, limits=limits_of(block))
-    inside = [tag("g", *_curve(frame, each), class_=f"curve {colour_class(each.colour)}") for each in block.drawn]
+    frame = Frame(size=WIDE, limits=block.limits)
+    inside: list[Markup] = []
+    for each in block.drawn:
+        inside.append(tag("g", *_curve(frame, each.strokes), class_=f"curve {colour_class(each.colour)}"))
     if block.at is not None:
         inside.append(tag("path", class_="target", d=f"M{frame.x(block.at):.1f} {TOP}V{WIDE[1] - BOTTOM}"))
     parts = [frame.drawn(block.key, block.x_label, block.y_label.replace("_", " "), *inside)]
@@ -107,8 +109,8 @@ def _legend(names: Iterable[tuple[str, int]]) -> list[Markup]:
     return [tag("div", *chips, class_="chips")] if len(chips) > 1 else []
 
 
-def _curve(frame: Frame, each: Drawn) -> Iterator[Markup]:
-    for stroke in strokes(each, frame.limits[1]):
+def _curve(frame: Frame, strokes: Iterable[Stroke]) -> Iterator[Markup]:
+    for stroke in strokes:
         if stroke.shape == "points":
             yield from _points(frame, stroke)
         else:
