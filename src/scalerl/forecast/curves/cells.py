@@ -157,37 +157,63 @@ def rise_squares(groups: list[CovarianceGroup], rises: Array, covariance: np.nda
     return np.concatenate(squares)
 
 
-def log_spread_prior(spread: Array, gain: Array, unit: Array) -> Array:
+def log_spread_prior(spread: Array, log_gain: Array) -> Array:
     """Return the log prior of the spread between runs over the sizes to try; the spread is a share of the gain.
 
-    `unit` is the unit of those sizes. The size 0 represents all smaller ones. The weights add up to 1 for every gain,
-    so the prior of the gain does not depend on the sizes.
+    `log_gain` is the logarithm of the gain in the unit of those sizes. The size 0 represents all smaller ones. The
+    weights add up to 1 for every gain, so the prior of the gain does not depend on the sizes.
     """
     mean, sd = priors.LOG_RUN_SPREAD
-    expected = (np.log(np.maximum(gain, 1e-12) / unit) + mean) / sd
-    none = priors.NO_RUN_SPREAD * np.sqrt(2.0 * np.pi) * sd / np.log(priors.RUN_SPREADS[1] / priors.RUN_SPREADS[0])
-
-    def weight(size: Array | float) -> Array:
-        return np.exp(np.maximum(-0.5 * (np.log(size) / sd - expected) ** 2, -500.0))
-
-    tried = none + sum(weight(size) for size in priors.RUN_SPREADS)
-    mine = np.where(spread > 0.0, weight(np.maximum(spread, 1e-300)), none)
-    return np.log(np.maximum(mine, 1e-300) / tried)
+    smallest, second = np.log(priors.RUN_SPREADS[:2]) / sd
+    step = second - smallest
+    none = priors.NO_RUN_SPREAD * np.sqrt(2.0 * np.pi) / step
+    expected = (log_gain + mean) / sd
+    # A size has the weight exp(-(size - expected)^2 / 2). Sizes are evenly spaced as logarithms, so the weights of two
+    # neighbours differ by a power of one ratio: w_k = w_0 ratio^k exp(-(k step)^2 / 2). Further above them than 40, the
+    # weight of each is 0. Arrays are as large as all cells, and are written in place.
+    above = np.minimum(expected - smallest, 40.0)
+    ratio = np.exp(step * above)
+    tried = np.zeros_like(ratio)
+    for k in reversed(range(len(priors.RUN_SPREADS))):
+        tried *= ratio
+        tried += np.exp(-0.5 * (k * step) ** 2)
+    above *= above
+    above *= -0.5
+    tried *= np.exp(above, out=above)
+    tried += none
+    mine = np.log(np.maximum(spread, 1e-300)) / sd - expected
+    mine *= mine
+    mine *= -0.5
+    np.copyto(mine, np.log(none), where=spread <= 0.0)
+    mine -= np.log(tried, out=tried)
+    return mine
 
 
 def rough_mass(prepared: Prepared, cells: Cells) -> Array:
     """Return the log mass of every cell at its best possible gain, under the widest component of the gain's prior."""
     problem = prepared.problem
     precision = cells.precision + problem.gains.precision.min()
-    gain = np.clip(cells.pull / precision, 0.0, problem.gains.room)
-    squares = cells.squares - 2.0 * gain * cells.pull + precision * gain**2
-    squares = np.maximum(squares, 0.0) + problem.prior_squares
-    log_mass = cells.log_weight - 0.5 * np.log(precision) - 0.5 * problem.df * np.log(squares)
+    gain = cells.pull / precision
+    np.clip(gain, 0.0, problem.gains.room, out=gain)
+    log_mass = cells.log_weight - 0.5 * np.log(precision)
+    # What is left of the squares: those without a gain - 2 gain pull + precision gain^2.
+    precision *= gain
+    precision -= 2.0 * cells.pull
+    precision *= gain
+    squares = np.maximum(cells.squares + precision, 0.0, out=precision)
+    squares += problem.prior_squares
+    log_squares = np.log(squares, out=squares)
+    log_mass -= 0.5 * problem.df * log_squares
     if prepared.spread is None:
         return log_mass
     # Spreads are in units of the noise, which may turn out larger than estimated.
-    unit = np.sqrt(squares / problem.df) * problem.blocks.span / problem.blocks.noise
-    return log_mass + log_spread_prior(prepared.spread[cells.covariance, None, None], gain, unit)
+    log_gain = np.log(np.maximum(gain, 1e-12, out=gain), out=gain)
+    log_squares -= np.log(problem.df)
+    log_squares *= 0.5
+    log_gain -= log_squares
+    log_gain -= np.log(problem.blocks.span / problem.blocks.noise)
+    log_mass += log_spread_prior(prepared.spread[cells.covariance, None, None], log_gain)
+    return log_mass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +291,8 @@ def log_limits(prepared: Prepared, weighed: FullCells) -> Iterator[Array]:
     yield log_normal_between(-gain / gain_sd, (room - gain) / gain_sd)
     likely_gain = np.where(gain > 0.0, np.minimum(gain, room), 0.4 * gain_sd)
     if prepared.spread is not None:
-        yield log_spread_prior(prepared.spread[covariance], likely_gain, error * blocks.span / blocks.noise)
+        unit = error * blocks.span / blocks.noise
+        yield log_spread_prior(prepared.spread[covariance], np.log(np.maximum(likely_gain, 1e-12) / unit))
     if blocks.bounds is not None and problem.fixed_ceiling is None:
         # Allow a level one standard error below the limit, since noise may put it there.
         level = problem.centre + prepared.level[covariance] - likely_gain * weighed.on_level - blocks.bounds[0]

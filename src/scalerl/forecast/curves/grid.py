@@ -104,7 +104,7 @@ def first_boxes() -> Boxes:
 def boxes_with_mass(prepared: Prepared, kept: Kept, boxes: Boxes) -> tuple[Boxes, Array]:
     """Return boxes with their mass, and the log mass of every covariance, box and course."""
     mass = masses(prepared, kept, boxes.centre)
-    weighed = Boxes(centre=boxes.centre, width=boxes.width, log_density=summed(mass, (0, 2)))
+    weighed = Boxes(centre=boxes.centre, width=boxes.width, log_density=summed(mass))
     return weighed, mass + 2.0 * np.log(boxes.width)[:, None]
 
 
@@ -113,12 +113,14 @@ def likely(kept: Kept, mass: Array, is_resolved: bool) -> Kept:
 
     Before, boxes are so wide that a misfit of the curve may explain their centres better than noise does.
     """
-    by_course, by_covariance = summed(mass, (0, 1)), summed(mass, (1, 2))
+    share = np.exp(mass - mass.max()).sum(axis=1)
+    by_course = share.sum(axis=0)
+    by_covariance = share.sum(axis=1)
     num = max(len(kept.course) // 2, MOST_COURSES)
     course = np.sort(np.argsort(-by_course, kind="stable")[:num])
-    least = np.log(RARE) if is_resolved else -np.inf
-    covariance = np.flatnonzero(by_covariance >= log_sum(by_covariance) + least)
-    log_share = log_sum(mass[np.ix_(covariance, np.arange(mass.shape[1]), course)]) - log_sum(mass)
+    least = RARE if is_resolved else 0.0
+    covariance = np.flatnonzero(by_covariance >= least * by_covariance.sum())
+    log_share = float(np.log(share[np.ix_(covariance, course)].sum() / share.sum()))
     return Kept(
         course=kept.course[course], covariance=kept.covariance[covariance], log_share=kept.log_share + log_share
     )
@@ -130,10 +132,10 @@ def masses(prepared: Prepared, kept: Kept, centre: Array) -> Array:
     return rough_mass(prepared, cells) + log_prior(centre)[:, None] - kept.log_share
 
 
-def summed(log_mass: Array, axes: tuple[int, int]) -> Array:
-    """Return log masses summed over two axes."""
+def summed(log_mass: Array) -> Array:
+    """Return log masses of shapes: summed over covariances and courses."""
     top = log_mass.max()
-    return np.log(np.maximum(np.exp(log_mass - top).sum(axis=axes), 1e-290)) + top
+    return np.log(np.maximum(np.exp(log_mass - top).sum(axis=(0, 2)), 1e-290)) + top
 
 
 STEPS = (np.arange(SPLIT) - SPLIT // 2) / SPLIT

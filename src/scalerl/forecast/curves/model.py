@@ -68,20 +68,20 @@ class Posterior:
 
         It differs from that of its runs by the allowance, and in proportion to its rise by the spread between runs.
         """
-        x = self.relative_log(compute)
-        return self.clip(self.shape_curve(x) + self._unseen_sd(x) * self.draws.unseen_normal[:, None])
+        return self._with_unseen(self.relative_log(compute), self.draws.unseen_normal[:, None])
 
     def even_values(self, compute: float) -> Array:
         """Return the curve at one compute: a row per draw, at even quantiles (columns) of what no evaluation informs.
 
         Probabilities over all are steadier than over `curve`.
         """
-        x = self.relative_log(compute)
-        return self.clip(self.shape_curve(x) + self._unseen_sd(x) * EVEN_NORMALS)
+        return self._with_unseen(self.relative_log(compute), EVEN_NORMALS)
 
-    def _unseen_sd(self, x: Array) -> Array:
-        """Return draws of the standard deviation of what no evaluation informs: the allowance and the recipe."""
-        return np.hypot(self.allowance_at(x), self.recipe_sd[:, None] * self.rise(x))
+    def _with_unseen(self, x: Array, normal: Array) -> Array:
+        """Return draws of the curve, with what no evaluation informs at these normal numbers: allowance and recipe."""
+        rise = self.rise(x)
+        unseen_sd = np.hypot(self.allowance_at(x), self.recipe_sd[:, None] * rise)
+        return self.clip(self._fallen(x, rise) + unseen_sd * normal)
 
     def allowance_at(self, x: Array, end: float = 0.0) -> Array:
         """Return draws of the allowance's standard deviation at these relative log computes.
@@ -108,8 +108,11 @@ class Posterior:
 
     def shape_curve(self, x: Array) -> Array:
         """Return draws of level, rise and fall at these relative log computes."""
+        return self._fallen(x, self.rise(x))
+
+    def _fallen(self, x: Array, rise: Array) -> Array:
         d = self.draws
-        curve = d.level[:, None] + d.gain[:, None] * self.rise(x)
+        curve = d.level[:, None] + d.gain[:, None] * rise
         falls = np.flatnonzero(d.kind == Kind.fall)
         curve[falls] -= d.drop[falls, None] * fallen_share(np.exp(x), d.place[falls, None], d.length[falls, None])
         return curve
