@@ -9,7 +9,8 @@ from scalerl.forecast.curves import Decision, Value
 from scalerl.forecast.logs import Series
 from scalerl.forecast.report.live_forecast import FIRST_FIT, LiveForecast
 from scalerl.forecast.report.results import CurveResult
-from scalerl.forecast.report.words import Lookup, text
+from scalerl.forecast.report.wording import Lookup
+from scalerl.forecast.report.words import text
 
 FEWEST_REWARDS = 16
 """Fewest training rewards for a fit: they are noisier than evaluations."""

@@ -165,7 +165,7 @@ def forecast(
     """
     from scalerl.forecast.logs.typed import compute_typed
     from scalerl.forecast.report.analyse import analyse_forecast
-    from scalerl.forecast.report.given import rewards_typed
+    from scalerl.forecast.report.options import rewards_typed
 
     if seal is not None:
         from scalerl.forecast.report.seals import check_new_seal
@@ -201,7 +201,7 @@ def backtest(
     See also: forecast for what lies ahead.
     """
     from scalerl.forecast.report.analyse import analyse_backtest
-    from scalerl.forecast.report.given import share_given
+    from scalerl.forecast.report.options import share_given
 
     shares = [share_given(each, "fraction") for each in fraction or FRACTIONS]
     series, options = read(common, holdout=holdout)
@@ -246,9 +246,8 @@ def report(
 
     See also: watch for the same while runs are trained.
     """
-    from scalerl.forecast.report.build import build_report
+    from scalerl.forecast.report.build import build_report, write_report
     from scalerl.forecast.report.result_json import result_json
-    from scalerl.forecast.report.write import write_report
 
     selection, options = chosen(common, holdout=holdout)
     options = options if at is None else replace(options, typed={**options.typed, "at": at})

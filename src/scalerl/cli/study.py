@@ -252,7 +252,7 @@ class EventLines:
 
 def end_of_run(status: "RunStatus") -> str:
     """Say in one line how a run ended."""
-    from scalerl.forecast.report.numbers import duration
+    from scalerl.forecast.report.wording import duration
 
     ended = f"{status.run.name} {status.state} after {duration(status.seconds)}"
     if status.state == "failed":
@@ -286,7 +286,7 @@ def _print_outcome(
 def _report(command: StudyCommand) -> Path | None:
     """Write a report on the runs so far and return its page; if that fails, print why and return None."""
     from scalerl.errors import InputError
-    from scalerl.forecast.report.write import write_report
+    from scalerl.forecast.report.build import write_report
 
     try:
         written = write_report([command.out])
@@ -374,7 +374,7 @@ def counted(num: int, noun: str) -> str:
 
 
 def _print_cost(command: StudyCommand, total: "Cost", pace: "Pace") -> None:
-    from scalerl.forecast.report.numbers import duration
+    from scalerl.forecast.report.wording import duration
 
     at_once = min(command.jobs, command.num_devices)
     hours = max(total.hours / at_once, total.longest_run_hours)

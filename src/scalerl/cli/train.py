@@ -409,7 +409,7 @@ def outcome_words(row: Mapping[str, Any]) -> str:
 
 def forecast_words(outlook: "CurveResult | None") -> str:
     """Return the forecast as the end of a line."""
-    from scalerl.forecast.report.numbers import fixed, interval_text
+    from scalerl.forecast.report.wording import fixed, interval_text
 
     if outlook is None or outlook.decision is None:
         return ""

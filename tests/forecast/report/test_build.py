@@ -17,12 +17,11 @@ from scalerl.forecast.curves import Comparison
 from scalerl.forecast.logs import Selection
 from scalerl.forecast.report import workers
 from scalerl.forecast.report.analyse import analyse_compare
-from scalerl.forecast.report.build import build_report
+from scalerl.forecast.report.build import build_report, write_report
 from scalerl.forecast.report.document import Grid, Say, says
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import Result
 from scalerl.forecast.report.sections import document
-from scalerl.forecast.report.write import write_report
 
 
 def report(*inputs: Path, selection: Selection | None = None, options: FitOptions | None = None) -> Result:

@@ -23,12 +23,12 @@ from scalerl.forecast.report.document import (
 )
 from scalerl.forecast.report.figures import chart
 from scalerl.forecast.report.json_values import to_json
-from scalerl.forecast.report.numbers import fixed, interval_text, probability_text, ratio_text, worth_text
 from scalerl.forecast.report.page import page
 from scalerl.forecast.report.result_json import curve_json, result_json
 from scalerl.forecast.report.results import AxisAnswer, Result
 from scalerl.forecast.report.sections import document
 from scalerl.forecast.report.terminal import printable
+from scalerl.forecast.report.wording import fixed, interval_text, probability_text, ratio_text, worth_text
 
 _MADE: dict[str, Result] = {}
 

@@ -19,10 +19,10 @@ from scalerl.forecast.report import figures
 from scalerl.forecast.report.analyse import analyse_compare, analyse_fit, analyse_forecast
 from scalerl.forecast.report.document import Curves, Drawn
 from scalerl.forecast.report.figures import chart, compute_ticks, even_ticks, marks_of, short_names
-from scalerl.forecast.report.numbers import number_text
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.picture import cut, draw, legend_text, picture_of
 from scalerl.forecast.report.results import Result
+from scalerl.forecast.report.wording import number_text
 
 ALONE = FitOptions(alone=True)
 

@@ -16,7 +16,18 @@ from typing import Any
 import numpy as np
 
 from scalerl.errors import InputError, NoCurveError, option
-from scalerl.forecast.curves import Comparison, Decision, Fit, compute_for, decide, default_worth, fit, reward_at, score
+from scalerl.forecast.curves import (
+    Comparison,
+    Decision,
+    Fit,
+    State,
+    compute_for,
+    decide,
+    default_worth,
+    fit,
+    reward_at,
+    score,
+)
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report.axes import AXIS_LABELS, axis_label, check_one_axis, on_own_axis, unit_of
@@ -178,6 +189,14 @@ def fitted_part(curve: CurveResult) -> Series:
     compute = curve.series.compute
     fitted = curve.fit.compute
     return curve.series.take((compute >= fitted.min()) & (compute <= fitted.max()))
+
+
+def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:
+    """Return a curve with its forecast for the end of a budget, if it can be judged and the end is ahead."""
+    is_early = curve.state == State.TOO_EARLY
+    if not curve.usable or is_early or end_compute is None or end_compute <= curve.fit.scale:
+        return curve
+    return replace(curve, at=tuple(reward_at(curve.fit, [end_compute])))
 
 
 # Fits -----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`build_report`: from study folders, run folders or logs to one Result, as `document` shows it.
+"""`build_report`: from study folders, run folders or logs to one Result; `write_report`: to one HTML page.
 
 A run that cannot be read becomes a warning; the rest of the report is made all the same.
 """
@@ -7,25 +7,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, StoreError
 from scalerl.forecast.logs import Selection, Series, series_from
 from scalerl.forecast.logs.facts import facts_of
 from scalerl.forecast.logs.formats import read_logs
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.names import file_names
 from scalerl.forecast.logs.places import find, logs_among
-from scalerl.forecast.report.analyse import HALF, Window, analysed, compared
+from scalerl.forecast.report.analyse import HALF, Window, analysed, compared, with_end
 from scalerl.forecast.report.arms import hours_name, joined_seeds, uneven_pace
-from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.live_forecast import with_end
-from scalerl.forecast.report.numbers import join_names
+from scalerl.forecast.report.document import Level, Say, say, says
 from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.page import page
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.run_series import AXES, run_series
 from scalerl.forecast.report.runs import ARM, WAITING, Run, read_folder, read_source, run_of_log
 from scalerl.forecast.report.safe_files import Root
+from scalerl.forecast.report.sections import document
 from scalerl.forecast.report.sources import Source, planned
+from scalerl.forecast.report.wording import join_names
 from scalerl.forecast.report.workers import Workers, worth
 from scalerl.runfolder import store
 
@@ -35,6 +37,39 @@ MOST_IN_TITLE = 3
 """With more runs, the title gives their number."""
 UNEVEN = 1.3
 """Times as long for the same work: something else used the machine."""
+
+
+PAGE = "report.html"
+
+
+class Written(NamedTuple):
+    """The page, and what its reader is warned of."""
+
+    page: Path
+    warnings: tuple[str, ...]
+
+
+def write_report(
+    inputs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    selection: Selection | None = None,
+    options: FitOptions | None = None,
+) -> Written:
+    """Write report.html into `out` (the study's folder, else the current one)."""
+    result = build_report(inputs, selection or Selection(), options or FitOptions())
+    folder = out or result.study or Path()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
+    sections = document(result)
+    try:
+        store.write_text(folder / PAGE, page(result.title, sections))
+    except StoreError as error:
+        raise InputError(f"the report is not written: {error}.") from None
+    warnings = [each.text for each in says(sections) if each.level == Level.WARNING]
+    return Written(folder / PAGE, tuple(warnings))
 
 
 def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions) -> Result:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.forecast.report import words
-from scalerl.forecast.report.words import Level, level_of
+from scalerl.forecast.report.wording import Lookup, Words, filled
+from scalerl.forecast.report.words import WORDS, Level, level_of
 
 Json = dict[str, Any]
 Range = tuple[float, float]
@@ -32,8 +32,8 @@ class Say:
 
 def say(kind: str, /, *objects: Any, **given: Any) -> Say:
     """Return something to say; the values that its words name are given, or attributes of the objects."""
-    values = words.Lookup(given, *objects)
-    text = words.filled(words.WORDS[kind], values)
+    values = Lookup(given, *objects)
+    text = filled(WORDS[kind], values)
     return Say(kind, {**given, **values}, level_of(kind), text)
 
 
@@ -165,7 +165,7 @@ def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[str]], **given:
 
 
 def table(
-    key: str, columns: Mapping[str, words.Words], items: Iterable[Sequence[Any]], *shared: Any, **given: Any
+    key: str, columns: Mapping[str, Words], items: Iterable[Sequence[Any]], *shared: Any, **given: Any
 ) -> Grid | None:
     """Return a table from templates by their heads.
 
@@ -173,6 +173,6 @@ def table(
     """
     rows: list[list[str]] = []
     for item in items:
-        values = words.Lookup(*item, *shared)
-        rows.append([words.filled(each, values) for each in columns.values()])
+        values = Lookup(*item, *shared)
+        rows.append([filled(each, values) for each in columns.values()])
     return grid(key, tuple(columns), rows, **given)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.forecast.report.document import Json, Say, Section
-from scalerl.forecast.report.words import Lookup
+from scalerl.forecast.report.wording import Lookup
 
 
 def plain(value: Any) -> Any:

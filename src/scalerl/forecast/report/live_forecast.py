@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from scalerl.errors import InputError, unknown_argument
-from scalerl.forecast.curves import fit, reward_at
-from scalerl.forecast.curves.decide import State, decide
+from scalerl.forecast.curves import decide, fit
 from scalerl.forecast.curves.fit import LEAST_POINTS
 from scalerl.forecast.logs import Series
 from scalerl.forecast.logs.start import start_noise
-from scalerl.forecast.report.analyse import fitted_curves
+from scalerl.forecast.report.analyse import fitted_curves, with_end
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import CurveResult
 from scalerl.forecast.report.run_series import Evaluations, run_series
@@ -117,11 +115,3 @@ def outlooks_of(rows: Sequence[Mapping[str, Any]], device: str) -> dict[str, Cur
     curves = fitted_curves(series, FitOptions(alone=True))
     return {sets[0] if data.evaluation_set is None else data.evaluation_set: curve
             for data, curve in zip(series, curves, strict=True)}  # fmt: skip
-
-
-def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:
-    """Return a curve with its forecast for the end of a budget, if it can be judged and the end is ahead."""
-    is_early = curve.state == State.TOO_EARLY
-    if not curve.usable or is_early or end_compute is None or end_compute <= curve.fit.scale:
-        return curve
-    return replace(curve, at=tuple(reward_at(curve.fit, [end_compute])))

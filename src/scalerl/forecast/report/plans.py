@@ -8,8 +8,8 @@ from scalerl.errors import InputError
 from scalerl.forecast.curves import Answer, Fit, Value
 from scalerl.forecast.report.axes import check_one_axis
 from scalerl.forecast.report.document import Document, Say, say, sections, table
-from scalerl.forecast.report.numbers import compute_text
 from scalerl.forecast.report.results import CurveResult, fits_of
+from scalerl.forecast.report.wording import compute_text
 from scalerl.forecast.several.plan import Candidate, Planned, Reason
 
 REASONS = {

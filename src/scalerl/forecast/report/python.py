@@ -14,8 +14,15 @@ from scalerl.forecast.logs import Selection, Series, read
 from scalerl.forecast.logs.typed import compute_typed
 from scalerl.forecast.logs.written import number_and_unit
 from scalerl.forecast.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
-from scalerl.forecast.report.given import computes_typed, each_typed, one_typed, rewards_typed, share_given
-from scalerl.forecast.report.options import FitOptions, changed_options
+from scalerl.forecast.report.options import (
+    FitOptions,
+    changed_options,
+    computes_typed,
+    each_typed,
+    one_typed,
+    rewards_typed,
+    share_given,
+)
 from scalerl.forecast.report.result_json import result_json
 from scalerl.forecast.report.results import CurveResult, Result, fits_of
 from scalerl.forecast.report.sections import answer_text

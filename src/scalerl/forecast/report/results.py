@@ -23,8 +23,8 @@ from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report import words
 from scalerl.forecast.report.axes import AXIS_LABELS, axis_label, unit_of
 from scalerl.forecast.report.document import Say
-from scalerl.forecast.report.numbers import decimals
 from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.wording import Lookup, decimals
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
 MIN_COVERAGE = 0.5
@@ -121,7 +121,7 @@ class CurveResult:
     @property
     def to_do(self) -> str:
         """What to do with the run, in a few words; nothing for the paper's procedure."""
-        return "" if self.decision is None else words.to_do(words.Lookup(self, self.decision))
+        return "" if self.decision is None else words.to_do(Lookup(self, self.decision))
 
     @property
     def fall(self) -> Fall | None:

@@ -28,9 +28,9 @@ from scalerl.forecast.report.document import (
     sections,
     table,
 )
-from scalerl.forecast.report.numbers import compute_text, interval_text, join_names, two_decimals, worth_text
 from scalerl.forecast.report.results import Command, CurveResult, Result, param_value
 from scalerl.forecast.report.terminal import printable
+from scalerl.forecast.report.wording import Words, compute_text, interval_text, join_names, two_decimals, worth_text
 from scalerl.forecast.report.words import level_of
 
 WHY = Level.WHY
@@ -257,7 +257,7 @@ def curves(result: Result, name: str) -> Blocks:
 def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
     """Return a line for each curve: where it stands, its ceiling, what doubling brings, and what to do."""
     ahead = next((curve.at for curve in members if curve.at), ())
-    forecasts: dict[str, words.Words] = {}
+    forecasts: dict[str, Words] = {}
     for place, each in enumerate(ahead):
         forecasts[f"at {compute_text(each.compute)} {members[0].unit}"] = f"{{at.{place}.reward:r}}"
     colours = tuple(range(len(members)))
@@ -275,7 +275,7 @@ def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
     return table("curves", columns, zip(members), left=2, right=1, colours=colours)
 
 
-CURVE_COLUMNS: dict[str, words.Words] = {
+CURVE_COLUMNS: dict[str, Words] = {
     "curve": "{name}",
     "state": "{state}",
     "share reached": "{decision.share:%}",
@@ -331,14 +331,14 @@ def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
     yield table("paper_axes", AXES_COLUMNS, rows, finest, title=title)
 
 
-PAIR_COLUMNS: dict[str, words.Words] = {
+PAIR_COLUMNS: dict[str, Words] = {
     "a / b": "{a} / {b}",
     "answer": words.advice,
     "difference (a - b)": "{lead:+r}",
     "P(a ahead)": "{p_ahead:p}",
     "P(within threshold)": "{p_close:p}",
 }
-AXES_COLUMNS: dict[str, words.Words] = {
+AXES_COLUMNS: dict[str, Words] = {
     "a / b": "{a} / {b}",
     "ceiling (a - b)": "{ceiling_difference:+r}",
     "P(a higher)": "{p_higher_ceiling:p}",
@@ -347,7 +347,7 @@ AXES_COLUMNS: dict[str, words.Words] = {
     "exponents at one ceiling": words.exponents,
     "P(a larger)": "{p_larger_exponent:p}",
 }
-RULE_COLUMNS: dict[str, words.Words] = {
+RULE_COLUMNS: dict[str, Words] = {
     "a": "{a}",
     "b": "{b}",
     "A of a less b": "{ceiling_difference:+r}",

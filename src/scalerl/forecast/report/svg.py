@@ -12,7 +12,7 @@ from scalerl.forecast.logs.written import amount_text
 from scalerl.forecast.report.document import Curves, Lines, Range, Stroke
 from scalerl.forecast.report.figures import compute_ticks, even_ticks
 from scalerl.forecast.report.markup import Markup, tag
-from scalerl.forecast.report.numbers import number_text
+from scalerl.forecast.report.wording import number_text
 
 NUM_COLOURS = 12
 LEFT = 52

@@ -1,45 +1,16 @@
 """Every sentence of the predictive half: WORDS has one entry for each kind of `Say`, and nothing else words anything.
 
-A template names the values that it needs. Besides the usual format specs it has these:
-
-    r, +r   a reward with the decimals that the values name       a       a number of any size, in few digits
-    w       a worth: a difference of rewards that matters         $, d    an amount of money; a duration in seconds
-    c, C    an amount of compute; in few characters               p, %    a probability; a share
-    x       a ratio of two computes                               or      names joined by "or", not by "and"
-
-{option:x COLUMN} is the name of an option, as the command line or as Python has it.
-A value that has an interval is written with it, whatever the spec. None and NaN are "-".
+An entry is a template (`wording.py` has its format specs), or a function that returns the sentence.
 """
 
-from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
-from string import Formatter
-from typing import Any
 
-from scalerl.errors import option
-from scalerl.forecast.curves import Action, Answer, State, Value, tails
+from scalerl.forecast.curves import Action, Answer, State, tails
 from scalerl.forecast.curves.decide import LIKELIER, SURE, UNLIKELY
 from scalerl.forecast.logs.frame import listed
 from scalerl.forecast.logs.plan import BUILT
-from scalerl.forecast.logs.written import amount_text
-from scalerl.forecast.report.numbers import (
-    compute_text,
-    duration,
-    fixed,
-    interval_text,
-    join_names,
-    money_text,
-    number_text,
-    probability_text,
-    ratio_text,
-    share_text,
-    worth_text,
-)
-
-Values = Mapping[str, Any]
-Words = str | Callable[[Values], str]
-USUAL_DECIMALS = 3
+from scalerl.forecast.report.wording import Values, Words, filled, join_names
 
 
 class Level(StrEnum):
@@ -52,70 +23,6 @@ class Level(StrEnum):
     """Shown when somebody asks for an explanation."""
 
 
-class Lookup(dict[str, Any]):
-    """The values that a template names: of each the one that the first mapping or object with it has."""
-
-    def __init__(self, *objects: Any) -> None:
-        super().__init__()
-        self._objects = objects
-
-    def __missing__(self, name: str) -> Any:
-        for each in self._objects:
-            value = each.get(name, self) if isinstance(each, Mapping) else getattr(each, name, self)
-            if value is not self:
-                self[name] = value
-                return value
-        raise KeyError(name)
-
-    def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
-
-SHOWS: dict[str, Callable[[Any], str]] = {
-    "w": worth_text,
-    "c": compute_text,
-    "C": amount_text,
-    "x": ratio_text,
-    "%": share_text,
-    "p": probability_text,
-    "$": money_text,
-    "a": number_text,
-    "d": duration,
-}
-
-
-class Sentence(Formatter):
-    """A formatter that knows rewards, computes, probabilities, names and money."""
-
-    def __init__(self, values: Values) -> None:
-        num = int(values.get("decimals", USUAL_DECIMALS))
-        self._shows = {**SHOWS, "r": fixed(num), "+r": fixed(num, "+")}
-
-    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        """Return the value at a dotted name, as {at.0.reward}; None where something on the way is None or missing."""
-        first, *rest = field_name.split(".")
-        value = option if first == "option" else kwargs[first]
-        for name in rest:
-            if isinstance(value, tuple):
-                value = dict(enumerate(value)).get(int(name))
-            else:
-                value = None if value is None else getattr(value, name)
-        return value, first
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if value is option:
-            return format(value, format_spec)
-        if value is None or (isinstance(value, float) and value != value):
-            return "-"
-        if isinstance(value, tuple | list) and format_spec not in self._shows:
-            return join_names([str(each) for each in value], "or" if format_spec == "or" else "and")
-        show = self._shows.get(format_spec, lambda each: format(each, format_spec))
-        return interval_text(value, show) if isinstance(value, Value) and format_spec else show(value)
-
-
 def text(kind: str, values: Values) -> str:
     """Return one or two sentences."""
     return filled(WORDS[kind], values)
@@ -124,10 +31,6 @@ def text(kind: str, values: Values) -> str:
 def level_of(kind: str) -> Level:
     """Return how much a sentence matters: it says why, unless the table of levels says otherwise."""
     return LEVEL_OF.get(kind, Level.WHY)
-
-
-def filled(words: Words, values: Values) -> str:
-    return words(values) if callable(words) else Sentence(values).vformat(words, (), values)
 
 
 def _missing_points(values: Values) -> str:

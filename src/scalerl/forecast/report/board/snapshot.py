@@ -22,7 +22,7 @@ from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.runs import WAITING, Run, read_source
 from scalerl.forecast.report.sections import document
 from scalerl.forecast.report.sources import Source, planned
-from scalerl.forecast.report.words import Lookup, filled
+from scalerl.forecast.report.wording import Lookup, filled
 from scalerl.runfolder import store
 
 # What reading files that anyone may have written can raise.

@@ -1,10 +1,24 @@
-"""How numbers and names are written: amounts of compute, rewards, intervals, durations, money, lists."""
+"""How values are put into sentences and cells: numbers and names as texts, and templates that name their values.
+
+A template names the values that it needs. Besides the usual format specs it has these:
+
+    r, +r   a reward with the decimals that the values name       a       a number of any size, in few digits
+    w       a worth: a difference of rewards that matters         $, d    an amount of money; a duration in seconds
+    c, C    an amount of compute; in few characters               p, %    a probability; a share
+    x       a ratio of two computes                               or      names joined by "or", not by "and"
+
+{option:x COLUMN} is the name of an option, as the command line or as Python has it.
+A value that has an interval is written with it, whatever the spec. None and NaN are "-".
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
+from typing import Any
 
 import numpy as np
 
+from scalerl.errors import option
 from scalerl.forecast.curves import Fit, Value
 from scalerl.forecast.curves.decide import LIKELIER, SURE, UNLIKELY
 from scalerl.forecast.logs.written import amount_text
@@ -125,3 +139,78 @@ def join_names(names: Sequence[str], word: str = "and") -> str:
         first = names[:MOST_NAMES]
         last = f"{len(names) - MOST_NAMES} more"
     return f"{', '.join(first)} {word} {last}"
+
+
+# Templates ------------------------------------------------------------------------------------------------------------
+
+Values = Mapping[str, Any]
+Words = str | Callable[[Values], str]
+USUAL_DECIMALS = 3
+
+
+class Lookup(dict[str, Any]):
+    """The values that a template names: of each the one that the first mapping or object with it has."""
+
+    def __init__(self, *objects: Any) -> None:
+        super().__init__()
+        self._objects = objects
+
+    def __missing__(self, name: str) -> Any:
+        for each in self._objects:
+            value = each.get(name, self) if isinstance(each, Mapping) else getattr(each, name, self)
+            if value is not self:
+                self[name] = value
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+SHOWS: dict[str, Callable[[Any], str]] = {
+    "w": worth_text,
+    "c": compute_text,
+    "C": amount_text,
+    "x": ratio_text,
+    "%": share_text,
+    "p": probability_text,
+    "$": money_text,
+    "a": number_text,
+    "d": duration,
+}
+
+
+class Sentence(Formatter):
+    """A formatter that knows rewards, computes, probabilities, names and money."""
+
+    def __init__(self, values: Values) -> None:
+        num = int(values.get("decimals", USUAL_DECIMALS))
+        self._shows = {**SHOWS, "r": fixed(num), "+r": fixed(num, "+")}
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        """Return the value at a dotted name, as {at.0.reward}; None where something on the way is None or missing."""
+        first, *rest = field_name.split(".")
+        value = option if first == "option" else kwargs[first]
+        for name in rest:
+            if isinstance(value, tuple):
+                value = dict(enumerate(value)).get(int(name))
+            else:
+                value = None if value is None else getattr(value, name)
+        return value, first
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is option:
+            return format(value, format_spec)
+        if value is None or (isinstance(value, float) and value != value):
+            return "-"
+        if isinstance(value, tuple | list) and format_spec not in self._shows:
+            return join_names([str(each) for each in value], "or" if format_spec == "or" else "and")
+        show = self._shows.get(format_spec, lambda each: format(each, format_spec))
+        return interval_text(value, show) if isinstance(value, Value) and format_spec else show(value)
+
+
+def filled(words: Words, values: Values) -> str:
+    return words(values) if callable(words) else Sentence(values).vformat(words, (), values)
