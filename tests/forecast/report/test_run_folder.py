@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boards import GrowingRun
+from known import known
 from run_folders import write_run, write_study
 
 from scalerl.errors import InputError
 from scalerl.forecast.curves import State
-from scalerl.forecast.logs import Selection, formats, read_log, series_from
+from scalerl.forecast.logs import Selection, Series, formats, read, read_log, series_from
 from scalerl.forecast.report import build
 from scalerl.forecast.report import runs as runs_of_report
 from scalerl.forecast.report.analyse import analyse_compare, fitted_curves
-from scalerl.forecast.report.arms import hours_name
 from scalerl.forecast.report.axes import unit_of
 from scalerl.forecast.report.build import build_report, gather
 from scalerl.forecast.report.document import Say
@@ -23,7 +23,7 @@ from scalerl.forecast.report.metrics import thinned
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.run_sections import lag_table, lines_of, run_says
 from scalerl.forecast.report.run_series import run_series
-from scalerl.forecast.report.runs import Run, read_source
+from scalerl.forecast.report.runs import Run, hours_name, read_source
 from scalerl.forecast.report.safe_files import Root
 from scalerl.forecast.report.sections import document
 from scalerl.forecast.report.sources import MOST_SOURCES, Source, discover
@@ -38,14 +38,20 @@ def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def ordered(data: Series) -> Series:
+    """Return a curve with the points of each run together, and runs by their numbers."""
+    together = data.take(np.lexsort((data.compute, known(data.run))))
+    return replace(together, run=np.unique(known(together.run), return_inverse=True)[1])
+
+
 def test_curves_of_runs_are_those_of_the_log_reader(tmp_path: Path):
     """A study's series are made from its rows directly, and hold what the reader of any log would make of them."""
     folder = write_study(tmp_path / "study", num=12, seeds=(0, 1), sets=("main", "hard"))
     _, runs = gather([folder])
     ours = run_series([run.evaluations for run in runs])
-    expected = series_from([run.table(with_arm=True) for run in runs], Selection(by=("arm",)))
+    expected = series_from([read_log(folder)], Selection(by=("arm",), seed="seed"))
     assert [f"{data.name}/{data.evaluation_set}" for data in ours] == [data.name for data in expected]
-    for mine, theirs in zip(ours, expected, strict=True):
+    for mine, theirs in zip(map(ordered, ours), map(ordered, expected), strict=True):
         for name in ("compute", "reward", "run", "num_samples", "evaluation"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
         for name in ("start", "start_sd", "x_label", "y_label", "y_scale", "evaluation_set", "problem"):
@@ -196,7 +202,7 @@ def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
     run = opened(folder)
     (fault,) = run.faults()
     assert (fault.kind, fault.values["file"], fault.values["first"]) == ("line_left_out", folder / "evals.jsonl", 4)
-    assert len(run.table().frame) == len(lines)
+    assert len(run.evals) == len(lines)
 
 
 def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(tmp_path: Path):
@@ -264,9 +270,16 @@ def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
 def test_fit_and_report_name_the_hours_of_the_device(tmp_path: Path, device: str, unit: str):
     folder = write_run(tmp_path / "a")
     (folder / "env.json").write_text(json.dumps({"device": device}))
-    for log in (read_log(folder), opened(folder).table()):
-        (curve,) = fitted_curves(series_from([log], Selection(x="gpu_hours")), FitOptions())
+    for series in (read([folder], Selection(x="gpu_hours")), run_series([opened(folder).evaluations], "gpu_hours")):
+        (curve,) = fitted_curves(series, FitOptions())
         assert curve.unit == unit
+
+
+def test_a_report_on_run_folders_takes_no_other_option_on_columns(tmp_path: Path):
+    folder = write_run(tmp_path / "run", num=12)
+    with pytest.raises(InputError, match="--x"):
+        build_report([folder], Selection(y="reward"), FitOptions())
+    assert {curve.axis for curve in build_report([folder], Selection(x="tokens"), FitOptions()).curves} == {"tokens"}
 
 
 def test_hours_of_cpus_and_gpus_are_not_compared(tmp_path: Path):

@@ -3,27 +3,27 @@
 A run that cannot be read becomes a warning; the rest of the report is made all the same.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from scalerl.errors import InputError, StoreError
+from scalerl.errors import InputError, StoreError, option
 from scalerl.forecast.logs import Selection, Series, series_from
 from scalerl.forecast.logs.facts import facts_of
 from scalerl.forecast.logs.formats import read_logs
 from scalerl.forecast.logs.frame import grouped
-from scalerl.forecast.logs.names import file_names
+from scalerl.forecast.logs.names import file_names, without_seed
 from scalerl.forecast.logs.places import find, logs_among
 from scalerl.forecast.report.analyse import HALF, Window, analysed, compared, with_end
-from scalerl.forecast.report.arms import hours_name, joined_seeds, uneven_pace
 from scalerl.forecast.report.document import Level, Say, say, says
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.page import page
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.forecast.report.run_series import AXES, run_series
-from scalerl.forecast.report.runs import ARM, WAITING, Run, read_folder, read_source, run_of_log
+from scalerl.forecast.report.runs import PER_RUN, WAITING, Run, hours_name, read_folder, read_source, run_of_log
 from scalerl.forecast.report.safe_files import Root
 from scalerl.forecast.report.sections import document
 from scalerl.forecast.report.sources import Source, planned
@@ -166,7 +166,7 @@ def report_on(
         reasons.append(say("too_many_curves", most=most, num=len(series)))
         series = series[:most]
     result = _fitted(series, options, window, in_workers=in_workers)
-    curves = tuple(with_end(_with_status(curve, runs), _end(curve, runs, end)) for curve in result.curves)
+    curves = tuple(_judged(curve, runs, end) for curve in result.curves)
     others = _on_other_prompts(result)
     kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
     done = compared(replace(result, curves=kept, notes=(*notes, *reasons, *result.notes)))
@@ -201,7 +201,7 @@ def _faults(source: Source, runs: Sequence[Run]) -> Iterator[Say]:
     if waiting:
         yield say("waiting", names=waiting)
     for row in source.plan.get("skipped", []):
-        if ARM in row:
+        if "arm" in row:
             yield say("skipped", row)
 
 
@@ -258,19 +258,21 @@ def _main_axis(source: Source, runs: Sequence[Run], selection: Selection) -> tup
 def _series_of(runs: Sequence[Run], selection: Selection) -> list[Series]:
     """Return the curves of runs, with their names within their evaluation sets.
 
-    Those of our folders are known; other logs are read for what they mean. Options on columns are for logs: with them
-    the evaluations of our folders are one, too.
+    The columns of our folders are known; other logs are read for what they mean.
     """
-    folders = [run for run in runs if run.is_folder]
-    if selection != Selection(x=selection.x):
-        folders = []
-    logs = [run.table(with_arm=len(runs) > 1) for run in runs if run not in folders]
+    folders = [run.evaluations for run in runs if run.is_folder]
+    logs = [run.log for run in runs if run.log is not None]
+    if folders and not logs and selection != Selection(x=selection.x):
+        raise InputError(
+            f"the columns of run folders are known: of the options on columns a report on them takes {option:x} alone "
+            "(fit and compare take all of them)."
+        )
     series = series_from(logs, selection) if logs else []
     axis = selection.x
     if axis is None and series and series[0].x_label in AXES:
         axis = series[0].x_label
     if folders:
-        series += run_series([run.evaluations for run in folders], axis)
+        series += run_series(folders, axis)
     if not series:
         raise InputError("there is nothing to report on: no curve was found")
     problems = [data.problem for data in series if data.problem]
@@ -284,19 +286,53 @@ def _series_of(runs: Sequence[Run], selection: Selection) -> list[Series]:
     return named
 
 
+# Arms -----------------------------------------------------------------------------------------------------------------
+
+
+def joined_seeds(runs: Sequence[Run]) -> Iterator[Say]:
+    """Join runs whose recipes differ only in the seed into one arm; yield a note on each."""
+    taken: set[str] = set()
+    for members in grouped(runs, _settings_of_arm):
+        arm = members[0].name
+        short = {without_seed(run.name) for run in members}
+        if len(members) > 1 and len(short) == 1 and not short & taken:
+            (arm,) = short
+        taken.add(arm)
+        for run in members:
+            run.source = replace(run.source, arm=arm)
+        if len(members) > 1:
+            yield say("seeds_joined", runs=tuple(run.name for run in members), arm=arm)
+
+
+def _settings_of_arm(run: Run) -> str:
+    """Return the settings that runs of one arm share, as text; of a run without settings its name."""
+    settings = run.settings or {"name": run.name}
+    shared = {name: value for name, value in settings.items() if name not in PER_RUN}
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
+def uneven_pace(runs: Sequence[Run]) -> float:
+    """Return the largest ratio of GPU-hours per FLOP between runs of one arm; about 1 unless they shared a machine."""
+    known = [run for run in runs if run.cost.get("gpu_hours") and run.cost.get("flops")]
+    largest = 1.0
+    for of_arm in grouped(known, lambda run: run.arm):
+        paces = [run.cost["gpu_hours"] / run.cost["flops"] for run in of_arm]
+        largest = max(largest, max(paces) / min(paces))
+    return largest
+
+
 # What is made of it ---------------------------------------------------------------------------------------------------
 
 
-def _with_status(curve: CurveResult, runs: Sequence[Run]) -> CurveResult:
-    """Return a curve that knows whether all its runs have ended."""
+def _judged(curve: CurveResult, runs: Sequence[Run], end: float | None) -> CurveResult:
+    """Return a curve that knows whether all its runs have ended, with its forecast for the end of the budget.
+
+    A single run names its own end; `end` is for others.
+    """
     own = [run for run in runs if run.arm == curve.name] or runs
-    return replace(curve, is_over=all(run.is_over for run in own))
-
-
-def _end(curve: CurveResult, runs: Sequence[Run], given: float | None) -> float | None:
-    """Return the compute at the end of a curve's budget: that of its only run, or else the given one."""
-    own = runs[0].end_compute(curve.axis) if len(runs) == 1 else None
-    return given if own is None else own
+    if len(runs) == 1:
+        end = runs[0].end_compute(curve.axis) or end
+    return with_end(replace(curve, is_over=all(run.is_over for run in own)), end)
 
 
 def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:

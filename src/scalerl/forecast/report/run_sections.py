@@ -9,8 +9,9 @@ import numpy as np
 
 from scalerl.forecast.logs import Log, Series
 from scalerl.forecast.logs.columns import is_evaluation
+from scalerl.forecast.logs.frame import grouped
+from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.alarms import LIMITS, alarms_to_show
-from scalerl.forecast.report.arms import differences, environments, hours_name
 from scalerl.forecast.report.document import (
     Blocks,
     Grid,
@@ -25,8 +26,9 @@ from scalerl.forecast.report.document import (
 )
 from scalerl.forecast.report.json_values import rounded
 from scalerl.forecast.report.metrics import CHARTS, Array, log_columns, number, thinned, with_pace
+from scalerl.forecast.report.pass_at_k import pass_curves
 from scalerl.forecast.report.results import CurveResult, Result
-from scalerl.forecast.report.runs import COST, Run
+from scalerl.forecast.report.runs import COST, CUT, PER_RUN, Run, hours_name
 from scalerl.forecast.report.samples import newest_samples
 from scalerl.runfolder import store
 
@@ -62,7 +64,8 @@ def health(result: Result) -> Blocks:
 def run_says(runs: Sequence[Run]) -> Iterator[Say]:
     """Yield what a reader must know: runs cut short, work done twice, time that stood still, other environments."""
     for run in runs:
-        if run.is_cut:
+        # Without a status, nobody knows.
+        if run.status in CUT:
             yield say("not_finished", run=run.name, status=status_text(run))
         again = run.repeated
         if again:
@@ -204,7 +207,11 @@ def _finite(values: Array | None) -> Array:
 def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
     """Yield pass@k over the steps, a chart for each run and evaluation set."""
     for run in runs:
-        for name, steps, by_k in run.passes():
+        for rows in grouped([row for _, row in run.evals], lambda row: str(row.get("set", ""))):
+            name = str(rows[0].get("set", ""))
+            steps, by_k = pass_curves(rows)
+            if not by_k:
+                continue
             lines: list[Any] = []
             for place, (k, values) in enumerate(by_k.items()):
                 lines.append((f"pass@{k}", place, steps, rounded(np.array(values), 5)))
@@ -291,6 +298,28 @@ def settings(result: Result) -> Blocks:
             texts = [f"{value} ({', '.join(runs)})" for value, runs in values.items()]
         machines.append((key, "; ".join(texts)))
     yield grid("environment", ("", "value"), machines, left=2, title="Environment", level=Level.DETAIL)
+
+
+def differences(runs: Sequence[Run], base: str) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield the settings in which each arm differs from `base`, without seed and description: arm, key, both values."""
+    arms = {run.arm: run.settings for run in reversed(runs)}
+    for arm in dict.fromkeys(run.arm for run in runs):
+        for key in {**arms[base], **arms[arm]}:
+            before = arms[base].get(key)
+            value = arms[arm].get(key)
+            if before != value and key not in PER_RUN:
+                yield arm, key, before, value
+
+
+def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
+    """Return, for each key of the environment, its values and the runs that have each."""
+    by_key: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        for key, value in flatten(run.environment).items():
+            # Neither the version of the file nor slots and lag, which depend on the arm, describe the machine.
+            if key not in ("format", "slots", "expected_lag/mean", "expected_lag/largest"):
+                by_key.setdefault(key.replace("/", "."), {}).setdefault(str(value), []).append(run.name)
+    return by_key
 
 
 def _json(value: Any) -> str:

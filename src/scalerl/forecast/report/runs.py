@@ -4,10 +4,9 @@ read_folder    reads a run folder
 read_source    reads a run folder or a log
 """
 
-import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,23 +15,21 @@ import numpy as np
 
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.forecast.logs.facts import Fact
-from scalerl.forecast.logs.formats import Log, log_of_rows, read_log
-from scalerl.forecast.logs.frame import grouped
+from scalerl.forecast.logs.formats import Log, read_log
 from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.alarms import Alarm, alarms, with_remedies
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
-from scalerl.forecast.report.pass_at_k import pass_curves
 from scalerl.forecast.report.run_series import Evaluations
 from scalerl.forecast.report.safe_files import json_lines, read_object
 from scalerl.forecast.report.sources import Source
 from scalerl.runfolder import store
 
-ARM = "arm"
 WAITING = "waiting"
 """Status of a run that has not started."""
-ENDED = ("done", "stopped", "failed")
-"""Statuses of a run that has ended."""
+CUT = ("stopped", "failed")
+"""Statuses of a run that ended before it was done."""
+ENDED = ("done", *CUT)
 PER_RUN = ("description", "seed")  # settings in which runs of one arm may differ
 COST = ("gpu_hours", "flops", "tokens")  # columns that say what a run has spent
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
@@ -56,7 +53,9 @@ class Run:
     """Why it has no curve; empty if it has one."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    written_status: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "log"
+    """The status in its folder; `unknown` or `waiting` if it has none, and `log` for a log."""
+    reason: str = ""
     damage: Mapping[str, Say] = field(default_factory=dict)
     """What is wrong with its files, by their names."""
     repeated: Mapping[str, float] = field(default_factory=dict)
@@ -81,10 +80,6 @@ class Run:
         return self.source.arm or self.name
 
     @property
-    def seed(self) -> int | None:
-        return self.source.seed if self.source.seed is not None else self.recipe.get("seed")
-
-    @property
     def settings(self) -> dict[str, Any]:
         """The recipe by dotted keys."""
         return {key.replace("/", "."): value for key, value in flatten(self.recipe).items()}
@@ -95,26 +90,9 @@ class Run:
         return store.hours_name(self.environment.get("device"))
 
     @property
-    def status(self) -> str:
-        """The status in its folder; without one `log`, `unknown` or `waiting`."""
-        if not self.is_folder:
-            return "log"
-        default = "unknown" if self.recipe or self.evals else WAITING
-        return str(self.written_status.get("status", default))
-
-    @property
-    def reason(self) -> str:
-        return str(self.written_status.get("reason", ""))
-
-    @property
     def step_word(self) -> str:
         """What `step` counts, in words: `step`, or `row` for a log without a column of steps."""
         return "row" if self.log is not None and step_column(self.log) is None else "step"
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether it ended before it was done. Without a status, nobody knows."""
-        return self.status in ("stopped", "failed")
 
     @property
     def is_over(self) -> bool:
@@ -189,28 +167,6 @@ class Run:
         if self.log is not None:
             return axis in self.log.frame
         return any(axis in row for _, row in self.evals)
-
-    def table(self, *, with_arm: bool = False) -> Log:
-        """Return the log, or the evaluations of a run folder; with several arms, its rows name theirs (`with_arm`)."""
-        if self.log is not None:
-            return self.log
-        labels: dict[str, Any] = {}
-        if with_arm:
-            labels[ARM] = self.arm
-        if self.environment.get("device") is not None:
-            labels["device"] = self.environment["device"]
-        if self.seed is not None:
-            labels["seed"] = self.seed
-        rows = [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
-        return dataclasses.replace(log_of_rows(self.source.path, rows), facts=tuple(self.facts))
-
-    def passes(self) -> Iterator[tuple[str, list[float], dict[int, list[float]]]]:
-        """Yield the name, the steps and pass@k by k, of each set that was sampled more than once."""
-        rows = [row for _, row in self.evals]
-        for of_set in grouped(rows, lambda row: str(row.get("set", ""))):
-            steps, curves = pass_curves(of_set)
-            if curves:
-                yield str(of_set[0].get("set", "")), steps, curves
 
     def end_compute(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
@@ -294,6 +250,7 @@ def read_folder(source: Source) -> Run:
     except RunFolderError as fault:
         problem = str(fault)
         evals = []
+    status = store.current_status(objects[store.STATUS])
     return Run(
         source=source,
         columns={key: values[kept] for key, values in columns.items()},
@@ -301,7 +258,8 @@ def read_folder(source: Source) -> Run:
         problem="" if evals else problem,
         recipe=objects[store.RECIPE],
         environment=objects[store.ENV],
-        written_status=store.current_status(objects[store.STATUS]),
+        status=str(status.get("status", "unknown" if objects[store.RECIPE] or evals else WAITING)),
+        reason=str(status.get("reason", "")),
         damage=damage,
         repeated=replaced(columns, kept),
     )
@@ -334,3 +292,8 @@ def read_source(source: Source) -> Run:
 
 def run_of_log(source: Source, log: Log) -> Run:
     return Run(source=source, log=log, columns=log_columns(log))
+
+
+def hours_name(hours: Iterable[str]) -> str:
+    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
+    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
