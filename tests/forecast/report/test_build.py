@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known import known
 from run_folders import write_run, write_study
 from simulate import series
 from typer.testing import CliRunner
@@ -210,7 +211,7 @@ def test_a_study_says_which_part_is_scored(tmp_path: Path):
     assert num_scored(windowed(tmp_path / "from", fit={"until": 0.5}, holdout={"from": 0.75})) == [6, 6]
     late = windowed(tmp_path / "late", fit={"until": 1.0}, holdout={"from": 0.75})
     assert num_scored(late) == [6, 6]
-    assert [curve.tested_share for curve in late.curves] == pytest.approx([0.75, 0.75])
+    assert [known(curve.tested).share for curve in late.curves] == pytest.approx([0.75, 0.75])
 
 
 def test_a_study_may_say_it_in_amounts_of_compute(tmp_path: Path):

@@ -172,8 +172,8 @@ def test_nothing_is_cut_off_flat_at_the_edge_of_the_axis(one: Result, monkeypatc
             yield stroke
 
     monkeypatch.setattr(figures, "line_strokes", widened)
-    monkeypatch.setattr(type(one.curves[0]), "ceiling", replace(ceiling, low=-far[0], high=far[0]))
-    changed = chart(one.curves, "curves")
+    wide = replace(one.curves[0], ceiling=replace(ceiling, low=-far[0], high=far[0]))
+    changed = chart([wide], "curves")
     monkeypatch.undo()
     for made, arrows in ((chart(one.curves, "curves"), set()), (changed, {"above", "below"})):
         rewards = made.limits[1]

@@ -1,9 +1,9 @@
 """Analyse series: from curves of numbers to one `Result`.
 
     analyse_fit, analyse_forecast, analyse_backtest, analyse_compare    what each command does
-    fitted_curves   fits each curve, lets curves of one task inform each other, and decides
+    fitted_curves   each curve in one pass: fitted, informed by others of its task, decided, tested
     compared        compares the curves of each evaluation set, on every axis of compute
-    part, scored    back-tests: the forecast from part of a curve against the rest
+    part            back-tests: the forecast from part of a curve against the rest
 
 A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
 """
@@ -33,7 +33,7 @@ from scalerl.forecast.logs.series import Series
 from scalerl.forecast.report.axes import AXIS_LABELS, axis_label, check_one_axis, on_own_axis, unit_of
 from scalerl.forecast.report.document import Say, say
 from scalerl.forecast.report.options import FitOptions
-from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
+from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, Tested, curve_result, fits_of
 
 HALF = 0.5
 """Share of the compute from which a run's own back-test forecasts the rest."""
@@ -71,13 +71,18 @@ def analyse_forecast(
     is_unasked = command == "forecast" and not at and not reach
     done: list[CurveResult] = []
     for curve in result.curves:
-        computes = curve.computes_ahead if is_unasked else at
+        computes = computes_ahead(curve.fit) if is_unasked else at
         if curve.usable and computes:
             curve = replace(curve, at=tuple(reward_at(curve.fit, computes)))
         if curve.usable and reach:
             curve = replace(curve, reach=tuple(compute_for(curve.fit, reach)))
         done.append(curve)
     return replace(result, curves=tuple(done))
+
+
+def computes_ahead(curve: Fit) -> tuple[float, float]:
+    """Return the computes for which a forecast is made unasked: 2 and 4 times the data."""
+    return 2 * curve.scale, 4 * curve.scale
 
 
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Result:
@@ -88,8 +93,9 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
     result = _analysed("backtest", series, options)
     done: list[CurveResult] = []
     for curve in result.curves:
-        early = [(share, part(curve.series, Window(until=share), options)) for share in fractions]
-        done.append(replace(curve, early=tuple(early)))
+        early = [part(curve.series, Window(until=share), options) for share in fractions]
+        shares = [replace(each, share=share) for each, share in zip(early, fractions, strict=True)]
+        done.append(replace(curve, early=tuple(shares)))
     return replace(result, curves=tuple(done))
 
 
@@ -176,7 +182,7 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
         elif len(usable) <= MOST_ON_AXES:
             # The ends of what is fitted are amounts, or shares, of the first axis.
             whole = replace(options, skip_before=None, fit_until=None)
-            again = options.compare({data.name: _fitted(data, whole).fit for data in on_axis}, at)
+            again = options.compare({data.name: _fitted(data, whole) for data in on_axis}, at)
             assert isinstance(again, Comparison)
             # On this axis, the points of a curve may all be at one place.
             if again.standings:
@@ -267,27 +273,24 @@ def fitted_curves(
     window: Window | None = None,
     call: Callable[..., Iterable[Any]] = map,
 ) -> list[CurveResult]:
-    """Fit every curve; curves of one model and task then inform each other.
+    """Fit every curve; let curves of one model and task inform each other; decide.
 
-    Each is scored on its held-out rows, or else the forecast of a `window` of it. `call` applies a function to every
+    Each is tested on its held-out rows, or else the forecast from a `window` of it. `call` applies a function to every
     series, here or in workers.
     """
-    alone = list(call(partial(_tested, options=options, window=window), series))
-    curves: list[CurveResult] = []
-    for curve in pooled(alone, options, call):
-        if len(curve.series.holdout_compute):
-            curve = scored(curve)
-        curves.append(curve)
-    return curves
-
-
-def _tested(data: Series, *, options: FitOptions, window: Window | None) -> CurveResult:
-    """Fit one series, and score the forecast of a window where no rows are held out."""
-    curve = _fitted(data, options)
-    if window is None or len(data.holdout_compute) or not curve.fit.has_intervals or options.fit_until is not None:
-        return curve
-    early = part(data, window, options)
-    return replace(curve, backtest=early.backtest, tested_share=early.fit.scale / float(data.compute.max()))
+    alone, tests = [], []
+    for curve, tested in call(partial(_fitted_and_tested, options=options, window=window), series):
+        alone.append(curve)
+        tests.append(tested)
+    fits = pooled(series, alone, options, call)
+    decisions = decided(series, fits, options.worth)
+    made: list[CurveResult] = []
+    for data, curve, decision, tested in zip(series, fits, decisions, tests, strict=True):
+        if len(data.holdout_compute):
+            tested = _test(curve, data)
+        price = price_of_compute(data, options.price)
+        made.append(curve_result(data, curve, decision, price=price, tested=tested))
+    return made
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
@@ -296,7 +299,15 @@ def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
     return curve
 
 
-def _fitted(data: Series, options: FitOptions) -> CurveResult:
+def _fitted_and_tested(data: Series, *, options: FitOptions, window: Window | None) -> tuple[Fit, Tested | None]:
+    """Fit one series, and test the forecast from a window of it where no rows are held out."""
+    curve = _fitted(data, options)
+    if window is None or len(data.holdout_compute) or not curve.has_intervals or options.fit_until is not None:
+        return curve, None
+    return curve, part(data, window, options)
+
+
+def _fitted(data: Series, options: FitOptions) -> Fit:
     """Fit one series, or remember its fit."""
     given = options.of(data)
     what = (data.name, data.start, data.x_label, options, given["skip_before"])
@@ -305,7 +316,7 @@ def _fitted(data: Series, options: FitOptions) -> CurveResult:
     _FITS[key] = done
     while len(_FITS) > _most_fits:
         del _FITS[next(iter(_FITS))]
-    return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
+    return done
 
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
@@ -319,35 +330,36 @@ def price_of_compute(data: Series, price: float | None) -> float | None:
 
 
 def pooled(
-    curves: Sequence[CurveResult], options: FitOptions, call: Callable[..., Iterable[Any]] = map
-) -> list[CurveResult]:
-    """Let curves of one task with a similar start inform each other; then decide."""
-    # By place: curves of several evaluation sets may share a name.
-    of = {str(place): curve for place, curve in enumerate(curves)}
-    fits = {place: curve.fit for place, curve in of.items()}
-    if options.method == "posterior" and not options.alone and len(of) > 1:
-        from scalerl.forecast.several.pool import pool, siblings
+    series: Sequence[Series], alone: Sequence[Fit], options: FitOptions, call: Callable[..., Iterable[Any]] = map
+) -> list[Fit]:
+    """Let curves of one task with a similar start inform each other."""
+    if options.method != "posterior" or options.alone or len(alone) < 2:
+        return [*alone]
+    from scalerl.forecast.several.pool import pool, siblings
 
-        for places in grouped(of, lambda place: _task(of[place])):
-            own = {place: fits[place] for place in places}
-            for alike in siblings(own):
-                fits |= pool({place: own[place] for place in alike}, call)
-    decisions: dict[str, Decision] = {}
-    # Curves of one scale of rewards share a threshold.
-    for places in grouped(of, lambda place: of[place].series.y_scale):
-        worth = options.worth
-        if worth is None:
-            worth = default_worth([fits[place] for place in places])
+    # By place: curves of several evaluation sets may share a name.
+    fits = {str(place): curve for place, curve in enumerate(alone)}
+    for places in grouped(fits, lambda place: _task(series[int(place)])):
+        own = {place: fits[place] for place in places}
+        for alike in siblings(own):
+            fits |= pool({place: own[place] for place in alike}, call)
+    return [*fits.values()]
+
+
+def _task(data: Series) -> tuple[Any, ...]:
+    """Return what curves that inform each other have in common."""
+    return data.x_label, unit_of(data), data.y_label, data.evaluation_set, data.y_scale
+
+
+def decided(series: Sequence[Series], fits: Sequence[Fit], worth: float | None) -> list[Decision | None]:
+    """Decide about each curve; those of one scale of rewards share a threshold."""
+    decisions: list[Decision | None] = [None] * len(fits)
+    for places in grouped(range(len(fits)), lambda place: series[place].y_scale):
+        threshold = default_worth([fits[place] for place in places]) if worth is None else worth
         for place in places:
             if fits[place].has_intervals or fits[place].lack is not None:
-                decisions[place] = decide(fits[place], worth)
-    return [replace(curve, fit=fits[place], decision=decisions.get(place)) for place, curve in of.items()]
-
-
-def _task(curve: CurveResult) -> tuple[Any, ...]:
-    """Return what curves that inform each other have in common."""
-    data = curve.series
-    return data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale
+                decisions[place] = decide(fits[place], threshold)
+    return decisions
 
 
 def pool_notes(curves: Sequence[CurveResult]) -> tuple[Say, ...]:
@@ -359,18 +371,24 @@ def pool_notes(curves: Sequence[CurveResult]) -> tuple[Say, ...]:
 # Back-tests -----------------------------------------------------------------------------------------------------------
 
 
-def scored(curve: CurveResult, begin: float = 0.0) -> CurveResult:
-    """Return a curve with the score of its fit on the held-out points after a compute, where it has both."""
-    data = curve.series
-    later = data.holdout_compute > begin * (1 + 1e-9)
-    return replace(curve, backtest=score(curve.fit, data.holdout_compute[later], data.holdout_reward[later]))
-
-
-def part(data: Series, window: Window, options: FitOptions) -> CurveResult:
-    """Fit the series up to the window's end, and score it on what comes after."""
+def part(data: Series, window: Window, options: FitOptions) -> Tested:
+    """Fit the series up to the window's end, and test that forecast on what comes after."""
     largest = float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
     until, begin = window.ends(data, largest)
-    return scored(_fitted(held_out_after(data, until), options), begin)
+    early = held_out_after(data, until)
+    curve = _fitted(early, options)
+    return replace(_test(curve, early, begin), share=curve.scale / largest)
+
+
+def _test(curve: Fit, data: Series, begin: float = 0.0) -> Tested:
+    """Test the forecast of a fit on the held-out points after a compute."""
+    later = data.holdout_compute > begin * (1 + 1e-9)
+    return Tested(
+        share=None,
+        num_points=curve.num_points,
+        num_later=len(data.holdout_compute),
+        score=score(curve, data.holdout_compute[later], data.holdout_reward[later]),
+    )
 
 
 def held_out_after(data: Series, limit: float) -> Series:

@@ -13,7 +13,7 @@ from scalerl.forecast.logs import Series
 from scalerl.forecast.logs.start import start_noise
 from scalerl.forecast.report.analyse import fitted_curves, with_end
 from scalerl.forecast.report.options import FitOptions
-from scalerl.forecast.report.results import CurveResult
+from scalerl.forecast.report.results import CurveResult, curve_result
 from scalerl.forecast.report.run_series import Evaluations, run_series
 
 FIRST_FIT = LEAST_POINTS - 1
@@ -100,7 +100,7 @@ class LiveForecast:
         }
         series = Series(name="", x_label=self._unit, y_label="reward", **given)
         done = fit(**given, bounds=self._bounds, **self._options)
-        return with_end(CurveResult(series=series, fit=done, decision=decide(done, self._worth)), self.end_compute)
+        return with_end(curve_result(series, done, decide(done, self._worth)), self.end_compute)
 
 
 def outlooks_of(rows: Sequence[Mapping[str, Any]], device: str) -> dict[str, CurveResult]:

@@ -79,8 +79,9 @@ def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
         yield say(kind, leader, planned, first, **given)
     going = [arm for arm in planned.arms if arm.action == "continue"]
     if going:
+        price = first.price
         arms = tuple(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
-        yield say("plan_continue", planned, first, arms=arms, money=first.money(planned.cost))
+        yield say("plan_continue", planned, first, arms=arms, money=None if price is None else price * planned.cost)
         best = max(going, key=lambda arm: arm.rate)
         if math.isfinite(best.value) and planned.kind != "decided":
             yield say("plan_worth_most", best)

@@ -58,7 +58,7 @@ def curve_json(curve: CurveResult) -> Json:
         "alone": None if fit.alone is None else {name: param_value(fit.alone, name) for name in curve.params},
         "pooled_with": fit.prior.sources if fit.alone is not None and fit.prior is not None else (),
         "holdout": curve.backtest,
-        "fractions": [{"fraction": share, **(plain(early.backtest) or {})} for share, early in curve.early],
+        "fractions": [{"fraction": each.share, **(plain(each.score) or {})} for each in curve.early],
     }
     return picked(CURVE_KEYS, given, curve.params, curve, curve.decision, fit)
 

@@ -27,83 +27,76 @@ from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.wording import Lookup, decimals
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
-MIN_COVERAGE = 0.5
-"""If the interval holds a smaller share of the later evaluations than this, the forecast should not be trusted."""
 PARAMS = ("ceiling", "exponent", "midpoint", "start")
 
 
-def param_value(fit: Fit | None, name: str) -> Value | None:
-    """Return a parameter with its interval; None if the form does not have it or there is no curve."""
-    if fit is None or not fit.usable or name not in fit.params:
-        return None
-    low, high = fit.interval(name)
-    return Value(value=fit.params[name], low=low, high=high)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """A forecast from a part of a curve against what came later."""
+
+    share: float | None
+    """Share of its compute that was fitted; None where the rows held out are what came later."""
+    num_points: int
+    """Points that were fitted."""
+    num_later: int
+    """Points that came later."""
+    score: Score | None
+    """None where the one or the other are too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveResult:
-    """One curve, and what is decided about it."""
+    """One curve, what is decided about it, and what every view shows of it; `curve_result` makes it."""
 
     series: Series
     fit: Fit
-    decision: Decision | None = None
+    decision: Decision | None
     """None for the paper's procedure."""
-    backtest: Score | None = None
-    """How well the fit forecasts the held-out rows; without any, how well the part up to `tested_share` forecasts the
-    rest: the first half, or what a study says."""
-    tested_share: float | None = None
-    """Share of its compute from which the curve was forecast; None with held-out rows."""
-    early: tuple[tuple[float, "CurveResult"], ...] = ()
-    """The same curve up to shares of its compute, with the rest held out."""
+    name: str
+    evaluation_set: str
+    """Empty where there is only one."""
+    axis: str
+    """The column of compute."""
+    unit: str
+    """The unit of compute in words, such as GPU-hours."""
+    y: str
+    """The column of reward."""
+    decimals: int
+    """Decimals that its rewards need."""
+    state: State | None
+    fall: Fall | None
+    """The fall of a run that is past its peak."""
+    params: Mapping[str, Value | None]
+    """The parameters with their intervals; None for one that the form does not have, or without a curve."""
+    ceiling: Value | None
+    """None if there is no curve, or if it is flat, too early to tell or past its peak."""
+    doubling: Value | None
+    """Gain of twice the compute; None if the curve is flat or too early to tell."""
+    checkpoint: float | None
+    """The step of the last evaluation before a fall; None without a fall, or without steps."""
+    price: float | None
+    """Price of one unit of compute; None where it is not known."""
+    doubling_price: float | None
+    """What one more doubling costs: as much as the run so far."""
+    tested: Tested | None
+    """How well the fit forecasts the held-out rows; without any, how well a part of the curve, such as the first half,
+    forecasts the rest."""
+    early: tuple[Tested, ...] = ()
+    """The forecasts from other parts that a back-test was asked for."""
     at: tuple[At, ...] = ()
     """Forecasts of the reward at given computes; in a report, at the end of the budget."""
     reach: tuple[Reach, ...] = ()
     """Forecasts of the compute at which given rewards are reached."""
     is_over: bool = False
     """Whether its runs have ended, so that waiting brings nothing more."""
-    price: float | None = None
-    """Price of one unit of compute; None where it is not known."""
 
     @property
-    def name(self) -> str:
-        return self.series.name
+    def usable(self) -> bool:
+        return self.fit.usable
 
     @property
-    def axis(self) -> str:
-        """The column of compute."""
-        return self.series.x_label
-
-    @property
-    def unit(self) -> str:
-        """The unit of compute in words, such as GPU-hours."""
-        return unit_of(self.series)
-
-    @property
-    def y(self) -> str:
-        """The column of reward."""
-        return self.series.y_label
-
-    def money(self, compute: float) -> float | None:
-        """Return what this much compute costs; None where no price is known."""
-        return None if self.price is None else self.price * compute
-
-    @property
-    def doubling_price(self) -> float | None:
-        """What one more doubling costs: as much as the run so far."""
-        return self.money(self.fit.scale)
-
-    @property
-    def evaluation_set(self) -> str:
-        return self.series.evaluation_set or ""
-
-    @property
-    def decimals(self) -> int:
-        return decimals(self.fit)
-
-    @property
-    def computes_ahead(self) -> tuple[float, ...]:
-        """The computes for which a forecast is made unasked: 2 and 4 times the data."""
-        return 2 * self.fit.scale, 4 * self.fit.scale
+    def backtest(self) -> Score | None:
+        return None if self.tested is None else self.tested.score
 
     @property
     def at_end(self) -> At | None:
@@ -111,55 +104,65 @@ class CurveResult:
         return self.at[-1] if self.at else None
 
     @property
-    def usable(self) -> bool:
-        return self.fit.usable
-
-    @property
-    def state(self) -> State | None:
-        return None if self.decision is None else self.decision.state
-
-    @property
     def to_do(self) -> str:
         """What to do with the run, in a few words; nothing for the paper's procedure."""
         return "" if self.decision is None else words.to_do(Lookup(self, self.decision))
 
-    @property
-    def fall(self) -> Fall | None:
-        """The fall of a run that is past its peak."""
-        return None if self.decision is None else self.decision.fall
 
-    @property
-    def ceiling(self) -> Value | None:
-        """The ceiling; None if there is no curve, or if it is flat, too early to tell or past its peak."""
-        return None if self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK) else self.params["ceiling"]
+def curve_result(
+    series: Series,
+    curve: Fit,
+    decision: Decision | None,
+    *,
+    price: float | None = None,
+    tested: Tested | None = None,
+) -> CurveResult:
+    """Return a curve with what is decided about it, and what every view shows of it."""
+    state = None if decision is None else decision.state
+    fall = None if decision is None else decision.fall
+    params = {name: param_value(curve, name) for name in PARAMS}
+    ceiling = params["ceiling"]
+    if state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK):
+        ceiling = None
+    doubling = None
+    if decision is not None and state not in (State.FLAT, State.TOO_EARLY):
+        doubling = decision.doubling
+    return CurveResult(
+        series=series,
+        fit=curve,
+        decision=decision,
+        name=series.name,
+        evaluation_set=series.evaluation_set or "",
+        axis=series.x_label,
+        unit=unit_of(series),
+        y=series.y_label,
+        decimals=decimals(curve),
+        state=state,
+        fall=fall,
+        params=params,
+        ceiling=ceiling,
+        doubling=doubling,
+        checkpoint=None if fall is None else _step_at(series, fall.last_good),
+        price=price,
+        doubling_price=None if price is None else price * curve.scale,
+        tested=tested,
+    )
 
-    @property
-    def params(self) -> dict[str, Value | None]:
-        """The parameters with their intervals; None for one that the form does not have, or without a curve."""
-        return {name: param_value(self.fit, name) for name in PARAMS}
 
-    @property
-    def doubling(self) -> Value | None:
-        """Gain of twice the compute; None if the curve is flat or too early to tell."""
-        if self.decision is None or self.state in (State.FLAT, State.TOO_EARLY):
-            return None
-        return self.decision.doubling
+def param_value(curve: Fit | None, name: str) -> Value | None:
+    """Return a parameter with its interval; None if the form does not have it or there is no curve."""
+    if curve is None or not curve.usable or name not in curve.params:
+        return None
+    low, high = curve.interval(name)
+    return Value(value=curve.params[name], low=low, high=high)
 
-    @property
-    def is_weak(self) -> bool:
-        """Whether the interval of the run's own back-test missed most of what came later."""
-        inside = None if self.backtest is None else self.backtest.coverage
-        return inside is not None and inside < MIN_COVERAGE
 
-    @property
-    def checkpoint(self) -> float | None:
-        """The step of the last evaluation before a fall; None without a fall, or without steps."""
-        steps = self.series.axes.get("step")
-        if steps is None and axis_label(self.axis) == AXIS_LABELS["step"]:
-            steps = self.series.compute
-        if self.fall is None or steps is None:
-            return None
-        return float(steps[np.argmin(np.abs(self.series.compute - self.fall.last_good))])
+def _step_at(series: Series, compute: float) -> float | None:
+    """Return the step of the evaluation at a compute; None where steps are not known."""
+    steps = series.axes.get("step")
+    if steps is None and axis_label(series.x_label) == AXIS_LABELS["step"]:
+        steps = series.compute
+    return None if steps is None else float(steps[np.argmin(np.abs(series.compute - compute))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from scalerl import __version__
 from scalerl.errors import InputError, UsageError
 from scalerl.forecast.logs import Selection, Series, read
 from scalerl.forecast.logs.series import in_shares
+from scalerl.forecast.report.analyse import computes_ahead
 from scalerl.forecast.report.document import Document, Json, Say, say, sections, table
 from scalerl.forecast.report.json_values import picked, plain
 from scalerl.forecast.report.options import FitOptions
@@ -55,7 +56,7 @@ def write_seal(
     rows: list[Json] = []
     for curve in curves:
         if curve.fit.has_intervals:
-            computes = [each.compute for each in curve.at] or list(curve.computes_ahead)
+            computes = [each.compute for each in curve.at] or list(computes_ahead(curve.fit))
             rows.append(sealed_curve(curve.name, curve.fit, computes, curve.series.compute, curve.series.reward))
     if not rows:
         raise InputError("no curve could be fitted, so there is no forecast to seal")

@@ -37,6 +37,8 @@ WHY = Level.WHY
 DETAIL = Level.DETAIL
 MOST_PAIRS = 15
 """With more pairs, only those with the leader are listed."""
+MIN_COVERAGE = 0.5
+"""If the interval holds a smaller share of the later evaluations than this, the forecast should not be trusted."""
 FAR = 30.0
 """Times the data from which a forecast is called far."""
 
@@ -110,8 +112,7 @@ def answer(result: Result, name: str) -> Blocks:
         for curve in members:
             if curve.fall is not None:
                 yield from checkpoint_says(curve, curve.fall, result)
-            if curve.is_weak:
-                yield weak_say(curve)
+            yield from weak_says(curve)
 
 
 def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
@@ -121,8 +122,7 @@ def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     if curve.fall is not None:
         yield from checkpoint_says(curve, curve.fall, result)
     yield from standing
-    if curve.is_weak:
-        yield weak_say(curve)
+    yield from weak_says(curve)
 
 
 def standing_says(curve: CurveResult) -> Iterator[Say]:
@@ -152,10 +152,12 @@ def standing_says(curve: CurveResult) -> Iterator[Say]:
         yield say("unused_start", curve, curve.series, curve.fit)
 
 
-def weak_say(curve: CurveResult) -> Say:
+def weak_says(curve: CurveResult) -> Iterator[Say]:
     """Warn of a forecast whose own back-test missed most of what came later."""
-    kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
-    return say(kind, curve, curve.backtest)
+    inside = None if curve.backtest is None else curve.backtest.coverage
+    if inside is not None and inside < MIN_COVERAGE:
+        kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
+        yield say(kind, curve, curve.backtest)
 
 
 def checkpoint_says(curve: CurveResult, fall: Fall, result: Result) -> Iterator[Say]:
@@ -407,18 +409,16 @@ def scores(result: Result, name: str) -> Blocks:
     rows = []
     missing = []
     for curve in result.members(name):
-        parts: list[tuple[str, CurveResult]] = []
-        if curve.backtest is not None:
-            share = curve.tested_share
-            parts.append(("all but held-out rows" if share is None else f"first {share:.0%}", curve))
-        for share, early in curve.early:
-            parts.append((f"first {share:.0%}", early))
-        for part, own in parts:
-            if own.backtest is not None:
-                rows.append(({"part": part}, curve, own.backtest))
+        tests = list(curve.early)
+        if curve.tested is not None and curve.tested.score is not None:
+            tests.insert(0, curve.tested)
+        for each in tests:
+            part = "all but held-out rows" if each.share is None else f"first {each.share:.0%}"
+            if each.score is not None:
+                rows.append(({"part": part}, curve, each.score))
             else:
-                kind = "not_scored" if len(own.series.holdout_compute) else "nothing_after"
-                missing.append(say(kind, curve, {"part": part, "num": own.fit.num_points}))
+                kind = "not_scored" if each.num_later else "nothing_after"
+                missing.append(say(kind, curve, {"part": part, "num": each.num_points}))
     level = WHY if result.command in ("backtest", "report") else DETAIL
     return [table("scores", SCORE_COLUMNS, rows, left=2, level=level), *missing]
 
