@@ -114,20 +114,27 @@ def log_columns(log: Log) -> dict[str, Array]:
     """
     frame = log.frame
     names = renamed(list(frame.columns))
-    step_name = step_column(log)
-    names.pop("step", None)
+    step_name = names.pop("step", None)
     taken = {*names.values(), step_name, *METRICS}
     others = [name for name in frame.columns if name not in taken]
     names |= {name: name for name in others[:MOST_COLUMNS]}
     names.pop("attempt", None)
-    steps = (np.arange(1.0, len(frame) + 1) if step_name is None else frame.numbers(step_name)).tolist()
-    # A trainer may write several rows for one step, such as one of the losses and one of the times: the last counts.
-    by_step: dict[float, dict[str, float]] = {}
+    steps = np.arange(1.0, len(frame) + 1) if step_name is None else frame.numbers(step_name)
+    columns: dict[str, Array] = {}
+    has_number = np.zeros(len(frame), dtype=bool)
     for key, name in names.items():
-        for step, value in zip(steps, frame.numbers(name).tolist(), strict=True):
-            if isfinite(step) and isfinite(value):
-                by_step.setdefault(step, {})[key] = value
-    return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
+        values = np.where(np.isfinite(steps), frame.numbers(name), np.nan)
+        if np.isfinite(values).any():
+            columns[key] = values
+            has_number |= np.isfinite(values)
+    every, place_of_row = np.unique(steps[has_number], return_inverse=True)
+    made = {"step": every}
+    for key, values in columns.items():
+        known = np.isfinite(values[has_number])
+        # A trainer may write several rows for one step, such as one of losses and one of times: the last counts.
+        made[key] = np.full(len(every), np.nan)
+        made[key][place_of_row[known]] = values[has_number][known]
+    return made
 
 
 # What a page draws ----------------------------------------------------------------------------------------------------
