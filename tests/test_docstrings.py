@@ -12,7 +12,8 @@ import pytest
 from wandb_files import write_wandb
 
 from scalerl.callbacks import follow
-from scalerl.forecast.report import figures, live_forecast
+from scalerl.callbacks import live_forecast
+from scalerl.forecast.report import figures
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import Settings
 from scalerl.training.environments import protocol

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalerl.callbacks.follow import follow
 from scalerl.callbacks.forecast import Forecast
-from scalerl.forecast.report.live_forecast import LiveForecast
+from scalerl.callbacks.live_forecast import LiveForecast
 
 if TYPE_CHECKING:
     from scalerl.callbacks.health import RunHealth

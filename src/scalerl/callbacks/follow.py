@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalerl.callbacks.forecast import Forecast, describe
+from scalerl.callbacks.live_forecast import FIRST_FIT
 from scalerl.errors import InputError
 from scalerl.forecast.logs import Selection, Series, read
 from scalerl.forecast.report.analyse import fitted_curve, with_end
-from scalerl.forecast.report.live_forecast import FIRST_FIT
 from scalerl.forecast.report.options import FitOptions
 
 

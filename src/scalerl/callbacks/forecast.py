@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalerl.callbacks.live_forecast import FIRST_FIT, LiveForecast
 from scalerl.forecast.curves import Decision, Value
 from scalerl.forecast.logs import Series
-from scalerl.forecast.report.live_forecast import FIRST_FIT, LiveForecast
 from scalerl.forecast.report.results import CurveResult
 from scalerl.forecast.report.wording import Lookup
 from scalerl.forecast.report.words import text

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scalerl.callbacks.live_forecast import outlooks_of
 from scalerl.forecast.report.alarms import Alarm, AlarmKind, AlarmNews, alarms, with_remedies
 from scalerl.forecast.report.analyse import with_end
-from scalerl.forecast.report.live_forecast import outlooks_of
 from scalerl.forecast.report.metrics import number_columns
 from scalerl.forecast.report.results import CurveResult
 from scalerl.recipe.recipe import remedies

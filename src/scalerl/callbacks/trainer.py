@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, is_due, make_forecast
+from scalerl.callbacks.live_forecast import FIRST_FIT
 from scalerl.callbacks.rules import PATIENCE, Ready, StopRule, Test
 from scalerl.errors import UsageError, WorkerDied
-from scalerl.forecast.report.live_forecast import FIRST_FIT
 from scalerl.forecast.report.words import text
 from scalerl.forecast.report.workers import Workers
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scalerl.callbacks.live_forecast import FIRST_FIT, LiveForecast, outlooks_of
 from scalerl.cli.train import forecast_words
 from scalerl.errors import InputError
 from scalerl.forecast.curves import At, State, fit
 from scalerl.forecast.logs import read
 from scalerl.forecast.report.analyse import analyse_fit, with_end
-from scalerl.forecast.report.live_forecast import FIRST_FIT, LiveForecast, outlooks_of
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import CurveResult
 from scalerl.runfolder import store
