@@ -11,8 +11,7 @@ from types import ModuleType
 import pytest
 from wandb_files import write_wandb
 
-from scalerl.callbacks import follow
-from scalerl.callbacks import live_forecast
+from scalerl.callbacks import follow, live_forecast
 from scalerl.forecast.report import figures
 from scalerl.recipe.load import load_recipe
 from scalerl.recipe.parts import Settings
