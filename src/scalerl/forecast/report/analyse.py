@@ -135,10 +135,16 @@ def compared(result: Result) -> Result:
     notes = list(result.notes)
     for name in result.sets:
         members = result.members(name)
+        others: list[str] = []
+        if result.command == "report":
+            others = _on_other_prompts(members)
+            members = [curve for curve in members if curve.name not in others]
         units = sorted({curve.unit for curve in members})
         rewards = tuple(sorted({curve.y for curve in members}))
+        if others:
+            notes.append(say("different_prompts", names=tuple(others), of_set=f" of {name}" if name else ""))
         if len(members) < 2:
-            if any(curve.name != members[0].name for curve in result.curves):
+            if not others and any(curve.name != members[0].name for curve in result.curves):
                 notes.append(say("alone_in_set", name=members[0].name))
         elif len(units) > 1:
             notes.append(say("different_units", units=tuple(units)))
@@ -152,6 +158,17 @@ def compared(result: Result) -> Result:
             if isinstance(comparison, Comparison):
                 by_axis[name] = _on_axes(members, comparison, result.options)
     return replace(result, comparisons=comparisons, by_axis=by_axis, notes=tuple(notes))
+
+
+def _on_other_prompts(curves: Sequence[CurveResult]) -> list[str]:
+    """Return the names of the curves that were evaluated on other prompts than most, where prompts are known."""
+    known: dict[frozenset[str], list[str]] = {}
+    for curve in curves:
+        if curve.series.evaluation is not None:
+            prompts = frozenset(each.partition("@")[0] for each in curve.series.evaluation)
+            known.setdefault(prompts, []).append(curve.name)
+    usual = max(known.values(), key=len, default=[])
+    return sorted(name for names in known.values() for name in names if names is not usual)
 
 
 def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:

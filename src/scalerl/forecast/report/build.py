@@ -102,15 +102,13 @@ def gather(paths: Sequence[Path]) -> tuple[Source, list[Run]]:
     runs = []
     for run, name in zip(found, names, strict=True):
         runs.append(replace(run, source=replace(run.source, name=name, arm=name)))
-    return Source(path=path, root=Root(), kind="all", name=_title(paths, names)), runs
-
-
-def _title(paths: Sequence[Path], names: Sequence[str]) -> str:
     if len(paths) == 1:
-        return file_names([paths[0].resolve()])[0]
-    if len(names) <= MOST_IN_TITLE:
-        return join_names(names)
-    return say("several_runs", num=len(names)).text
+        (title,) = file_names([path.resolve()])
+    elif len(names) <= MOST_IN_TITLE:
+        title = join_names(names)
+    else:
+        title = say("several_runs", num=len(names)).text
+    return Source(path=path, root=Root(), kind="all", name=title), runs
 
 
 def _read_at(path: Path) -> list[Run]:
@@ -167,13 +165,8 @@ def report_on(
         series = series[:most]
     result = _fitted(series, options, window, in_workers=in_workers)
     curves = tuple(_judged(curve, runs, end) for curve in result.curves)
-    others = _on_other_prompts(result)
-    kept = tuple(curve for curve in curves if curve.name not in others.get(curve.evaluation_set, ()))
-    done = compared(replace(result, curves=kept, notes=(*notes, *reasons, *result.notes)))
-    notes = list(done.notes)
-    for name, names in others.items():
-        notes.append(say("different_prompts", names=names, of_set=f" of {name}" if name else ""))
-    return replace(done, curves=curves, notes=tuple(notes), source=source, runs=tuple(runs))
+    notes += [*reasons, *result.notes]
+    return compared(replace(result, curves=curves, notes=tuple(notes), source=source, runs=tuple(runs)))
 
 
 def _fitted(series: Sequence[Series], options: FitOptions, window: Window, *, in_workers: bool) -> Result:
@@ -333,24 +326,3 @@ def _judged(curve: CurveResult, runs: Sequence[Run], end: float | None) -> Curve
     if len(runs) == 1:
         end = runs[0].end_compute(curve.axis) or end
     return with_end(replace(curve, is_over=all(run.is_over for run in own)), end)
-
-
-def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:
-    """Return, for each evaluation set, the curves that were evaluated on other prompts than most."""
-    others = {}
-    for name in result.sets:
-        known = [curve for curve in result.members(name) if _prompts(curve)]
-        groups = grouped(known, _prompts)
-        if len(groups) > 1:
-            groups.remove(max(groups, key=len))
-            names = [curve.name for curve in chain.from_iterable(groups)]
-            others[name] = tuple(sorted(names))
-    return others
-
-
-def _prompts(curve: CurveResult) -> frozenset[str]:
-    """Return the names of the prompts that a curve was evaluated on; none where they are not known."""
-    known = curve.series.evaluation
-    if known is None:
-        return frozenset()
-    return frozenset(each.partition("@")[0] for each in known)
