@@ -14,15 +14,6 @@ from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from scalerl.forecast.logs.series import Series
-    from scalerl.forecast.report.results import CurveResult
-
-
-def _curves(common: Common) -> "list[CurveResult]":
-    """Fit the curves that the shared options select."""
-    from scalerl.forecast.report.analyse import fitted_curves
-
-    series, options = read(common)
-    return fitted_curves(readable(series), options)
 
 
 def readable(series: "Sequence[Series]") -> "Sequence[Series]":

@@ -26,7 +26,9 @@ def alarm(value: float = 0.1, ended: float | None = None) -> Say:
 
 def snapshot(*blocks: Say, status: str = "running", kind: Literal["run", "study"] = "run") -> Snapshot:
     source = Source(path=Path("first"), root=Root(), kind=kind, name="first")
-    return Snapshot(source=source, status=status, reason="budget spent", document=sections(("answer/", "", blocks)))
+    return Snapshot(
+        source=source, status=status, state=f"{status}: budget spent", document=sections(("answer/", "", blocks))
+    )
 
 
 def told(*snapshots: Snapshot) -> list[str]:

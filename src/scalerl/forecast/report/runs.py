@@ -66,11 +66,6 @@ class Run:
         return self.source.kind == "run"
 
     @property
-    def format(self) -> str:
-        """`run` for a run folder, else the format of the log."""
-        return self.source.kind if self.log is None else self.log.kind
-
-    @property
     def name(self) -> str:
         return self.source.name
 

@@ -46,7 +46,7 @@ class News:
             news.append(" ".join(each.text for each in answers))
         news += [f"Warning: {each.text}" for each in alarms if _key(each) not in before.alarms]
         if snapshot.status != before.status and snapshot.status in ENDED:
-            news.append(f"{snapshot.status}: {snapshot.reason}" if snapshot.reason else snapshot.status)
+            news.append(snapshot.state)
         for text in news:
             self._send(f"{snapshot.source.name}: {text}")
 

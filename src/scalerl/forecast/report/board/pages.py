@@ -69,12 +69,9 @@ def source_page(snapshot: Snapshot) -> str:
     source = snapshot.source
     if source.kind not in ("run", "log"):
         return _live(source.name, html(snapshot.document))
-    state = snapshot.format if snapshot.status == "log" else snapshot.status
-    if snapshot.reason:
-        state = f"{state}: {snapshot.reason}"
     changed = time.strftime("%H:%M:%S", time.localtime(snapshot.updated_at))
     parts = [tag("span", class_=f"state {snapshot.status}", aria_hidden="true")]
-    for text in (state, snapshot.step, f"changed at {changed}"):
+    for text in (snapshot.state, snapshot.step, f"changed at {changed}"):
         if text:
             parts.append(tag("span", text))
     return _live(source.name, html(snapshot.document), tag("p", *parts, class_="head"))

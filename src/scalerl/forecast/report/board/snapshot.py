@@ -19,6 +19,7 @@ from scalerl.forecast.report.build import report_on
 from scalerl.forecast.report.document import Document, Level, Say, say, says, sections
 from scalerl.forecast.report.options import FitOptions
 from scalerl.forecast.report.results import CurveResult, Result
+from scalerl.forecast.report.run_sections import status_text
 from scalerl.forecast.report.runs import WAITING, Run, read_source
 from scalerl.forecast.report.sections import document
 from scalerl.forecast.report.sources import Source, planned
@@ -53,8 +54,8 @@ class Snapshot:
     lines: tuple[Line, ...] = ()
     """In the overview: a line for each curve; one for a study, and for a run without a curve."""
     status: str = ""
-    reason: str = ""
-    format: str = ""
+    state: str = ""
+    """The status of a run with its reason, or the format of a log."""
     step: str = ""
     problem: str = ""
     updated_at: float = 0.0
@@ -184,30 +185,28 @@ def _snapshot_of(result: Result, problems: Sequence[Say]) -> Snapshot:
         shown = tuple(each for each in shown if each.key.split("/")[0] in TOGETHER)
     shown = (*sections(("problems", "", [*source.faults, *problems])), *shown)
     problem = " ".join(each.text for each in problems)
+    seen = Snapshot(source=source, document=shown, problem=problem, is_empty=not result.curves)
     if source.kind == "all":
-        return Snapshot(source=source, document=shown, problem=problem, is_empty=not result.curves)
+        return seen
     if source.kind == "study":
         answers = [each.text for each in says(shown) if each.level == Level.ANSWER]
-        line = {"name": source.name, "curve": "", "do": answers[0] if answers else problem}
-        return Snapshot(source=source, document=shown, problem=problem, lines=(line,), is_empty=not result.curves)
+        return replace(seen, lines=({"name": source.name, "curve": "", "do": answers[0] if answers else problem},))
     (run,) = result.runs
     steps = run.columns.get("step", np.empty(0))
-    seen = Snapshot(
-        source=source,
-        document=shown,
-        problem=problem,
+    step = f"{run.step_word} {steps[-1]:,.0f}" if len(steps) else ""
+    curves = [curve for curve in result.curves if len(curve.series.reward)]
+    several = len({curve.name for curve in curves}) > 1
+    lines = tuple(_line(source, step, curve, several=several) for curve in curves)
+    return replace(
+        seen,
+        lines=lines or ({"name": source.name, "curve": "", "step": step, "do": problem},),
         status=run.status,
-        reason=run.reason,
-        format=run.format,
-        step=f"{run.step_word} {steps[-1]:,.0f}" if len(steps) else "",
+        state=status_text(run) if run.log is None else run.log.kind,
+        step=step,
         updated_at=max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
         num_alarms=sum(map(is_alarm, says(shown))),
         is_empty=not result.curves and not run.columns,
     )
-    curves = [curve for curve in result.curves if len(curve.series.reward)]
-    several = len({curve.name for curve in curves}) > 1
-    lines = tuple(_line(seen, curve, several=several) for curve in curves)
-    return replace(seen, lines=lines or ({"name": source.name, "curve": "", "step": seen.step, "do": problem},))
 
 
 def is_alarm(each: Say) -> bool:
@@ -225,14 +224,13 @@ CELLS = {
 """What the overview shows of a curve."""
 
 
-def _line(seen: Snapshot, curve: CurveResult, *, several: bool) -> Line:
+def _line(source: Source, step: str, curve: CurveResult, *, several: bool) -> Line:
     """Return the line of a curve in the overview; one of several has its own name, set and step."""
     series = curve.series
     steps = curve.series.axes.get("step", np.empty(0))
-    step = seen.step
     if several:
         step = f"step {steps.max():,.0f}" if len(steps) else ""
     own_name = "/".join(filter(None, (curve.name if several else "", curve.evaluation_set)))
     values = Lookup({"last": float(series.reward[np.argmax(series.compute)])}, curve)
     cells = {name: filled(template, values) for name, template in CELLS.items()}
-    return {"name": seen.source.name, "curve": own_name, "step": step, **cells}
+    return {"name": source.name, "curve": own_name, "step": step, **cells}
