@@ -91,7 +91,10 @@ class Alarm:
 
     def say(self, **where: str) -> Say:
         """Return the alarm in words; given its `run`, they also say when it was."""
-        level = Level.WHY if self.ended is not None else Level.WARNING
+        if self.ended is not None:
+            level = Level.WHY
+        else:
+            level = Level.WARNING
         kind = f"alarm_{self.kind}"
         values = {**asdict(self), **where}
         return Say(kind, values, level, text(kind, values))
@@ -135,7 +138,9 @@ def _why_empty(columns: Columns) -> AlarmFields:
 def _known(columns: Columns, key: str, rows: NDArray[np.bool_]) -> Array:
     """Return the known values of a column in these rows; none if it was not logged."""
     values = columns.get(key)
-    return np.empty(0) if values is None else values[rows & np.isfinite(values)]
+    if values is None:
+        return np.empty(0)
+    return values[rows & np.isfinite(values)]
 
 
 def _why_no_verdict(columns: Columns) -> AlarmFields:
@@ -203,7 +208,10 @@ def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
         limit = signal.limit
         if signal.alarm == AlarmKind.LAG and max_lag is not None:
             limit = max_lag
-        is_beyond = means < limit if signal.below else means > limit + 1e-9
+        if signal.below:
+            is_beyond = means < limit
+        else:
+            is_beyond = means > limit + 1e-9
         for first, last in _stretches(is_beyond):
             began = float(steps[first])
             if last == num_steps - 1:

@@ -71,7 +71,9 @@ def analyse_forecast(
     is_unasked = command == "forecast" and not at and not reach
     done: list[CurveResult] = []
     for curve in result.curves:
-        computes = computes_ahead(curve.fit) if is_unasked else at
+        computes = at
+        if is_unasked:
+            computes = computes_ahead(curve.fit)
         if curve.usable and computes:
             curve = replace(curve, at=tuple(reward_at(curve.fit, computes)))
         if curve.usable and reach:
@@ -242,7 +244,9 @@ class Window:
         until = self.until * largest
         if self.until_compute is not None:
             until = on_own_axis(data, self.until_compute, self.axis)
-        begin = until if self.scored_from is None else self.scored_from * largest
+        begin = until
+        if self.scored_from is not None:
+            begin = self.scored_from * largest
         if self.scored_from_compute is not None:
             begin = on_own_axis(data, self.scored_from_compute, self.axis)
         return until, max(begin, until)
@@ -253,11 +257,15 @@ def _analysed(command: Command, series: Sequence[Series], options: FitOptions, w
     result = analysed(command, series, options, window)
     if not any(curve.usable for curve in result.curves):
         first = series[0]
-        among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
+        among = ""
+        if len(series) > 1:
+            among = f" among {len(series)}; the first, {first.name}"
         why = first.problem
         if not why:
             missing = missing_say(result.curves[0])
-            why = "" if missing is None else missing.text
+            why = ""
+            if missing is not None:
+                why = missing.text
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
     return result
 
@@ -277,7 +285,9 @@ def analysed(
 
 def missing_say(curve: CurveResult) -> Say | None:
     """Return the sentence on what is missing of a run that is too early to judge; None if nothing is."""
-    missing = None if curve.decision is None else curve.decision.missing
+    missing = None
+    if curve.decision is not None:
+        missing = curve.decision.missing
     if missing is None:
         return None
     has_start = missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None
@@ -342,7 +352,9 @@ def price_of_compute(data: Series, price: float | None) -> float | None:
         return None  # an hour of a CPU has another price
     spent = data.axes.get("cost" if price is None else "gpu_hours")
     if spent is None or not len(spent) or not np.isfinite(spent[-1]):
-        return price if axis_label(data.x_label) == AXIS_LABELS["gpu_hours"] else None
+        if axis_label(data.x_label) == AXIS_LABELS["gpu_hours"]:
+            return price
+        return None
     return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
 
 
@@ -372,7 +384,9 @@ def decided(series: Sequence[Series], fits: Sequence[Fit], worth: float | None) 
     """Decide about each curve; those of one scale of rewards share a threshold."""
     decisions: list[Decision | None] = [None] * len(fits)
     for places in grouped(range(len(fits)), lambda place: series[place].y_scale):
-        threshold = default_worth([fits[place] for place in places]) if worth is None else worth
+        threshold = worth
+        if worth is None:
+            threshold = default_worth([fits[place] for place in places])
         for place in places:
             if fits[place].has_intervals or fits[place].lack is not None:
                 decisions[place] = decide(fits[place], threshold)
@@ -382,7 +396,9 @@ def decided(series: Sequence[Series], fits: Sequence[Fit], worth: float | None) 
 def pool_notes(curves: Sequence[CurveResult]) -> tuple[Say, ...]:
     """Return how many curves inform each other."""
     num_informed = sum(curve.fit.alone is not None for curve in curves)
-    return (say("pooled", num=num_informed),) if num_informed else ()
+    if num_informed:
+        return (say("pooled", num=num_informed),)
+    return ()
 
 
 # Back-tests -----------------------------------------------------------------------------------------------------------

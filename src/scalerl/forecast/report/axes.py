@@ -26,7 +26,9 @@ def unit_of(series: Series, axis: str = "") -> str:
     """Return what compute is counted in on an axis of a curve, unless named its own: hours may be those of CPUs."""
     label = axis_label(axis or series.x_label)
     is_cpu = any(each.kind == "cpu_time" for each in series.facts)
-    return "CPU-hours" if is_cpu and label == AXIS_LABELS["gpu_hours"] else label
+    if is_cpu and label == AXIS_LABELS["gpu_hours"]:
+        return "CPU-hours"
+    return label
 
 
 def check_one_axis(series: Sequence[Series], need: str) -> None:

@@ -151,7 +151,9 @@ def report_on(
         notes += joined_seeds(runs)
     usable = [run for run in runs if not run.problem]
     if not usable:
-        first = notes[0].text if notes else "none is evaluated yet."
+        first = "none is evaluated yet."
+        if notes:
+            first = notes[0].text
         raise InputError(runs[0].problem if len(runs) == 1 else f"nothing of what was given can be used; {first}")
     column, reasons = _main_axis(source, usable, selection)
     series = _series_of(usable, replace(selection, x=column))
@@ -175,7 +177,9 @@ def _fitted(series: Sequence[Series], options: FitOptions, window: Window, *, in
     for data in series:
         if not data.problem:
             num_fits += 2 * (1 if data.run is None else SEVERAL_RUNS)
-    num_workers = worth(num_fits) if in_workers else 0
+    num_workers = 0
+    if in_workers:
+        num_workers = worth(num_fits)
     if not num_workers:
         return analysed("report", series, options, window)
     with Workers(num_workers) as workers:
@@ -217,7 +221,9 @@ def _window_of(source: Source) -> Window:
     until = fitted.get("until", 1.0)
     begin = held.get("from")
     if until >= 1.0:
-        until = HALF if begin is None else begin
+        until = HALF
+        if begin is not None:
+            until = begin
     until_compute = fitted.get("until_compute")
     begin_compute = held.get("from_compute")
     return Window(
@@ -241,7 +247,9 @@ def _main_axis(source: Source, runs: Sequence[Run], selection: Selection) -> tup
     uneven = uneven_pace(folders)
     is_unfair = is_shared or uneven > UNEVEN
     if wanted in (None, "gpu_hours") and is_unfair and all(run.counts("flops") for run in runs):
-        kind = "shared_device" if is_shared else "uneven_pace"
+        kind = "uneven_pace"
+        if is_shared:
+            kind = "shared_device"
         return "flops", [say(kind, hours=hours_name(run.hours_name for run in folders), size=uneven)]
     if wanted and all(run.counts(wanted) for run in runs):
         return wanted, []
@@ -260,7 +268,10 @@ def _series_of(runs: Sequence[Run], selection: Selection) -> list[Series]:
             f"the columns of run folders are known: of the options on columns a report on them takes {option:x} alone "
             "(fit and compare take all of them)."
         )
-    series = series_from(logs, selection) if logs else []
+    if logs:
+        series = series_from(logs, selection)
+    else:
+        series = []
     axis = selection.x
     if axis is None and series and series[0].x_label in AXES:
         axis = series[0].x_label

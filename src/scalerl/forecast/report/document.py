@@ -161,7 +161,9 @@ def sections(*parts: tuple[str, str, Blocks]) -> Document:
 
 def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[str]], **given: Any) -> Grid | None:
     """Return a table; None without rows."""
-    return Grid(key=key, heads=tuple(heads), rows=tuple(map(tuple, rows)), **given) if rows else None
+    if rows:
+        return Grid(key=key, heads=tuple(heads), rows=tuple(map(tuple, rows)), **given)
+    return None
 
 
 def table(

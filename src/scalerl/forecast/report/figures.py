@@ -123,7 +123,10 @@ def line_strokes(curve: CurveResult, end: float, *, has_bands: bool, num: int) -
     else:
         spread = np.geomspace(_computes_of_points(curve).min(), end, num)
         grid = np.unique(np.concatenate([spread, [first, last]]))
-        draws = fit.curve_draws(grid) if fit.has_intervals else fit.predict(grid)[np.newaxis]
+        if fit.has_intervals:
+            draws = fit.curve_draws(grid)
+        else:
+            draws = fit.predict(grid)[np.newaxis]
     below, above = tails(fit.level)
     low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
     if has_bands and fit.has_intervals:
@@ -235,14 +238,18 @@ def _limits_of_rewards(drawn: Sequence[Drawn]) -> Range:
     wide = wide[np.isfinite(wide)]
     low = min(low, max(wide.min(initial=low), lowest))
     high = max(high, min(wide.max(initial=high), highest))
-    room = 2 * MARGIN * (high - low) if high > low else span
+    room = span
+    if high > low:
+        room = 2 * MARGIN * (high - low)
     return float(low - room), float(high + room)
 
 
 def _rewards(drawn: Iterable[Drawn], *kinds: str) -> np.ndarray:
     """Return the rewards of all strokes of these kinds."""
     parts = [stroke.reward for each in drawn for stroke in each.strokes if stroke.kind in kinds]
-    return np.concatenate(parts) if parts else np.empty(0)
+    if parts:
+        return np.concatenate(parts)
+    return np.empty(0)
 
 
 def _inside(strokes: Iterable[Stroke], rewards: Range) -> Iterator[Stroke]:
@@ -256,7 +263,9 @@ def _inside(strokes: Iterable[Stroke], rewards: Range) -> Iterator[Stroke]:
         if stroke.kind in BANDS:
             num = len(y) // 2
             is_outside = (y[:num] < low) | (y[num:][::-1] > high)
-            kept = int(is_outside.argmax()) if is_outside.any() else num
+            kept = num
+            if is_outside.any():
+                kept = int(is_outside.argmax())
             if kept > 1:
                 along = np.concatenate([np.arange(kept), np.arange(2 * num - kept, 2 * num)])
                 yield replace(stroke, compute=stroke.compute[along], reward=y[along])

@@ -60,7 +60,9 @@ def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[s
     elif abs(change) <= margin:
         kind = "within_noise"
     else:
-        kind = "rose" if change > 0 else "fell"
+        kind = "fell"
+        if change > 0:
+            kind = "rose"
     return Gain(
         kind=kind,
         first=start["reward"],

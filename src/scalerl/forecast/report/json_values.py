@@ -19,7 +19,9 @@ def plain(value: Any) -> Any:
         case Enum():
             return value.value
         case float():
-            return float(value) if math.isfinite(value) else None
+            if math.isfinite(value):
+                return float(value)
+            return None
         case np.generic():
             return plain(value.item())
         case np.ndarray():

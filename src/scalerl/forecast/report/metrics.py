@@ -26,7 +26,9 @@ def number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:
-        return float(value) if math.isfinite(value) else math.nan
+        if math.isfinite(value):
+            return float(value)
+        return math.nan
     except OverflowError:
         return math.nan
 
@@ -119,7 +121,10 @@ def log_columns(log: Log) -> dict[str, Array]:
     others = [name for name in frame.columns if name not in taken]
     names |= {name: name for name in others[:MOST_COLUMNS]}
     names.pop("attempt", None)
-    steps = np.arange(1.0, len(frame) + 1) if step_name is None else frame.numbers(step_name)
+    if step_name is None:
+        steps = np.arange(1.0, len(frame) + 1)
+    else:
+        steps = frame.numbers(step_name)
     columns: dict[str, Array] = {}
     has_number = np.zeros(len(frame), dtype=bool)
     for key, name in names.items():

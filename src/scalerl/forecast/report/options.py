@@ -32,11 +32,16 @@ GRID_STEP = 0.005
 
 def each_typed(given: Any, name: str) -> list[Typed]:
     """Return one number or several, as they were given, in a list; InputError for anything that is no number."""
-    several = given if isinstance(given, list | tuple | np.ndarray) else (given,)
+    if isinstance(given, list | tuple | np.ndarray):
+        several = given
+    else:
+        several = (given,)
     made: list[Typed] = []
     for each in several:
         is_number = isinstance(each, int | float | np.number) and not isinstance(each, bool)
-        typed = float(each) if is_number else each
+        typed = each
+        if is_number:
+            typed = float(each)
         if not isinstance(typed, float | str):
             raise InputError(f"{argument(name)} takes numbers such as 500, or texts such as '60B', not {each!r}.")
         number_and_unit(typed, name)
@@ -58,7 +63,9 @@ def share_given(given: Any, name: str) -> float:
         value, unit = number_and_unit(one_typed(given, name), name)
     except InputError:
         raise InputError(f"{argument(name)} takes a share such as 0.5 or 50%, not {given!r}.") from None
-    share = value / 100 if unit == "%" else value
+    share = value
+    if unit == "%":
+        share = value / 100
     if unit not in ("", "%") or not 0 < share < 1:
         raise InputError(f"{argument(name)} must lie between 0 and 1, not {given}.")
     return share
@@ -154,7 +161,10 @@ def changed_options(options: "FitOptions", given: Mapping[str, Any], caller: str
         elif name == "skip_before":
             typed[name] = _compute_or_share(value)
         elif name in IN_UNIT and name != "at":
-            spelt = "run-spread" if name == "run_sd" else name.replace("_", "-")
+            if name == "run_sd":
+                spelt = "run-spread"
+            else:
+                spelt = name.replace("_", "-")
             typed[name] = positive_typed(one_typed(value, spelt), spelt)
         else:
             known = [*own, *OPTIONS, *(name for name in IN_UNIT if name != "at")]
@@ -261,7 +271,9 @@ class FitOptions:
         low = min(self.ceiling)
         high = max(self.ceiling)
         least, most = series.bounds or (low, high)
-        num = round((high - low) / (GRID_STEP * (most - least))) + 1 if high > low else 1
+        num = 1
+        if high > low:
+            num = round((high - low) / (GRID_STEP * (most - least))) + 1
         return Grid(ceilings=np.linspace(low, high, num))
 
     def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison | PaperComparison:

@@ -22,7 +22,9 @@ def _section(section: Section) -> Markup:
     shown: list[Markup] = []
     details: list[Markup] = []
     for block in section.blocks:
-        place = details if block.level == Level.DETAIL else shown
+        place = shown
+        if block.level == Level.DETAIL:
+            place = details
         place.append(BLOCKS[type(block)](block))
     parts: list[Markup] = []
     summary: str = "Details"
@@ -54,7 +56,10 @@ def _grid(block: Grid) -> Markup:
             cells.append(tag("td", text, class_=kind, data_head=head))
         rows.append(tag("tr", *cells))
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="stacks")
-    title = [tag("h3", block.title)] if block.title else []
+    if block.title:
+        title = [tag("h3", block.title)]
+    else:
+        title = []
     return tag("div", *title, table, class_="scroll", tabindex=0, data_key=block.key)
 
 
@@ -77,7 +82,9 @@ def _sample(sample: Mapping[str, Any]) -> Markup:
     head: list[Markup] = []
     for name in ("run", "step_text", "label", "reward_text", "answer_text"):
         if sample.get(name):
-            kind = f"verdict-{sample['verdict']}" if name == "label" else None
+            kind = None
+            if name == "label":
+                kind = f"verdict-{sample['verdict']}"
             head.append(tag("span", sample[name], class_=kind))
     texts: list[Markup] = []
     for name, text, by in sample["texts"]:

@@ -25,7 +25,9 @@ def pass_at(num_correct: Array, num_samples: int, k: int) -> Array:
 def ks_of(num_samples: int) -> list[int]:
     """Return the k that are shown: powers of two up to the samples of a problem, and all of them."""
     powers = [2**power for power in range(20) if 2**power < min(num_samples, MOST_K)]
-    return [*powers, min(num_samples, MOST_K)] if num_samples > 1 else [1]
+    if num_samples > 1:
+        return [*powers, min(num_samples, MOST_K)]
+    return [1]
 
 
 def _asked(row: Mapping[str, Any]) -> tuple[Any, int, Any]:

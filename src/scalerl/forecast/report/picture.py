@@ -140,7 +140,10 @@ def picture_of(result: Result) -> Picture:
                 at = comparison.at
     drawn = chart(curves, "picture", at=at, num=NUM_PLACES)
     shared, short = short_names([curve.name for curve in curves])
-    usual = short[0] if len(short) == 1 else f"{drawn.y_label} of {len(short)} curves"
+    if len(short) == 1:
+        usual = short[0]
+    else:
+        usual = f"{drawn.y_label} of {len(short)} curves"
     legend: list[str] = []
     for curve, label in zip(curves[:MOST_NAMED], short, strict=False):
         legend.append(legend_text(curve, label, p_best.get(curve.name)))
@@ -169,7 +172,9 @@ def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> 
 
 def cut(text: str, most: int) -> str:
     """Return a long name without its middle: names mostly differ at the ends."""
-    return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
 
 
 # How it is drawn ------------------------------------------------------------------------------------------------------
@@ -180,7 +185,9 @@ def _figure(data: Picture) -> Any:
     from matplotlib.lines import Line2D
 
     longest = max(map(len, data.legend))
-    num_columns = 2 if len(data.legend) > MOST_IN_A_COLUMN and longest < HALF_A_LINE else 1
+    num_columns = 1
+    if len(data.legend) > MOST_IN_A_COLUMN and longest < HALF_A_LINE:
+        num_columns = 2
     num_lines = 2 + math.ceil(len(data.legend) / num_columns)
     figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * num_lines), dpi=DPI, layout="constrained")
     axes = figure.subplots()
@@ -189,7 +196,9 @@ def _figure(data: Picture) -> Any:
     handles: list[Line2D] = []
     for each in data.chart.drawn[: len(data.legend)]:
         has_points = any(stroke.shape == "points" for stroke in each.strokes)
-        sign = marker(each.colour) if has_points else ""
+        sign = ""
+        if has_points:
+            sign = marker(each.colour)
         handles.append(Line2D([], [], color=colour(each.colour), marker=sign, markersize=4.6, linewidth=1.6))
     figure.legend(handles, data.legend, ncols=num_columns, title=data.note, **LEGEND)
     return figure

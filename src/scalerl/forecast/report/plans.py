@@ -75,7 +75,10 @@ def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
     else:
         leader = planned.arm(planned.chosen[0])
         given = {"names": planned.chosen, "at": planned.target}
-        kind = "plan_either" if planned.answer == Answer.EITHER else planned.answer.name.lower()
+        if planned.answer == Answer.EITHER:
+            kind = "plan_either"
+        else:
+            kind = planned.answer.name.lower()
         yield say(kind, leader, planned, first, **given)
     going = [arm for arm in planned.arms if arm.action == "continue"]
     if going:

@@ -149,7 +149,9 @@ class Runs:
     def compare(self, at: Amount | None = None, **options: Any) -> Answer:
         """Say which curve to choose at a compute: 4 times the largest one measured, unless `at` names another."""
         given = self._options("compare()", options, "at")
-        budget = None if at is None else compute_typed(one_typed(at, "at"), "at", self.series)
+        budget = None
+        if at is not None:
+            budget = compute_typed(one_typed(at, "at"), "at", self.series)
         return Answer(analyse_compare(self.series, given, budget))
 
     @python_call
@@ -202,7 +204,9 @@ def read_runs(path: Any, columns: Mapping[str, Any], **given: Any) -> Runs:
 
 
 def _paths_given(path: Any) -> list[str]:
-    paths = [path] if isinstance(path, str | PathLike) else path
+    paths = path
+    if isinstance(path, str | PathLike):
+        paths = [path]
     if not isinstance(paths, list | tuple) or not all(isinstance(each, str | PathLike) for each in paths):
         raise InputError(f"read() takes a path or a list of paths, not {path!r}.")
     return [str(each) for each in paths]
@@ -211,7 +215,10 @@ def _paths_given(path: Any) -> list[str]:
 def _columns_given(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that name columns, checked, with `by` as a tuple."""
     for name, column in columns.items():
-        several = column if name == "by" and isinstance(column, list | tuple) else [column]
+        if name == "by" and isinstance(column, list | tuple):
+            several = column
+        else:
+            several = [column]
         if not all(each is None or isinstance(each, str) for each in several):
             raise InputError(f"{name} takes the name of a column, not {column!r}.")
     by = columns["by"]

@@ -96,17 +96,23 @@ class CurveResult:
 
     @property
     def backtest(self) -> Score | None:
-        return None if self.tested is None else self.tested.score
+        if self.tested is None:
+            return None
+        return self.tested.score
 
     @property
     def at_end(self) -> At | None:
         """The forecast for the end of a budget; None where it is not known, or reached."""
-        return self.at[-1] if self.at else None
+        if self.at:
+            return self.at[-1]
+        return None
 
     @property
     def to_do(self) -> str:
         """What to do with the run, in a few words; nothing for the paper's procedure."""
-        return "" if self.decision is None else words.to_do(Lookup(self, self.decision))
+        if self.decision is None:
+            return ""
+        return words.to_do(Lookup(self, self.decision))
 
 
 def curve_result(
@@ -118,8 +124,11 @@ def curve_result(
     tested: Tested | None = None,
 ) -> CurveResult:
     """Return a curve with what is decided about it, and what every view shows of it."""
-    state = None if decision is None else decision.state
-    fall = None if decision is None else decision.fall
+    state = None
+    fall = None
+    if decision is not None:
+        state = decision.state
+        fall = decision.fall
     params = {name: param_value(curve, name) for name in PARAMS}
     ceiling = params["ceiling"]
     if state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK):
@@ -162,7 +171,9 @@ def _step_at(series: Series, compute: float) -> float | None:
     steps = series.axes.get("step")
     if steps is None and axis_label(series.x_label) == AXIS_LABELS["step"]:
         steps = series.compute
-    return None if steps is None else float(steps[np.argmin(np.abs(series.compute - compute))])
+    if steps is None:
+        return None
+    return float(steps[np.argmin(np.abs(series.compute - compute))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +223,9 @@ class Result:
     @property
     def worth(self) -> float:
         """The smallest difference of reward that matters."""
-        return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
+        if self.options.worth is None:
+            return default_worth(list(fits_of(self.curves).values()))
+        return self.options.worth
 
     @property
     def own_runs(self) -> list[Any]:
@@ -222,11 +235,15 @@ class Result:
     @property
     def study(self) -> Any:
         """The folder of the study that a report was made from; None for anything else."""
-        return self.source.path if self.source is not None and self.source.kind == "study" else None
+        if self.source is not None and self.source.kind == "study":
+            return self.source.path
+        return None
 
     @property
     def title(self) -> str:
-        return "" if self.source is None else self.source.name
+        if self.source is None:
+            return ""
+        return self.source.name
 
 
 def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:

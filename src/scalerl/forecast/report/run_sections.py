@@ -70,7 +70,9 @@ def run_says(runs: Sequence[Run]) -> Iterator[Say]:
         again = run.repeated
         if again:
             flops = run.cost.get("flops")
-            share = again["flops"] / flops if flops else 0.0
+            share = 0.0
+            if flops:
+                share = again["flops"] / flops
             yield say("repeated", run=run.name, hours=run.hours_name, share=share, **again)
         stalled_s = run.seconds.get("stalled")
         if stalled_s:
@@ -81,7 +83,9 @@ def run_says(runs: Sequence[Run]) -> Iterator[Say]:
 
 
 def status_text(run: Run) -> str:
-    return f"{run.status}: {run.reason}" if run.reason else run.status
+    if run.reason:
+        return f"{run.status}: {run.reason}"
+    return run.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,9 @@ def lines_of(runs: Sequence[Run], curves: Sequence[CurveResult] = ()) -> list[Li
     Of a single run the other columns that it logged are shown too, as details.
     """
     words = {run.step_word for run in runs}
-    counted = "row" if words == {"row"} else "step"
+    counted = "step"
+    if words == {"row"}:
+        counted = "row"
     charts: dict[str, list[Any]] = {}
     for logged in logged_by(runs, curves):
         columns = with_pace(logged.columns)
@@ -147,7 +153,10 @@ def _parts_of_log(log: Log, curves: Sequence[CurveResult], *, has_others: bool) 
     """
     parts: list[Logged] = []
     for colour, curve in enumerate(curves):
-        name = f"{curve.name}, {curve.evaluation_set}" if curve.evaluation_set else curve.name
+        if curve.evaluation_set:
+            name = f"{curve.name}, {curve.evaluation_set}"
+        else:
+            name = curve.name
         labels = [(column, value) for column, value in curve.series.key if column in log.frame]
         rows = np.ones(len(log.frame), dtype=bool)
         for column, value in labels:
@@ -201,7 +210,9 @@ def lag_table(runs: Sequence[Run]) -> Grid | None:
 
 def _finite(values: Array | None) -> Array:
     """Return the finite values of a column, or nothing if it does not exist."""
-    return np.empty(0) if values is None else values[np.isfinite(values)]
+    if values is None:
+        return np.empty(0)
+    return values[np.isfinite(values)]
 
 
 def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
@@ -215,7 +226,10 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
             lines: list[Any] = []
             for place, (k, values) in enumerate(by_k.items()):
                 lines.append((f"pass@{k}", place, steps, rounded(np.array(values), 5)))
-            about = ["pass@k", run.name, name] if len(runs) > 1 else ["pass@k", name]
+            if len(runs) > 1:
+                about = ["pass@k", run.name, name]
+            else:
+                about = ["pass@k", name]
             title = ", ".join(filter(None, about))
             yield Lines(key=f"pass/{run.name}/{name}", title=title, lines=tuple(lines), has_legend=True)
 
@@ -323,7 +337,9 @@ def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
 
 
 def _json(value: Any) -> str:
-    return "-" if value is None else json.dumps(value)
+    if value is None:
+        return "-"
+    return json.dumps(value)
 
 
 def samples(result: Result) -> Blocks:
@@ -332,4 +348,6 @@ def samples(result: Result) -> Blocks:
     for run in result.own_runs:
         for sample in newest_samples(run.source.path / store.SAMPLES, run.source.root, SAMPLES_OF_A_RUN):
             rows.append({"run": run.name, **sample})
-    return [Samples(rows=tuple(rows))] if rows else []
+    if rows:
+        return [Samples(rows=tuple(rows))]
+    return []

@@ -87,7 +87,9 @@ class Run:
     @property
     def step_word(self) -> str:
         """What `step` counts, in words: `step`, or `row` for a log without a column of steps."""
-        return "row" if self.log is not None and step_column(self.log) is None else "step"
+        if self.log is not None and step_column(self.log) is None:
+            return "row"
+        return "step"
 
     @property
     def is_over(self) -> bool:
@@ -131,7 +133,9 @@ class Run:
             folder = self.source.path
             if not self.recipe and store.RECIPE not in self.damage:
                 yield say("no_recipe", folder=folder)
-            evaluated = self.evals[-1][1]["step"] if self.evals else 0
+            evaluated = 0
+            if self.evals:
+                evaluated = self.evals[-1][1]["step"]
             trained = self._last_row.get("step", 0)
             if evaluated and not trained:
                 yield say("no_metrics", folder=folder)
@@ -169,7 +173,9 @@ class Run:
         last = self._last_row
         budget = {name: number(settings.get(f"budget.{name}")) for name in store.BUDGET_COLUMNS}
         share = store.share_spent(budget, last)
-        return last[axis] / share if share > 0 and last.get(axis, 0.0) > 0 else None
+        if share > 0 and last.get(axis, 0.0) > 0:
+            return last[axis] / share
+        return None
 
     # Its health
 
@@ -179,7 +185,9 @@ class Run:
         allowed = number(self.settings.get("pipeline.max_lag"))
         if math.isnan(allowed) or allowed < 0:
             return None
-        return allowed if self.settings.get("pipeline.waits_for", "groups") == "groups" else math.inf
+        if self.settings.get("pipeline.waits_for", "groups") == "groups":
+            return allowed
+        return math.inf
 
     @property
     def lag_bound(self) -> str:
@@ -190,21 +198,27 @@ class Run:
         if most == 0:
             return "synchronous"
         bounds_mean = math.isinf(self.max_lag) and not self.settings.get("pipeline.drain")
-        return f"the mean: {most:g}" if bounds_mean else f"every group: {most:g}"
+        if bounds_mean:
+            return f"the mean: {most:g}"
+        return f"every group: {most:g}"
 
     @cached_property
     def alarms(self) -> list[Alarm]:
         """Alarms from its metrics, including those that are over."""
         raised = alarms(self.columns, self.max_lag)
         # What can help is looked up only where there is something to help against: it loads all settings.
-        return with_remedies(raised, self._remedies()) if raised else []
+        if raised:
+            return with_remedies(raised, self._remedies())
+        return []
 
     def _remedies(self) -> Mapping[str, tuple[str, ...]]:
         """Return the settings of its recipe that can help against alarms."""
         from scalerl.recipe.recipe import Recipe, remedies
 
         try:
-            return remedies(Recipe.model_validate_json(json.dumps(self.recipe))) if self.recipe else {}
+            if self.recipe:
+                return remedies(Recipe.model_validate_json(json.dumps(self.recipe)))
+            return {}
         except (UserError, ValueError):
             return {}
 
@@ -270,7 +284,9 @@ def _rows_of(source: Source, name: str, damage: dict[str, Say]) -> Iterator[tupl
         elif not store.fault_of(row):
             yield line, row
     if skipped:
-        kind = "line_left_out" if len(skipped) == 1 else "lines_left_out"
+        kind = "lines_left_out"
+        if len(skipped) == 1:
+            kind = "line_left_out"
         damage[name] = say(kind, file=path, first=skipped[0], num=len(skipped) - 1)
 
 
@@ -291,4 +307,6 @@ def run_of_log(source: Source, log: Log) -> Run:
 
 def hours_name(hours: Iterable[str]) -> str:
     """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
-    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
+    if {*hours} == {"CPU-hours"}:
+        return "CPU-hours"
+    return "GPU-hours"

@@ -73,7 +73,9 @@ def json_object(data: bytes) -> tuple[dict[str, Any], str]:
         value = parse_json(data)
     except JSONDecodeError as fault:
         return {}, f", line {fault.lineno}: not JSON ({fault.msg})"
-    return (value, "") if isinstance(value, dict) else ({}, f": a JSON object is needed, not {type(value).__name__}")
+    if isinstance(value, dict):
+        return (value, "")
+    return ({}, f": a JSON object is needed, not {type(value).__name__}")
 
 
 def json_lines(path: Path, root: Root) -> Iterator[tuple[int, dict[str, Any] | None]]:

@@ -45,7 +45,9 @@ def _verdict(row: Mapping[str, Any]) -> str:
     correct = row.get("correct")
     if correct is None:
         return "none"
-    return "correct" if correct else "wrong"
+    if correct:
+        return "correct"
+    return "wrong"
 
 
 def _spoken(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -68,9 +70,15 @@ def _spoken(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _cut(value: Any) -> str:
-    text = "" if value is None else _text(value)
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ..."
+    text = ""
+    if value is not None:
+        text = _text(value)
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]} ..."
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -34,7 +34,9 @@ class FileScore:
 
     @property
     def kind(self) -> Kind:
-        return "scored" if any(curve.num_scored for curve in self.curves) else "nothing_new"
+        if any(curve.num_scored for curve in self.curves):
+            return "scored"
+        return "nothing_new"
 
 
 def check_new_seal(file: Path) -> None:
@@ -71,7 +73,10 @@ def write_seal(
 
 def read_scores(sealed: Path, logs: Sequence[str]) -> list[FileScore]:
     """Score a sealed file, or every one in a folder, against logs, or against those that it was made from."""
-    files = sorted(sealed.glob("*.json")) if sealed.is_dir() else [sealed]
+    if sealed.is_dir():
+        files = sorted(sealed.glob("*.json"))
+    else:
+        files = [sealed]
     if not files:
         raise InputError(f"{sealed} has no sealed forecasts (*.json): make them with scalerl forecast LOG --seal FILE")
     return [_score_file(path, logs) for path in files]
@@ -103,7 +108,9 @@ def _score_file(path: Path, logs: Sequence[str]) -> FileScore:
 
 def _frozen(value: Any) -> Any:
     """Return a value of JSON with tuples in place of lists."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return value
 
 
 def _matching_logs(sealed: Sequence[str], given: Sequence[str], folder: Path) -> list[str]:
@@ -136,7 +143,9 @@ def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
         return scored
     # A forecast may have been sealed in shares of a log in another scale.
     shares = score_sealed(curve, data.compute, in_shares(data).reward)
-    return scored if shares.data_changed else shares
+    if shares.data_changed:
+        return scored
+    return shares
 
 
 def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:

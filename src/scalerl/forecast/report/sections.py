@@ -45,7 +45,10 @@ FAR = 30.0
 
 def document(result: Result, *, explain: bool = True) -> Document:
     """Return everything there is to say; without `explain` only the sections of the command's own answer."""
-    keys = tuple(OF_A_SET) if explain else ANSWERS[result.command]
+    if explain:
+        keys = tuple(OF_A_SET)
+    else:
+        keys = ANSWERS[result.command]
     parts: list[tuple[str, str, Blocks]] = []
     for name in result.sets:
         for key in keys:
@@ -154,9 +157,13 @@ def standing_says(curve: CurveResult) -> Iterator[Say]:
 
 def weak_says(curve: CurveResult) -> Iterator[Say]:
     """Warn of a forecast whose own back-test missed most of what came later."""
-    inside = None if curve.backtest is None else curve.backtest.coverage
+    inside = None
+    if curve.backtest is not None:
+        inside = curve.backtest.coverage
     if inside is not None and inside < MIN_COVERAGE:
-        kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
+        kind = "weak_backtest_half"
+        if len(curve.series.holdout_compute):
+            kind = "weak_backtest_held_out"
         yield say(kind, curve, curve.backtest)
 
 
@@ -218,10 +225,11 @@ def paper_curve_says(curve: CurveResult) -> Iterator[Say]:
 
 def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> Iterator[Say]:
     for pair in comparison.pairs:
-        if pair.winner is None:
-            kind = "paper_equal"
-        else:
-            kind = "paper_ceiling" if pair.by_ceiling else "paper_exponent"
+        kind = "paper_equal"
+        if pair.winner is not None:
+            kind = "paper_exponent"
+            if pair.by_ceiling:
+                kind = "paper_ceiling"
         smaller, larger = sorted(pair.exponents or (math.nan, math.nan))
         given = {"difference": abs(pair.ceiling_difference), "smaller": smaller, "larger": larger}
         yield say(kind, pair, **given, decimals=decimals_of(members))
@@ -237,7 +245,9 @@ def curves(result: Result, name: str) -> Blocks:
     if result.command == "report" and any(len(curve.series.compute) for curve in members):
         from scalerl.forecast.report.figures import chart
 
-        at = comparison.at if isinstance(comparison, Comparison) else None
+        at = None
+        if isinstance(comparison, Comparison):
+            at = comparison.at
         yield chart(members, f"curves/{name}", at=at)
     is_paper = result.options.method == "paper"
     if result.command != "backtest" and (len(members) > 1 or (is_paper and members[0].at)):
@@ -413,13 +423,19 @@ def scores(result: Result, name: str) -> Blocks:
         if curve.tested is not None and curve.tested.score is not None:
             tests.insert(0, curve.tested)
         for each in tests:
-            part = "all but held-out rows" if each.share is None else f"first {each.share:.0%}"
+            part = "all but held-out rows"
+            if each.share is not None:
+                part = f"first {each.share:.0%}"
             if each.score is not None:
                 rows.append(({"part": part}, curve, each.score))
             else:
-                kind = "not_scored" if each.num_later else "nothing_after"
+                kind = "nothing_after"
+                if each.num_later:
+                    kind = "not_scored"
                 missing.append(say(kind, curve, {"part": part, "num": each.num_points}))
-    level = WHY if result.command in ("backtest", "report") else DETAIL
+    level = DETAIL
+    if result.command in ("backtest", "report"):
+        level = WHY
     return [table("scores", SCORE_COLUMNS, rows, left=2, level=level), *missing]
 
 
@@ -442,7 +458,9 @@ def details(result: Result, name: str) -> Blocks:
             for each in standing_says(curve):
                 yield replace(each, level=DETAIL)
     for curve in members:
-        change = math.nan if curve.decision is None else curve.decision.smallest_change
+        change = math.nan
+        if curve.decision is not None:
+            change = curve.decision.smallest_change
         if math.isfinite(change):
             yield say("smallest_change", curve, change=change, decimals=curve.decimals + 1)
     if result.options.method != "paper":

@@ -49,7 +49,9 @@ class Frame:
     def path(self, x: Array, y: Array, *inside: Markup, **given: object) -> Markup:
         """Return the line through points."""
         places = [f"{at:.1f} {height:.1f}" for at, height in zip(self.x(x), self.y(y), strict=True)]
-        line = f"M{'L'.join(places)}" if places else None
+        line = None
+        if places:
+            line = f"M{'L'.join(places)}"
         return tag("path", *inside, d=line, **given)
 
     def drawn(self, label: str, x_label: str, y_label: str, *inside: Markup) -> Markup:
@@ -58,7 +60,10 @@ class Frame:
         right = width - RIGHT
         floor = height - BOTTOM
         x_limits, y_limits = self.limits
-        x_ticks = compute_ticks(*x_limits) if self.is_log else even_ticks(*x_limits, most=5)
+        if self.is_log:
+            x_ticks = compute_ticks(*x_limits)
+        else:
+            x_ticks = even_ticks(*x_limits, most=5)
         y_ticks = even_ticks(*y_limits, most=height // 48)
         axes = [tag("path", class_="axis", d=f"M{LEFT} {floor}H{right}")]
         for at, tick in zip(self.x(x_ticks), x_ticks, strict=True):
@@ -106,7 +111,9 @@ def _legend(names: Iterable[tuple[str, int]]) -> list[Markup]:
     for name, colour in names:
         dot = tag("span", class_="dot")
         chips.append(tag("span", dot, name, class_=f"chip {colour_class(colour)}"))
-    return [tag("div", *chips, class_="chips")] if len(chips) > 1 else []
+    if len(chips) > 1:
+        return [tag("div", *chips, class_="chips")]
+    return []
 
 
 def _curve(frame: Frame, strokes: Iterable[Stroke]) -> Iterator[Markup]:

@@ -61,7 +61,9 @@ class Table:
         table = Table(header_style="bold", pad_edge=False, box=None)
         for place, head in enumerate(self.block.heads):
             is_number = self.block.is_number(place)
-            justify = "right" if is_number else "left"
+            justify = "left"
+            if is_number:
+                justify = "right"
             table.add_column(head, justify=justify, overflow="fold", no_wrap=is_number, min_width=widths[place])
         for row in self.block.rows:
             table.add_row(*map(Text, row))

@@ -71,7 +71,10 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
         elif curve.state in UNUSABLE:
             left_out.append(LeftOut(name=curve.name, reason="state", detail=str(curve.state)))
         else:
-            start = first_reward(series.compute, series.reward) if series.start is None else series.start
+            if series.start is None:
+                start = first_reward(series.compute, series.reward)
+            else:
+                start = series.start
             members.append(sibling(curve.name.replace(f"{column}=", ""), own, fit, start=start))
     num_sizes = len({own.size for own in members})
     if num_sizes < LEAST_SIBLINGS:

@@ -31,7 +31,9 @@ def compute_text(compute: float) -> str:
     if not math.isfinite(compute):
         return "unbounded"
     if 0.01 <= abs(compute) < 1e6:
-        return f"{compute:,.0f}" if abs(compute) >= 100 else f"{compute:.3g}"
+        if abs(compute) >= 100:
+            return f"{compute:,.0f}"
+        return f"{compute:.3g}"
     return amount_text(compute, digits=3)
 
 
@@ -40,8 +42,12 @@ def decimals(fit: Fit) -> int:
     if fit.bounds is not None:
         span = fit.bounds[1] - fit.bounds[0]
     else:
-        span = float(np.ptp(fit.reward)) if fit.num_points else 0.0
-    return min(max(3 - round(math.log10(span)), 0), 9) if span > 0 else 3
+        span = 0.0
+        if fit.num_points:
+            span = float(np.ptp(fit.reward))
+    if span > 0:
+        return min(max(3 - round(math.log10(span)), 0), 9)
+    return 3
 
 
 def fixed(num_decimals: int, sign: str = "") -> Format:
@@ -56,7 +62,9 @@ def worth_text(value: float) -> str:
 
 def ratio_text(value: float) -> str:
     """Format a ratio with three digits: 0.873, 1.10, 677."""
-    return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:.3g}"
+    if value < 1000:
+        return f"{value:#.3g}".rstrip(".")
+    return f"{value:.3g}"
 
 
 def number_text(value: float) -> str:
@@ -85,7 +93,9 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
     if math.isfinite(value.high):
         ends = f"{show(value.low)}, {show(value.high)}"
     else:
-        ends = f"more than {show(value.low)}" if value.low > 0 else "not known"
+        ends = "not known"
+        if value.low > 0:
+            ends = f"more than {show(value.low)}"
     return f"{show(value.value)} [{ends}]"
 
 
@@ -108,13 +118,17 @@ def _beside(probability: float, threshold: float) -> str:
     """Format a probability near a threshold, with a digit more if that tells them apart."""
     if abs(probability - threshold) >= 0.0005:
         return f"{probability:.1%}"
-    side = "below" if probability < threshold else "above"
+    side = "above"
+    if probability < threshold:
+        side = "below"
     return f"just {side} {threshold:.0%}"
 
 
 def money_text(amount: float) -> str:
     """Format an amount of money: $0.42, $22,500."""
-    return f"${amount:,.2f}" if abs(amount) < 10 else f"${amount:,.0f}"
+    if abs(amount) < 10:
+        return f"${amount:,.2f}"
+    return f"${amount:,.0f}"
 
 
 def duration(seconds: float) -> str:
@@ -123,7 +137,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
 
 
 MOST_NAMES = 12
@@ -157,7 +173,10 @@ class Lookup(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         for each in self._objects:
-            value = each.get(name, self) if isinstance(each, Mapping) else getattr(each, name, self)
+            if isinstance(each, Mapping):
+                value = each.get(name, self)
+            else:
+                value = getattr(each, name, self)
             if value is not self:
                 self[name] = value
                 return value
@@ -193,7 +212,10 @@ class Sentence(Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         """Return the value at a dotted name, as {at.0.reward}; None where something on the way is None or missing."""
         first, *rest = field_name.split(".")
-        value = option if first == "option" else kwargs[first]
+        if first == "option":
+            value = option
+        else:
+            value = kwargs[first]
         for name in rest:
             if isinstance(value, tuple):
                 value = dict(enumerate(value)).get(int(name))
@@ -209,8 +231,12 @@ class Sentence(Formatter):
         if isinstance(value, tuple | list) and format_spec not in self._shows:
             return join_names([str(each) for each in value], "or" if format_spec == "or" else "and")
         show = self._shows.get(format_spec, lambda each: format(each, format_spec))
-        return interval_text(value, show) if isinstance(value, Value) and format_spec else show(value)
+        if isinstance(value, Value) and format_spec:
+            return interval_text(value, show)
+        return show(value)
 
 
 def filled(words: Words, values: Values) -> str:
-    return words(values) if callable(words) else Sentence(values).vformat(words, (), values)
+    if callable(words):
+        return words(values)
+    return Sentence(values).vformat(words, (), values)

@@ -62,14 +62,18 @@ def to_do(values: Values) -> str:
     state = values["state"]
     action = values["action"]
     if state == State.PAST_PEAK:
-        place = "at {fall.last_good:c} {unit}" if values["checkpoint"] is None else "of step {checkpoint:,.0f}"
+        place = "of step {checkpoint:,.0f}"
+        if values["checkpoint"] is None:
+            place = "at {fall.last_good:c} {unit}"
         return filled(f"choose the checkpoint {place}", values)
     if state == State.TOO_EARLY and values.get("is_over"):
         return "evaluate more often, or train longer: too early to judge"
     if state in TO_DO:
         return TO_DO[state]
     is_settled = action == Action.OPEN and values["settled_at"] is not None
-    settled = ": about {settled_at:g} times the compute may settle it" if is_settled else ""
+    settled = ""
+    if is_settled:
+        settled = ": about {settled_at:g} times the compute may settle it"
     return filled(ACTIONS[action] + settled, values)
 
 
@@ -91,7 +95,9 @@ def column(values: Values) -> str:
         few = [f"{other} ({rows})" for other, rows in values["too_few"].items()]
         if few:
             how.append(f"too few rows in {listed(few)}")
-    return f"{name} ({'; '.join(how)})" if how else name
+    if how:
+        return f"{name} ({'; '.join(how)})"
+    return name
 
 
 def _columns(values: Values) -> str:
@@ -113,19 +119,25 @@ def needed(values: Values) -> str:
     if values["compute"] is not None:
         return filled("{compute:c}", values)
     is_sure = values["p_never"] is None or values["p_never"] >= tails(values["level"])[1]
-    return "never" if is_sure else filled("not known: P(never) {p_never:p}", values)
+    if is_sure:
+        return "never"
+    return filled("not known: P(never) {p_never:p}", values)
 
 
 def advice(values: Values) -> str:
     """Say what comparing two recipes, or all of them, comes to: one of them, either, or no clear winner."""
     if values["winner"] is not None:
         return filled("choose {winner}", values)
-    return "no clear winner" if values["answer"] == Answer.OPEN else str(values["answer"])
+    if values["answer"] == Answer.OPEN:
+        return "no clear winner"
+    return str(values["answer"])
 
 
 def exponents(values: Values) -> str:
     """Return the exponents of two curves; "-" where there is neither."""
-    return filled("{exponents.0:.2f} / {exponents.1:.2f}", values) if any(values["exponents"] or ()) else "-"
+    if any(values["exponents"] or ()):
+        return filled("{exponents.0:.2f} / {exponents.1:.2f}", values)
+    return "-"
 
 
 def _settled(values: Values) -> str:
@@ -141,7 +153,9 @@ def _settled(values: Values) -> str:
 
 def _either(values: Values) -> str:
     rest = ": at {at:c} {unit} they differ by less than the threshold ({worth:w}) with probability {probability:p}."
-    first = "Either {names:or} will do" if len(values["names"]) == 2 else "Any of {names:or} will do"
+    first = "Any of {names:or} will do"
+    if len(values["names"]) == 2:
+        first = "Either {names:or} will do"
     return filled(first + rest, values)
 
 
@@ -168,7 +182,9 @@ def _chart_note(values: Values) -> str:
 
 
 def _picture_note(values: Values) -> str:
-    more = "; {more} more have no name here" if values["more"] else ""
+    more = ""
+    if values["more"]:
+        more = "; {more} more have no name here"
     return filled(
         "Intervals and bands hold {level:.0%}: of the curve, and paler of a new evaluation; bars at the right are "
         "ceilings; hollow points were not fitted" + more,
@@ -245,13 +261,18 @@ WHY_EMPTY = {
 def _alarm(kind: str, values: Values) -> str:
     """Return the words of an alarm: what is so, then what can help, or how it has changed; on a page, when it was."""
     subject = values["subject"]
-    whose = f"the training problems of {subject}" if subject else "a task's training problems"
+    whose = "a task's training problems"
+    if subject:
+        whose = f"the training problems of {subject}"
     fact = ALARMS[kind].format(**values, whose=whose)
     if values["state"] == "over":
         return f"Resolved: {fact}."
     cause = values["cause"]
     names = " or ".join(values["remedies"])
-    why = WHY_EMPTY.get(cause or "mixed") if kind == "empty" else NO_VERDICT.get(cause or "")
+    if kind == "empty":
+        why = WHY_EMPTY.get(cause or "mixed")
+    else:
+        why = NO_VERDICT.get(cause or "")
     answers = ", ".join(f"{answer!r} for {reference!r}" for answer, reference in values["answers"])
     remedy = REMEDIES.get(kind, "").format(
         **values,
@@ -274,7 +295,9 @@ def _when(values: Values) -> str:
         time = f"From step {values['began']:g} to step {values['ended']:g}"
     elif values["began"] is not None:
         time = f"Since step {values['began']:g}"
-    place = f" in {values['run']}" if values["run"] else ""
+    place = ""
+    if values["run"]:
+        place = f" in {values['run']}"
     return f" {time}{place}."
 
 
@@ -307,7 +330,9 @@ def _forecast(values: Values) -> str:
 
 
 def _continue(values: Values) -> str:
-    money = "" if values["money"] is None else " ({money:$})"
+    money = " ({money:$})"
+    if values["money"] is None:
+        money = ""
     return filled("Continue {arms}: {cost:c} {unit}" + money + " in all.", values)
 
 

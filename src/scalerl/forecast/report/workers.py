@@ -37,7 +37,9 @@ ENVIRONMENT = {
 def worth(num_calls: int) -> int:
     """Return how many workers to start for this number of calls; 0 means to run them in this process."""
     num = min(num_cores(), MOST, num_calls // WORTH_ONE)
-    return num if num > 1 and sys.executable else 0
+    if num > 1 and sys.executable:
+        return num
+    return 0
 
 
 class Workers:

@@ -56,7 +56,10 @@ def overview(snapshots: Sequence[Snapshot], notes: Sequence[Say], paths: Sequenc
     links: list[str] = []
     for snapshot in snapshots:
         for line in snapshot.lines:
-            name = f"study {line['name']}" if snapshot.source.kind == "study" else next(names)
+            if snapshot.source.kind == "study":
+                name = f"study {line['name']}"
+            else:
+                name = next(names)
             links.append(snapshot.source.key)
             rows.append(({"run": name, "alarms": snapshot.num_alarms or ""}, line, snapshot, empty))
     watched = say("watched", num=len(snapshots), paths=tuple(paths))

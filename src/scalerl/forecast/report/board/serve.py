@@ -120,7 +120,9 @@ class BoardHandler(Handler):
 
 
 def _headers(kind: str) -> dict[str, str]:
-    text = "" if "image" in kind else "; charset=utf-8"
+    text = "; charset=utf-8"
+    if "image" in kind:
+        text = ""
     return {"Content-Type": kind + text, **HEADERS}
 
 
@@ -141,7 +143,10 @@ def serve(
 
     `send` gets the news of what is watched.
     """
-    token = kept_token(TOKEN_FILE) if is_loopback(host) else secrets.token_urlsafe(24)
+    if is_loopback(host):
+        token = kept_token(TOKEN_FILE)
+    else:
+        token = secrets.token_urlsafe(24)
     board = Board(paths, end_compute=end_compute, **({} if send is None else {"on_snapshot": News(send)}))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _watching(board), listen(board, host, port, token) as server, suppress(KeyboardInterrupt):

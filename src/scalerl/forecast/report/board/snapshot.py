@@ -139,7 +139,9 @@ def _no_result(source: Source, runs: Sequence[Run]) -> Result:
 
 def _runs(source: Source) -> list[Run]:
     if source.kind == "study":
-        return [] if _refusal(source) is not None else [_read(run) for run in planned(source)]
+        if _refusal(source) is not None:
+            return []
+        return [_read(run) for run in planned(source)]
     if source.kind == "all":
         return [_read(member) for member in source.members]
     return [_read(source)]
@@ -149,7 +151,9 @@ def _read(source: Source) -> Run:
     """Read a run or a log."""
     if source.kind == "log":
         refusal = _refusal(source)
-        return read_source(source) if refusal is None else Run(source=source, problem=refusal.text)
+        if refusal is None:
+            return read_source(source)
+        return Run(source=source, problem=refusal.text)
     run = read_source(source)
     if run.problem and not run.evals:
         if run.is_over:
@@ -193,7 +197,9 @@ def _snapshot_of(result: Result, problems: Sequence[Say]) -> Snapshot:
         return replace(seen, lines=({"name": source.name, "curve": "", "do": answers[0] if answers else problem},))
     (run,) = result.runs
     steps = run.columns.get("step", np.empty(0))
-    step = f"{run.step_word} {steps[-1]:,.0f}" if len(steps) else ""
+    step = ""
+    if len(steps):
+        step = f"{run.step_word} {steps[-1]:,.0f}"
     curves = [curve for curve in result.curves if len(curve.series.reward)]
     several = len({curve.name for curve in curves}) > 1
     lines = tuple(_line(source, step, curve, several=several) for curve in curves)
@@ -229,7 +235,9 @@ def _line(source: Source, step: str, curve: CurveResult, *, several: bool) -> Li
     series = curve.series
     steps = curve.series.axes.get("step", np.empty(0))
     if several:
-        step = f"step {steps.max():,.0f}" if len(steps) else ""
+        step = ""
+        if len(steps):
+            step = f"step {steps.max():,.0f}"
     own_name = "/".join(filter(None, (curve.name if several else "", curve.evaluation_set)))
     values = Lookup({"last": float(series.reward[np.argmax(series.compute)])}, curve)
     cells = {name: filled(template, values) for name, template in CELLS.items()}

@@ -134,7 +134,9 @@ class Board:
         try:
             made = item.future.result()
         except (WorkerDied, OSError, EOFError) as error:
-            reason = str(error) if isinstance(error, WorkerDied) else "ended"
+            reason = "ended"
+            if isinstance(error, WorkerDied):
+                reason = str(error)
             made = unreadable(item.source, f"its reader {reason}")
         item.snapshot = made
         item.took_s = now - item.asked_at
