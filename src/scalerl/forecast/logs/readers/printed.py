@@ -132,6 +132,11 @@ class Line:
         return self.text.lstrip()[:1] in ("|", "\u2502")
 
     @property
+    def is_rule(self) -> bool:
+        """Whether it is a line of dashes."""
+        return not self.text.strip(" -")
+
+    @property
     def is_bar(self) -> bool:
         return "%|" in self.text
 
