@@ -31,8 +31,6 @@ _MAX_FALLS = 0.2
 _MIN_RISES = 0.2
 # A counter that rises less often than another by this is printed now and then, as in the title of a table.
 _MANY_RISES = 0.8
-# The share of steps at which several records say the same, if several processes print them.
-_MANY_ALIKE = 0.9
 # The words for a step, in the order in which a counter is taken for it.
 _STEPS = ("step", "iteration", "update", "updates", "checkpoint", "steps", "timesteps", "timesteps_total", "iterations")
 _COARSE = ("episode", "episodes", "epoch")
@@ -110,7 +108,6 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
         origin = f"the {step} that is printed with it"
     rows = [_row(record, at) for record, at in zip(records, steps, strict=True)]
     _join_bars(records, rows)
-    _leave_out_repeated(rows, main)
     _leave_out_parts(records, rows, main)
     if step in _COARSE and 2 * len({*steps}) > len(rows):
         for row in rows:  # the column of that name says the same, and what is counted
@@ -128,16 +125,19 @@ def _row(record: Record, step: int) -> Row:
 
 
 def _main_name(records: list[Record]) -> str:
-    """Return the name that tells the records of training: of those that repeat, with most training values."""
-    alike: dict[tuple[str, ...], list[Record]] = {}
+    """Return the name that tells the records of training: of those that vary, one beside most others."""
     values: dict[str, list[float]] = {}
+    num_beside: dict[str, list[int]] = {}
     for record in records:
         names = [name for name in record.values if not names_evaluation(name) and not is_counting(name)]
-        alike.setdefault(tuple(sorted(names)), []).append(record)
         for name in names:
             values.setdefault(name, []).append(record.values[name])
-    names = max(alike, key=lambda names: (len(alike[names]) >= _MIN_ALIKE, len(names), len(alike[names])))
-    return max(names, key=lambda name: (len({*values[name]}) >= _MIN_ALIKE, len(values[name])), default="")
+            num_beside.setdefault(name, []).append(len(names))
+
+    def worth(name: str) -> tuple[bool, int, int]:
+        return len({*values[name]}) >= _MIN_ALIKE, sorted(num_beside[name])[len(num_beside[name]) // 2], len(values[name])
+
+    return max(values, key=worth, default="")
 
 
 def _join_bars(records: list[Record], rows: list[Row]) -> None:
@@ -150,24 +150,6 @@ def _join_bars(records: list[Record], rows: list[Row]) -> None:
             row |= before | row
             before.clear()
         before = row
-
-
-def _leave_out_repeated(rows: list[Row], main: str) -> None:
-    """Empty the rows that say again what was said at their step, if most are said so, as by each of several processes.
-
-    Processes print a step at about one time; a run that is printed after another is one of its own.
-    """
-    said: dict[tuple[object, ...], int] = {}
-    again: list[Row] = []
-    for at, row in enumerate(rows):
-        if main in row:
-            before = said.setdefault((row.get("run"), row["step"], row[main]), at)
-            if before < at and 2 * (at - before) < len(rows):
-                again.append(row)
-    num_once = sum(main in row for row in rows) - len(again)
-    if len(again) >= max(_MIN_ALIKE, _MANY_ALIKE * num_once):
-        for row in again:
-            row.clear()
 
 
 def _leave_out_parts(records: list[Record], rows: list[Row], main: str) -> None:
@@ -196,30 +178,25 @@ def _name_runs(records: list[Record], training: list[Record]) -> None:
     heads = [record.first.head for record in training]
     if len({*map(len, heads)}) > 1:
         return
-    # A number that moves from line to line is not that of a run.
-    words = [Counter(column) for column in zip(*heads, strict=True)]
-    is_steady = [min(num.values()) >= _MIN_ALIKE and len(num) <= _MAX_RUNS for num in words]
-    said: dict[tuple[str, ...], list[object]] = {}
-    for record in training:
-        said.setdefault(_steady(record, is_steady), []).append((*record.values.items(), *record.named))
-    apart = [at for at, column in enumerate(zip(*said, strict=True)) if len({*column}) > 1]
-    if len(apart) != 1 or len(said) > _MAX_RUNS or min(map(len, said.values())) < _MIN_ALIKE:
+    columns = [at for at, words in enumerate(zip(*heads, strict=True)) if _may_be_runs(Counter(words))]
+    if len(columns) != 1:
         return
-    names = {head: head[apart[0]] for head in said}
-    say_the_same = len({*map(frozenset, said.values())}) < len(said)
-    if say_the_same or any(map(_PROCESS.fullmatch, names.values())):
+    column = columns[0]
+    said: dict[str, set[object]] = {}
+    for record, head in zip(training, heads, strict=True):
+        said.setdefault(head[column], set()).add((*record.values.items(), *record.named))
+    if len({*map(frozenset, said.values())}) < len(said):
         return
     for record in records:
-        record.run = names.get(_steady(record, is_steady), "")
-    training.sort(key=lambda record: list(names.values()).index(record.run))
+        head = record.first.head
+        record.run = head[column] if len(head) > column and head[column] in said else ""
+    training.sort(key=lambda record: [*said].index(record.run))
 
 
-def _steady(record: Record, is_steady: list[bool]) -> tuple[str, ...]:
-    """Return the words before the values of a record, without numbers that move."""
-    words: list[str] = []
-    for word, keeps in zip(record.first.head, is_steady, strict=False):
-        words.append(word if keeps else word.partition(" ")[0])
-    return tuple(words)
+def _may_be_runs(times: Counter[str]) -> bool:
+    """Return whether words are names of a few runs; a number that moves from line to line is none."""
+    are_few = 1 < len(times) <= _MAX_RUNS and min(times.values()) >= _MIN_ALIKE
+    return are_few and not any(map(_PROCESS.fullmatch, times))
 
 
 # The step
