@@ -47,35 +47,37 @@ def printed_lines(source: Source) -> Iterator[Printed]:
     begun: list[Printed] = []
     whole = ""
     for line in _as_written(source):
-        between = _between(begun, whole, line)
+        between = _between(begun, whole, line) if begun else None
         if between is None:
             yield from _records_in(begun, whole)
-            begun, whole = [], ""
-        begun.append(line)
-        whole += (between or "") + line.text
+            begun = []
+            whole = ""
+        if begun or "{" in line.text or "step:" in line.text:
+            begun.append(line)
+            whole += (between or "") + line.text
+        else:
+            yield line
     yield from _records_in(begun, whole)
 
 
 def _between(begun: list[Printed], whole: str, line: Printed) -> str | None:
     """Return what stands between the lines that have begun and one that goes on with them; None if it does not."""
-    if not begun or len(begun) == _MAX_WRAPPED or len(whole) >= MAX_RECORD:
+    if len(begun) == _MAX_WRAPPED or len(whole) >= MAX_RECORD:
         return None
     is_wrapped = begun[-1].is_full and "%|" not in line.text and not (line.speaker and begun[0].speaker)
-    if "{" in whole and _OPEN_DICT.search(whole) and line.text.lstrip()[0] != "{":
+    if _OPEN_DICT.search(whole) and line.text.lstrip()[0] != "{":
         return "" if is_wrapped else " "
-    if "step:" in whole and VERL.search(whole) and not VERL.search(line.text):
-        return "" if is_wrapped or _MORE_ITEMS.match(line.text) else None
+    if VERL.search(whole) and not VERL.search(line.text) and (is_wrapped or _MORE_ITEMS.match(line.text)):
+        return ""
     return None
 
 
 def _records_in(lines: list[Printed], whole: str) -> Iterator[Printed]:
     """Yield the records in lines that belong together; the lines as they are where a dict is never closed."""
-    if "{" not in whole and len(lines) == 1:
-        yield lines[0]
-    elif _OPEN_DICT.search(whole):
+    if _OPEN_DICT.search(whole):
         yield from lines
-    else:
-        for part in _BEHIND_DICT.split(whole) if lines else ():
+    elif lines:
+        for part in _BEHIND_DICT.split(whole):
             yield lines[0]._replace(text=part)
 
 
@@ -91,19 +93,14 @@ def _as_written(source: Source) -> Iterator[Printed]:
         source.budget.spend()
         is_full = len(line) == width and num_full >= _MIN_FULL
         for part in line.split("\r"):
-            speaker, said = _told_by(part)
-            title = _SECTION.fullmatch(said[:_MAX_TITLE])
+            ray = _RAY.match(part[:_MAX_TITLE]) if "pid=" in part else None
+            said = part[ray.end() :] if ray else part
+            title = _SECTION.fullmatch(said) if said[:1] == "|" else None
             if title:
                 section = title[1]
             elif said[:1] == "-":
                 section = ""
-            if section:
-                said = _IN_SECTION.sub(f"| {section}", said[:_MAX_TITLE], count=1) + said[_MAX_TITLE:]
+            elif section:
+                said = _IN_SECTION.sub(f"| {section}", said, count=1)
             if said and not said.isspace():
-                yield Printed(at, speaker, said, is_full)
-
-
-def _told_by(text: str) -> tuple[str, str]:
-    """Return the process that printed a line, "" if it does not say so, and the rest of it."""
-    prefix = _RAY.match(text[:_MAX_TITLE]) if "pid=" in text[:_MAX_TITLE] else None
-    return (prefix[1], text[prefix.end() :]) if prefix else ("", text)
+                yield Printed(at, ray[1] if ray else "", said, is_full)

@@ -1,7 +1,7 @@
 """Tables between the other lines of a text: with bars, as Markdown has them, or aligned by blanks."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from scalerl.forecast.logs.frame import number, steps_of_names
 from scalerl.forecast.logs.readers.delimited import Line, is_header, is_number, named_rows
@@ -9,24 +9,31 @@ from scalerl.forecast.logs.readers.lines import Printed
 from scalerl.forecast.logs.readers.source import Table
 
 _MIN_ROWS = 3
-_NUMBERS = re.compile(r"[-+.,%eE\d\s\u2212]+")
 _COUNT = re.compile(r"(\d{1,12})\s?[kKMBT]?")
-# Cells that are aligned have two blanks between them.
+# Numbers, behind a name or not. Cells that are aligned have two blanks between them.
+_ALIGNED = re.compile(r"(\S++(?: \S++)*+\s{2,})?+[-+.,%eE\d\s\u2212]*[\d%]")
 _BLANKS = re.compile(r"\s{2,}")
+_ANYTHING = re.compile(r"[^\W_]")
 
 
 def longest_table(printed: Sequence[Printed]) -> Table | None:
     """Return the longest table whose rows go on; None if there is none. Tables with the same header are one."""
     tables: dict[tuple[str, ...], list[Line]] = {}
     header: tuple[str, ...] = ()
-    above: list[str] = []
-    for at, cells in _cells_of_lines(printed):
-        if header and len(cells) == len(header) and not is_header(above, [cells]) and any(map(is_number, cells)):
-            tables[header].append((at, cells))
-        elif above and is_header(above, [cells]):
-            header = tuple(above)
-            tables.setdefault(header, []).append((at, cells))
-        above = cells
+    above = ""
+    for line in printed:
+        text = line.text.strip().lstrip("#")
+        if not _ANYTHING.search(text):  # a rule
+            continue
+        cells = _cells(text)
+        if any(map(is_number, cells)):
+            names = _names(above, cells)
+            if is_header(names, [cells]):
+                header = tuple(names)
+                tables.setdefault(header, []).append((line.at, cells))
+            elif len(cells) == len(header):
+                tables[header].append((line.at, cells))
+        above = text
     logs = [(header, rows) for header, rows in tables.items() if len(rows) >= _MIN_ROWS and _goes_on(rows)]
     if not logs:
         return None
@@ -34,37 +41,23 @@ def longest_table(printed: Sequence[Printed]) -> Table | None:
     return Table("csv", named_rows(header, rows))
 
 
-def _cells_of_lines(printed: Sequence[Printed]) -> Iterator[Line]:
-    """Yield the lines that may be part of a table, as cells; a rule is none."""
-    before: Printed | None = None
-    for line in printed:
-        text = line.text.strip().lstrip("#")
-        if "|" in text:
-            if any(map(str.isalnum, text)):
-                yield (
-                    line.at,
-                    [cell.strip().strip("*`_$ ") for cell in text.removeprefix("|").removesuffix("|").split("|")],
-                )
-        elif _NUMBERS.fullmatch(text) and any(map(str.isdigit, text)):
-            if before is not None:
-                yield before.at, before.text.split()
-            yield line.at, text.split()
-        elif _is_named_row(text):
-            if before is not None:
-                yield before.at, _BLANKS.split(before.text.strip())
-            yield line.at, _BLANKS.split(text)
-        elif any(map(str.isalnum, text)):
-            before = line
-            continue
-        else:
-            continue
-        before = None
+def _cells(text: str) -> list[str]:
+    """Return the cells of a row; none for another line."""
+    if "|" in text:
+        cells = text.removeprefix("|").removesuffix("|").split("|")
+        return [cell.strip().strip("*`_$ ") for cell in cells]
+    row = _ALIGNED.fullmatch(text)
+    if row is None:
+        return []
+    return _BLANKS.split(text) if row[1] else text.split()
 
 
-def _is_named_row(text: str) -> bool:
-    """Return whether a line is a name and aligned numbers behind it, as 'ckpt-20   34.5%   50.4%' is."""
-    name, *cells = _BLANKS.split(text)
-    return bool(cells) and not is_number(name) and all(map(is_number, cells))
+def _names(above: str, cells: list[str]) -> list[str]:
+    """Return the cells of the line above a row as the names of its columns."""
+    if "|" in above:
+        return _cells(above)
+    names = _BLANKS.split(above.strip())
+    return names if len(names) == len(cells) else above.split()
 
 
 def _goes_on(rows: Sequence[Line]) -> bool:
