@@ -1,8 +1,14 @@
 """What one line of console output says: counters and values."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+from log_texts import R, printed
+from read_logs import write
+
+from scalerl.forecast.logs.readers.containers import tables_in
 from scalerl.forecast.logs.readers.printed import read_line
+from scalerl.forecast.logs.readers.source import Source
 
 LINES = {
     "step:12 - actor/loss:0.1 - acc/mean@1:np.float64(0.5)": ({}, {"step": 12, "actor/loss": 0.1, "acc/mean@1": 0.5}),
@@ -79,8 +85,13 @@ def test_line_that_does_not(text: str) -> None:
     assert not read_line(text).evaluates
 
 
-def test_last_value_of_a_cut_line_is_left_out() -> None:
-    assert read_line("step 3 loss=0.1 reward=0.5", is_cut=True).values == {"loss": 0.1}
+def test_last_value_of_a_cut_line_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.log", printed("step {step} loss=0.1 reward={reward}") + "step 41 loss=0.1 reward=0.5")
+    [table] = next(tables_in(Source(path)))
+    assert [row for _, row in table.rows[-2:]] == [
+        {"step": 40, "loss": 0.1, "reward": R[-1]},
+        {"step": 41, "loss": 0.1},
+    ]
 
 
 def test_value_that_counts() -> None:

@@ -23,6 +23,7 @@ COUNTED_RECORDS = "the number of the record"
 # The name of one of several processes of a run.
 _PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process|pid)[-_ ]?\d+", re.IGNORECASE)
 _MAX_RUNS = 20
+_MARKS = re.compile(r"[\s:=}\])]")
 # Fewer records say nothing about what a loop prints.
 _MIN_ALIKE = 3
 # A counter that falls more often, for each of its rises, counts within each step.
@@ -69,11 +70,18 @@ def _lines(source: Source, printed: list[Printed]) -> list[Line]:
     last = printed[-1]
     lines: list[Line] = []
     for line in printed:
-        said = read_line(line.text, line.at, line.speaker, is_cut=line is last and not is_whole)
+        text = line.text if is_whole or line is not last else _with_cut_number(line.text)
+        said = read_line(text, line.at, line.speaker)
         source.budget.spend(len(said.values))
         if said.values or said.counters or line is last or said.is_rule or said.evaluates or ends_evaluation(said):
             lines.append(said)
     return lines
+
+
+def _with_cut_number(text: str) -> str:
+    """Return a line that is being written with a number at its end that says nothing: digits of it may be missing."""
+    last = _MARKS.split(text.rstrip())[-1]
+    return f"{text.rstrip().removesuffix(last)}0x" if last else text
 
 
 def _is_being_printed(source: Source, lines: list[Line], records: list[Record]) -> bool:
@@ -135,7 +143,11 @@ def _main_name(records: list[Record]) -> str:
             num_beside.setdefault(name, []).append(len(names))
 
     def worth(name: str) -> tuple[bool, int, int]:
-        return len({*values[name]}) >= _MIN_ALIKE, sorted(num_beside[name])[len(num_beside[name]) // 2], len(values[name])
+        return (
+            len({*values[name]}) >= _MIN_ALIKE,
+            sorted(num_beside[name])[len(num_beside[name]) // 2],
+            len(values[name]),
+        )
 
     return max(values, key=worth, default="")
 

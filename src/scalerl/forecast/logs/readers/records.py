@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalerl.forecast.logs.readers.printed import Counters, Line, Values, names_evaluation
+from scalerl.forecast.logs.readers.entries import Counters, Values
+from scalerl.forecast.logs.readers.printed import Line, names_evaluation
 
 Meant = Literal["dicts", "whole", "all"]
 """Which lines are records: dicts, those that need no line above them, or all that a loop printed."""
