@@ -32,6 +32,8 @@ _MAX_FALLS = 0.2
 _MIN_RISES = 0.2
 # A counter that rises less often than another by this is printed now and then, as in the title of a table.
 _MANY_RISES = 0.8
+# The share of what is said that is said again, if several processes print it.
+_MANY_ALIKE = 0.9
 # The words for a step, in the order in which a counter is taken for it.
 _STEPS = ("step", "iteration", "update", "updates", "checkpoint", "steps", "timesteps", "timesteps_total", "iterations")
 _COARSE = ("episode", "episodes", "epoch")
@@ -116,6 +118,7 @@ def _rows(records: list[Record], lines: list[Line]) -> tuple[list[Row], str]:
         origin = f"the {step} that is printed with it"
     rows = [_row(record, at) for record, at in zip(records, steps, strict=True)]
     _join_bars(records, rows)
+    _leave_out_repeated(rows, main)
     _leave_out_parts(records, rows, main)
     if step in _COARSE and 2 * len({*steps}) > len(rows):
         for row in rows:  # the column of that name says the same, and what is counted
@@ -162,6 +165,23 @@ def _join_bars(records: list[Record], rows: list[Row]) -> None:
             row |= before | row
             before.clear()
         before = row
+
+
+def _leave_out_repeated(rows: list[Row], main: str) -> None:
+    """Empty the rows that say again what was said at their step, if most are, as by each of several processes.
+
+    Processes print a step at about one time; a run that is printed after another is one of its own.
+    """
+    said: dict[tuple[object, ...], int] = {}
+    again: list[Row] = []
+    for at, row in enumerate(rows):
+        if main in row:
+            first = said.setdefault((row.get("run"), row["step"], row[main]), at)
+            if 0 < 2 * (at - first) < len(rows):
+                again.append(row)
+    if len(again) >= max(_MIN_ALIKE, _MANY_ALIKE * len(said)):
+        for row in again:
+            row.clear()
 
 
 def _leave_out_parts(records: list[Record], rows: list[Row], main: str) -> None:
