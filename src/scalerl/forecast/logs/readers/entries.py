@@ -21,6 +21,9 @@ Counters = dict[str, int]
 """Names in lower case; the counter of a bar is named by its end, as '/250'."""
 
 _MAX_NAME_WORDS = 4
+# More words before a number are prose, and so are words that are further away.
+_MAX_WORDS = 12
+_MAX_NEAR = 60
 
 # What is written around numbers
 
@@ -44,12 +47,13 @@ _NUMBER, _SHARE, _SKIPPED = "\0.", "\0/", "\0-"
 _REMARK = re.compile(r"\((?=[^()]{0,60}[A-Za-z])[^()]{1,60}\)(?=\s?[:=]|\s(?:at|after)\s)")
 WORD = re.compile(r"[^\W\d](?:[\w./@#+'-]*[\w@#/])?")
 _TOKEN = re.compile(
-    rf"\0(?P<place>[./-])(?:\s[sS]\b)?|(?P<word>{WORD.pattern})|(?P<mark>[:=]|[|\u2502](?=\s*+\0[./]))"
-    r"|(?P<alone>\[(?=\0\.\]))|(?P<open>\()|(?P<end>[.,;\]+|\u2502-]|\)(?=\s?[^\W\d])|\s{2,}+(?=[\w(]))"
+    rf"\0(?P<place>[./-])(?:\s[sS]\b)?|(?P<words>{WORD.pattern}(?:(?:\s|\s?[^\w\s.,;:=+|\u2502()\[\]\0-]+\s?){WORD.pattern})*+)"
+    r"|(?P<mark>[:=]|[|\u2502](?=\s*+\0[./]))|(?P<alone>\[(?=\0\.\]))|(?P<open>\()"
+    r"|(?P<end>[.,;\]+|\u2502-]|\)(?=\s?[^\W\d])|\s{2,}+(?=[\w(]))"
 )
 _DIGITS = re.compile(r"(?<=[\w-])\d+")
-_VERBS = frozenset(("is", "was", "are", "were", "equals"))
 _NOTHING = frozenset(("nan", "inf", "none"))
+_VERBS = frozenset(("is", "was", "are", "were", "equals"))
 _PLACES = frozenset(("at", "after"))
 _ASIDES = _PLACES | {"of", "over", "on", "across", "from", "in", "for", "per"}
 
@@ -100,12 +104,20 @@ def said_in(text: str) -> Said:
     parts = _NUMERAL.split(text)
     numerals = parts[1::2]
     parts[1::2] = [_SHARE if _OF.fullmatch(numeral) else _NUMBER for numeral in numerals]
+    parts[0::2] = map(_near, parts[0::2])
     form = _form("".join(parts))
     said = Said(dict(form.counters), {}, form.shape)
     for entry, numeral in zip(form.entries, numerals, strict=True):
         if entry is not None:
             _take(said, entry, numeral)
     return said
+
+
+def _near(between: str) -> str:
+    """Return the words that are near numbers, of what stands between them."""
+    end = between.find(" ", _MAX_NEAR // 2)
+    begin = between.rfind(" ", 0, -_MAX_NEAR)
+    return f"{between[:end]},{between[begin:]}" if 0 < end < begin else between
 
 
 def without_calls(text: str) -> str:
@@ -162,7 +174,8 @@ def _is_metric(word: str) -> bool:
 def _form(between: str) -> Form:
     """Return what the numbers of a line are, from what stands between them."""
     reader = _Reader(is_boxed=between.lstrip()[:1] in ("|", "\u2502"))
-    for token in _TOKEN.finditer(_REMARK.sub(_only_places, between)):
+    told = _REMARK.sub(_only_places, between) if "(" in between else between
+    for token in _TOKEN.finditer(told):
         kind = str(token.lastgroup)
         reader.meet(kind, token[kind])
     shape = " ".join(WORD.findall(_DIGITS.sub("", between)))
@@ -175,8 +188,16 @@ def _only_places(remark: re.Match[str]) -> str:
     return _SKIPPED * remark[0].count("\0")
 
 
+def _aside(words: list[str]) -> list[str]:
+    """Return the words that follow a name after 'over', 'at' and the like."""
+    for at, word in enumerate(words):
+        if at and word.lower() in _ASIDES:
+            return words[at:]
+    return []
+
+
 class _Reader:
-    """Reads what stands between numbers, word by word."""
+    """Reads what stands between numbers: words, marks, and what ends a name."""
 
     def __init__(self, *, is_boxed: bool) -> None:
         self.entries: list[Entry | None] = []
@@ -185,11 +206,9 @@ class _Reader:
 
     def _begin(self) -> None:
         """Begin with a new name."""
+        self._words: list[str] = []
         self._name: list[str] = []
-        self._aside: list[str] = []
-        """What follows 'over', 'at' and the like, as in: reward over 64 problems after step 20 was 0.7."""
-        self._has_number = False
-        """Whether a number stands there, so that it is no part of the name."""
+        """The name before a number that is said about it, as in: reward over 64 problems after step 20 was 0.7."""
         self._mark = ""
         self._is_alone = False
         """Whether the next number stands alone in its brackets."""
@@ -199,54 +218,51 @@ class _Reader:
         """Whether the next word may say what the last number counts, as in: return after 120 episodes."""
 
     def meet(self, kind: str, said: str) -> None:
-        if kind == "word":
-            self._meet_word(said)
+        if kind == "words":
+            self._meet_words(WORD.findall(said))
         elif kind == "place":
             self._meet_number(said)
         elif kind == "mark":
             self._mark = said
         elif kind == "alone":
             self._is_alone = True
-        elif kind == "end" or self._aside:
+        elif kind == "end" or self._name or _aside(self._words):
             self._begin()
 
-    def _meet_word(self, word: str) -> None:
-        if self._may_count and _is_counter(word):
-            self.entries[-1] = Entry(_counter(word), is_counter=True)
+    def _meet_words(self, words: list[str]) -> None:
+        if self._may_count and _is_counter(words[0]):
+            self.entries[-1] = Entry(_counter(words[0]), is_counter=True)
         self._may_count = False
-        is_value = self._mark == "="  # as in set=gsm8k
+        if self._mark == "=" or words[0].lower() in _NOTHING:  # set=gsm8k
+            words = words[1:]
         if self._mark or self._repeated:
             self._begin()
-        if is_value or word.lower() in _NOTHING:
-            return
-        if word.lower() in _VERBS and any(map(_is_metric, self._name)):
-            self._mark = word
-        elif self._aside or (self._name and word.lower() in _ASIDES):
-            self._aside.append(word)
-        else:
-            self._name.append(word)
+        self._words = [*self._words, *words][-_MAX_WORDS:]
 
     def _meet_number(self, place: str) -> None:
         if place == _SKIPPED[1]:
             self.entries.append(None)
-        elif self._aside and not self._mark:
-            self._meet_number_aside()
-        else:
-            words = self._name if self._has_number else self._name + self._aside
-            entry = self._entry(words, place)
-            if entry is None and not words and self._repeated:
-                self.entries[-1] = None
-                entry = self._repeated
-            self._begin()
-            self.entries.append(entry)
-            if entry and not entry.is_counter and place == _SHARE[1]:
-                self._repeated = entry
-
-    def _meet_number_aside(self) -> None:
-        word = self._aside[-1]
-        self.entries.append(Entry(_counter(word), is_counter=True) if _is_counter(word) else None)
-        self._may_count = self.entries[-1] is None and self._aside[0].lower() in _PLACES
-        self._has_number = True
+            return
+        words = self._words
+        name = self._name or words
+        if words and words[-1].lower() in _VERBS and any(map(_is_metric, name)):
+            self._mark = self._mark or "is"
+            name = self._name or words[:-1]
+        aside = words if self._name else _aside(words)
+        if aside and not self._mark:
+            self._name = self._name or words[: -len(aside)]
+            self._words = []
+            self.entries.append(Entry(_counter(aside[-1]), is_counter=True) if _is_counter(aside[-1]) else None)
+            self._may_count = self.entries[-1] is None and aside[0].lower() in _PLACES
+            return
+        entry = self._entry(name, place)
+        if entry is None and not words and self._repeated:
+            self.entries[-1] = None
+            entry = self._repeated
+        self._begin()
+        self.entries.append(entry)
+        if entry and not entry.is_counter and place == _SHARE[1]:
+            self._repeated = entry
 
     def _entry(self, words: list[str], place: str) -> Entry | None:
         """Return what a number behind these words is; None where they do not name it."""

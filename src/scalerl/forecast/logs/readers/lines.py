@@ -26,6 +26,7 @@ _MORE_ITEMS = re.compile(r"\S*\s?- [\w@./-]+:[^\s:]+(?: - |$)|\s?\S+:\S+ - [\w@.
 _MAX_WRAPPED = 60
 # Characters that may hold the name of a process, or the title of a section.
 _MAX_TITLE = 200
+_LINES_BETWEEN_LOOKS = 1_000
 # A terminal that wraps lines fills at least so many.
 _MIN_FULL = 3
 
@@ -90,7 +91,8 @@ def _as_written(source: Source) -> Iterator[Printed]:
     width, num_full = max(Counter(map(len, lines)).items())
     section = ""
     for at, line in enumerate(lines, start=1):
-        source.budget.spend()
+        if at % _LINES_BETWEEN_LOOKS == 0:
+            source.budget.spend()
         is_full = len(line) == width and num_full >= _MIN_FULL
         for part in line.split("\r"):
             ray = _RAY.match(part[:_MAX_TITLE]) if "pid=" in part else None
