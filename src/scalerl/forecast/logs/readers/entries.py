@@ -48,7 +48,7 @@ _REMARK = re.compile(r"\((?=[^()]{0,60}[A-Za-z])[^()]{1,60}\)(?=\s?[:=]|\s(?:at|
 WORD = re.compile(r"[^\W\d](?:[\w./@#+'-]*[\w@#/])?")
 _TOKEN = re.compile(
     rf"\0(?P<place>[./-])(?:\s[sS]\b)?|(?P<words>{WORD.pattern}(?:(?:\s|\s?[^\w\s.,;:=+|\u2502()\[\]\0-]+\s?){WORD.pattern})*+)"
-    r"|(?P<mark>[:=]|[|\u2502](?=\s*+\0[./]))|(?P<alone>\[(?=\0\.\]))|(?P<open>\()"
+    r"|(?P<mark>[:=]|[|\u2502](?=\s*+\0[./])|\s{2,}+(?=\0[./]\s*+$))|(?P<alone>\[(?=\0\.\]))|(?P<open>\()"
     r"|(?P<end>[.,;\]+|\u2502-]|\)(?=\s?[^\W\d])|\s{2,}+(?=[\w(]))"
 )
 _DIGITS = re.compile(r"(?<=[\w-])\d+")
@@ -232,8 +232,9 @@ class _Reader:
     def _meet_words(self, words: list[str]) -> None:
         if self._may_count and _is_counter(words[0]):
             self.entries[-1] = Entry(_counter(words[0]), is_counter=True)
+            words = words[1:]
         self._may_count = False
-        if self._mark == "=" or words[0].lower() in _NOTHING:  # set=gsm8k
+        if self._mark == "=" or (words and words[0].lower() in _NOTHING):  # set=gsm8k
             words = words[1:]
         if self._mark or self._repeated:
             self._begin()
@@ -261,6 +262,7 @@ class _Reader:
             entry = self._repeated
         self._begin()
         self.entries.append(entry)
+        self._may_count = entry is None and bool(words) and words[-1].lower() in _PLACES
         if entry and not entry.is_counter and place == _SHARE[1]:
             self._repeated = entry
 
