@@ -1,10 +1,11 @@
 """Tables with a column for each run, as a row for each run and step.
 
-wandb exports 'run - metric'. Otherwise names or values tell. By names, the columns beside steps and compute are a
-grid: every metric of every run, as reward_a, reward_b, loss_a, loss_b. By values, at least two columns whose names do
-not say what is measured have one unit, as 'baseline' and 'ours'; columns of another unit (turns, lengths) are not runs.
+Names tell first: wandb's 'run - metric', 'metric (run)', or one metric at the beginning or the end of all names, as in
+reward_a, reward_b, loss_a, loss_b. Otherwise values do: at least two columns whose names say nothing that is measured
+have one unit, as 'baseline' and 'ours'; columns of another unit (turns, lengths) are not runs.
 """
 
+import os.path
 import re
 
 import numpy as np
@@ -22,18 +23,20 @@ from scalerl.forecast.logs.columns import (
     is_spread,
     is_statistic,
     names_a_variant,
+    plain,
     reward_rank,
     with_role,
 )
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.frame import Frame, Names, concatenated, grouped, objects
-from scalerl.forecast.logs.names import num_shared, without_seed
+from scalerl.forecast.logs.names import without_seed
 from scalerl.forecast.logs.selection import Selection
 
 VALUE = "value"
 _SEPARATOR = " - "
-# A word of a name; 'lr=1e-6' is one.
-_WORD = re.compile(r"[\w.]*+=[-+.\w]++|[^\W_]++(?:[.@][^\W_]++)*+")
+# What stands between the words of a name; a dot, @ and = join them.
+_BREAK = re.compile(r"(?:(?![.@=])[\W_])+")
+_EDGES = " _-/()[]"
 _LETTER = re.compile(r"[A-Za-z]")
 _BRACKETS = re.compile(r"([^()\[\]]*[^()\[\]\s])\s*[(\[]([^()\[\]]+)[)\]]")
 _MOST_PER_CENT = 100.0
@@ -65,7 +68,6 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[F
         return None
     runs = tuple(dict.fromkeys(run for run, _ in cells.values()))
     metrics = tuple(dict.fromkeys(metric for _, metric in cells.values()))
-    others = tuple(name for name in columns if name not in cells)
     base = frame.without({*columns, *spreads} - {*options.columns})
     owner = _owner(runs)
     parts: list[Frame] = []
@@ -73,8 +75,15 @@ def one_column_per_run(frame: Frame, options: Selection) -> tuple[Frame, tuple[F
         own = {metric: frame.numbers(name) for name, (each, metric) in cells.items() if each == run}
         is_known = np.isfinite([*own.values()]).any(axis=0)
         parts.append(base.having({owner: objects([run] * len(frame)), **own}).take(is_known))
+    others = tuple(name for name in columns if name not in cells)
     made = fact("one_column_per_run", columns=runs, metrics=metrics)
     return concatenated(parts), (made, *facts_of("columns_beside_runs", columns=others))
+
+
+def word_columns(frame: Frame) -> list[str]:
+    """Return the columns of words that may name something: neither numbers nor times."""
+    names = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
+    return [name for name in names if not has_role(name, "step", "wall_clock", "date", "elapsed")]
 
 
 def _owner(runs: Names) -> str:
@@ -89,11 +98,10 @@ def _measured(frame: Frame) -> list[str]:
     shared = {*with_role(frame.columns, *_SHARED)}
     names: list[str] = []
     for name in frame.columns:
-        is_of_a_run = _SEPARATOR in name  # 'grpo - step' is of a run
         values = frame.numbers(name)[frame.known(name)]
         is_constant = len(values) == 0 or (len(frame) > 1 and values.min() == values.max())
-        steps = np.diff(values)
-        is_index = len(values) == len(frame) > 1 and bool((steps == 1).all()) and values[0] in (0, 1)
+        is_index = len(values) == len(frame) > 1 and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
+        is_of_a_run = _SEPARATOR in name  # 'grpo - step' is of a run
         if not is_constant and (is_of_a_run or not (is_index or name in shared)):
             names.append(name)
     return names
@@ -101,12 +109,12 @@ def _measured(frame: Frame) -> list[str]:
 
 def _spreads(names: Names) -> set[str]:
     """Return the columns of a spread or mean of others: reward_std beside reward, wandb's __MIN and __MAX, or std."""
-    words = {name: tuple(_WORD.findall(name)) for name in names}
-    wholes = {*words.values()}
+    wholes = set(map(plain, names))
     spreads: set[str] = set()
-    for name, each in words.items():
-        is_beside = len(names) > 2 if len(each) == 1 else each[:-1] in wholes
-        if each and is_beside and is_spread(each[-1]):
+    for name in names:
+        whole, _, last = plain(name).rpartition("_")
+        is_beside = whole in wholes if whole else len(names) > 2
+        if is_beside and is_spread(last):
             spreads.add(name)
     return spreads
 
@@ -120,7 +128,7 @@ def _by_names(frame: Frame, columns: Names) -> Cells:
 
 
 def _by_place(columns: Names) -> Cells:
-    return _grid(columns, from_end=False) or _grid(columns, from_end=True)
+    return _grid(_split(columns, from_end=False)) or _grid(_split(columns, from_end=True))
 
 
 def _of_an_export(frame: Frame, columns: Names) -> Cells:
@@ -139,29 +147,54 @@ def _in_brackets(columns: Names) -> Cells:
 
     A split, a benchmark, a number, a statistic and the part of a reward name none.
     """
+    matches = {name: _BRACKETS.fullmatch(name.strip()) for name in columns}
     runs: dict[str, Cells] = {}
-    for name in columns:
-        match = _BRACKETS.fullmatch(name.strip())
+    for name, match in matches.items():
         if match is None:
             continue
         metric, run = match.groups()
-        words = _WORD.findall(run)
+        words = _BREAK.split(run)
         is_part_of_it = not is_rate(metric) and any(map(is_kind_of_reward, words))
-        if are_splits([run]) or is_benchmark(run) or not _LETTER.search(run):
-            return {}
-        if is_part_of_it or all(map(is_spread, words)):
+        is_none = are_splits([run]) or is_benchmark(run) or not _LETTER.search(run)
+        if is_none or is_part_of_it or all(map(is_spread, words)):
             return {}
         runs.setdefault(metric, {})[name] = run, metric
     rewards = [cells for metric, cells in runs.items() if reward_rank(metric) and len(cells) > 1]
     return {name: cell for cells in rewards for name, cell in cells.items()}
 
 
-def _grid(columns: Names, *, from_end: bool) -> Cells:
-    """Return run and metric of columns whose metric stands first, or last, in their names; none if they are no grid.
+def _split(columns: Names, *, from_end: bool) -> Cells:
+    """Return run and metric of each column: the metric is what all names with its first, or last, word share."""
+    texts: dict[str, str] = {}
+    for name in columns:
+        text = name.strip(_EDGES)
+        texts[name] = text[::-1] if from_end else text
+    cells: Cells = {}
+    for family in grouped(columns, lambda name: _BREAK.split(texts[name])[0]):
+        length = _length_shared([texts[name] for name in family], has_numbers=not from_end)
+        for name in family:
+            parts = texts[name][length:], texts[name][:length]
+            run, metric = (part[::-1].strip(_EDGES) if from_end else part.strip(_EDGES) for part in parts)
+            cells[name] = run, metric
+    return {name: cells[name] for name in columns}
+
+
+def _length_shared(texts: Names, *, has_numbers: bool) -> int:
+    """Return how many characters texts share, in whole words; of each at least a word is left.
+
+    A number alone does not name a run, the word before it does: reward (seed 1).
+    """
+    ends = [match.end() for match in _BREAK.finditer(os.path.commonprefix(texts))]
+    if has_numbers and len(ends) > 1 and any(_BREAK.split(text[ends[-1] :])[0].isdigit() for text in texts):
+        ends.pop()
+    return ends[-1] if ends else 0
+
+
+def _grid(cells: Cells) -> Cells:
+    """Return these columns if they are every metric of every run, with a reward among the metrics; else none.
 
     What is left of a name without its metric names a run, unless it says what is measured, or makes a part of a whole.
     """
-    cells = _split(columns, from_end)
     runs: dict[str, set[str]] = {}
     for name, (run, metric) in cells.items():
         runs.setdefault(metric, set()).add(run)
@@ -177,40 +210,8 @@ def _grid(columns: Names, *, from_end: bool) -> Cells:
 
 def _is_no_run(name: str) -> bool:
     """Return whether a part of a name says what is measured, or ends with how, as in a_mean and a_std."""
-    if not name or is_statistic(name):
-        return True
-    last = _WORD.findall(name)[-1]
-    return is_spread(last) or is_average(last)
-
-
-def _split(columns: Names, from_end: bool) -> Cells:
-    """Return run and metric of each column: the metric is what all columns with its first, or last, word share."""
-    cells: Cells = {}
-    for family in grouped(columns, lambda name: (_words(name, from_end) or [name])[0]):
-        texts = [_words(name, from_end) for name in family]
-        num = min(num_shared(texts), *(len(words) - 1 for words in texts))
-        if num > 1 and not from_end and any(words[num].isdigit() for words in texts):
-            num -= 1  # a number alone does not name a run, the word before it does: reward (seed 1)
-        for name in family:
-            cells[name] = _cut(name, num, from_end)
-    return {name: cells[name] for name in columns}
-
-
-def _words(name: str, from_end: bool) -> list[str]:
-    words = _WORD.findall(name)
-    return words[::-1] if from_end else words
-
-
-def _cut(name: str, num: int, from_end: bool) -> tuple[str, str]:
-    """Return the run and the metric in a name of which so many words are the metric."""
-    words = [*_WORD.finditer(name)]
-    at = len(words) - num if from_end else num
-    before, after = _text(name, words[:at]), _text(name, words[at:])
-    return (before, after) if from_end else (after, before)
-
-
-def _text(name: str, words: list[re.Match[str]]) -> str:
-    return name[words[0].start() : words[-1].end()] if words else ""
+    last = _BREAK.split(name)[-1]
+    return not last or is_statistic(name) or is_spread(last) or is_average(last)
 
 
 # By values
@@ -218,11 +219,12 @@ def _text(name: str, words: list[re.Match[str]]) -> str:
 
 def _by_values(frame: Frame, columns: Names) -> Cells:
     """Return the columns that are one metric of different runs or benchmarks, if they are at least half of all."""
-    if not _is_one_row_per_step(frame) or any(_is_reward(name) for name in columns):
+    if not _is_one_row_per_step(frame) or any(reward_rank(name) and is_statistic(name) for name in columns):
         return {}
-    sets = [name for name in columns if is_benchmark(name)]
-    nameless = [name for name in columns if not is_benchmark(name) and _may_name_a_run(name)]
-    runs = _of_one_unit(frame, sets if len(sets) > 1 else nameless)
+    runs = [name for name in columns if is_benchmark(name)]
+    if len(runs) < 2:
+        runs = [name for name in columns if not is_benchmark(name) and _may_name_a_run(name)]
+    runs = _of_one_unit(frame, runs)
     if len(runs) < 2 or 2 * len(runs) < len(columns) or _move_apart(frame, runs):
         return {}
     return {name: (name, VALUE) for name in runs}
@@ -246,17 +248,6 @@ def _is_one_row_per_step(frame: Frame) -> bool:
     return all(frame.num_groups([name]) == 1 for name in word_columns(frame))
 
 
-def word_columns(frame: Frame) -> list[str]:
-    """Return the columns of words that may name something: neither numbers nor times."""
-    names = [name for name in frame.columns if frame.is_words(name) and not frame.known(name).any()]
-    return [name for name in names if not has_role(name, "step", "wall_clock", "date", "elapsed")]
-
-
-def _is_reward(name: str) -> bool:
-    """Return whether a whole name says that a column is a reward; one of a run may contain such a word."""
-    return reward_rank(name) is not None and is_statistic(name)
-
-
 def _may_name_a_run(name: str) -> bool:
     """Return whether no word of a name says what is measured; lr=1e-6 and no_kl name runs."""
     if "=" in name or names_a_variant(name):
@@ -265,19 +256,19 @@ def _may_name_a_run(name: str) -> bool:
     return _LETTER.search(name) is not None and not (is_said or is_measured(name) or reward_rank(name))
 
 
-def _of_one_unit(frame: Frame, names: Names) -> Names:
+def _of_one_unit(frame: Frame, names: Names) -> list[str]:
     """Return the columns that are shares; without those all columns, if they are per cent of about one size."""
     shares: list[str] = []
     highest: list[float] = []
     for name in names:
         values = frame.numbers(name)[frame.known(name)]
-        if values.min() >= -1 and values.max() <= 1:
+        low, high = float(values.min()), float(values.max())
+        is_per_cent = low >= 0 and high <= _MOST_PER_CENT and not (values % 1 == 0).all()
+        if low >= -1 and high <= 1:
             shares.append(name)
-        elif values.min() < 0 or values.max() > _MOST_PER_CENT or (values % 1 == 0).all():
-            highest.append(np.inf)
         else:
-            highest.append(float(values.max()))
+            highest.append(high if is_per_cent else np.inf)
     if len(shares) > 1:
         return shares
     are_alike = len(highest) > 1 and max(highest) <= _ALIKE * min(highest) < np.inf
-    return names if are_alike and not shares else ()
+    return [*names] if are_alike and not shares else []
