@@ -268,9 +268,6 @@ LOGS = (
     Log("wandb.csv", cells("Step,a - eval/acc,a - eval/acc__MIN,b - eval/acc,b - eval/acc__MIN",
                            [(s, r, r, *((r, r) if s % 2 else ("", ""))) for s, r in STEPS]), "eval/acc", (40, 20)),
     Log("wandb_history.csv", wandb_history(), "eval/accuracy", EVALS),
-    Log("wide.csv", cells("Step,0.6b,8b", [(s, r, r if s % 2 else "") for s, r in STEPS]), "value", (40, 20),
-        facts="one_column_per_run"),
-    Log("percents.csv", cells("Step,a,b", [(s, f"{100 * r}%", f"{90 * r}%") for s, r in STEPS]), "value", (40, 40)),
     *(Log(f"{column}.csv", arms(column), "reward", (40, 40), facts="runs_apart")
       for column in ("recipe", "arm", "model", "config", "method", "variant", "run")),
     Log("mlflow.csv", cells("run_id,key,value,step,timestamp",

@@ -27,7 +27,7 @@ from scalerl.forecast.logs.frame import Frame
 from scalerl.forecast.logs.readers import budget, source
 from scalerl.forecast.logs.readers.containers import BINARY, TEXT
 from scalerl.forecast.logs.selection import Selection
-from scalerl.forecast.logs.tidy import tidied
+from scalerl.forecast.logs.shapes import shaped
 from scalerl.forecast.report.build import build_report
 from scalerl.forecast.report.options import FitOptions
 from scalerl.runfolder import store
@@ -35,7 +35,7 @@ from scalerl.runfolder import store
 
 def tidy(path: Path) -> Frame:
     """Return the frame of a log with one row per run and step."""
-    return tidied(read_log(path).frame, Selection())[0]
+    return shaped(read_log(path).frame, Selection())[0]
 
 
 def _run_folder(folder: Path, **recipe: Any) -> Path:

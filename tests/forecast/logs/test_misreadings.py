@@ -1,5 +1,6 @@
 """Logs that were once read as a wrong curve without a word, each in several variants; the numbers are made up."""
 
+import contextlib
 import json
 import random
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import pytest
 from log_texts import STEPS, cells, lines, printed
 from read_logs import candidates, fault, kinds, names, read, runs, write
 
+from scalerl.errors import InputError
 from scalerl.forecast.logs import Series
 
 NOISE = random.Random(7)
@@ -43,33 +45,40 @@ LOSS = [round(0.7 - step / 100, 4) for step, _ in STEPS]
 # One column per run
 
 
+def columns_of_runs(header: str, num: int = 2) -> str:
+    """Return the first columns behind the step, as --y takes them."""
+    return ",".join(header.split(",")[1 : num + 1])
+
+
 @pytest.mark.parametrize(
-    "header, expected",
+    "header",
     [
-        ("step,reward_a,reward_b", ["a", "b"]),
-        ("step,acc_grpo,acc_ppo", ["grpo", "ppo"]),
-        ("step,grpo_acc,ppo_acc", ["grpo", "ppo"]),
-        ("step,reward (grpo),reward (ppo)", ["grpo", "ppo"]),
-        ("step,grpo/reward,dapo/reward", ["grpo", "dapo"]),
-        ("step,eval/acc/small,eval/acc/large", ["small", "large"]),
-        ("step,pass@1 base,pass@1 long", ["base", "long"]),
-        ("step,lr=1e-6,lr=3e-6", ["lr=1e-6", "lr=3e-6"]),
-        ("step,reward (A),reward (B)", ["A", "B"]),
-        ("step,accuracy (T),accuracy (M)", ["T", "M"]),
-        ("step,baseline,ours", ["baseline", "ours"]),
-        ("step,baseline,no_kl", ["baseline", "no_kl"]),
-        ("step,baseline,with length penalty", ["baseline", "with length penalty"]),
-        ("tokens,baseline,ours", ["baseline", "ours"]),
-        ("step,reward_grpo,reward_grpo_kl", ["grpo", "grpo_kl"]),
-        ("step,val_acc (baseline),val_acc (length)", ["baseline", "length"]),
-        ("step,reward (tokens),reward (cost)", ["tokens", "cost"]),
-        ("step,acc [no penalty],acc [length penalty]", ["no penalty", "length penalty"]),
-        ("step,acc (low lr),acc (high lr)", ["low lr", "high lr"]),
+        "step,reward_a,reward_b",
+        "step,acc_grpo,acc_ppo",
+        "step,grpo_acc,ppo_acc",
+        "step,reward (grpo),reward (ppo)",
+        "step,grpo/reward,dapo/reward",
+        "step,eval/acc/small,eval/acc/large",
+        "step,pass@1 base,pass@1 long",
+        "step,lr=1e-6,lr=3e-6",
+        "step,reward (A),reward (B)",
+        "step,accuracy (T),accuracy (M)",
+        "step,baseline,ours",
+        "step,baseline,no_kl",
+        "step,baseline,with length penalty",
+        "tokens,baseline,ours",
+        "step,val_acc (baseline),val_acc (length)",
+        "step,reward (tokens),reward (cost)",
+        "step,acc [no penalty],acc [length penalty]",
+        "step,acc (low lr),acc (high lr)",
     ],
 )
-def test_column_per_run(tmp_path: Path, header: str, expected: list[str]) -> None:
-    curves = read(write(tmp_path / "wide.csv", (header, WIDE)))
-    assert names(curves) == expected
+def test_columns_of_runs_are_read_where_they_are_named(tmp_path: Path, header: str) -> None:
+    log = write(tmp_path / "wide.csv", (header, WIDE))
+    with contextlib.suppress(InputError):  # nothing is read without a word
+        assert "reward_by_values" in kinds(read(log)[0])
+    curves = read(log, y=columns_of_runs(header))
+    assert names(curves) == header.split(",")[1:]
     assert [points(series) for series in curves] == [LOW, HIGH]
     assert "one_column_per_run" in kinds(curves[0])
 
@@ -79,8 +88,8 @@ def test_column_per_run(tmp_path: Path, header: str, expected: list[str]) -> Non
     ["step,seed 0,seed 1", "step,seed_0,seed_1", "step,reward_seed0,reward_seed1",
      "step,reward (seed 1),reward (seed 2)", "step,seed1/acc,seed2/acc"],
 )  # fmt: skip
-def test_column_per_seed_is_one_curve(tmp_path: Path, header: str) -> None:
-    [series] = read(write(tmp_path / "wide.csv", (header, WIDE)))
+def test_columns_of_seeds_are_one_curve(tmp_path: Path, header: str) -> None:
+    [series] = read(write(tmp_path / "wide.csv", (header, WIDE)), y=columns_of_runs(header))
     assert (len(runs(series)), len(series.compute)) == (2, 80)
     assert sorted(points(series)) == sorted(LOW + HIGH)
 
@@ -94,7 +103,8 @@ def test_mean_beside_its_seeds_is_the_reward(tmp_path: Path, header: str) -> Non
 
 def test_columns_per_arm_and_seed(tmp_path: Path) -> None:
     rows = [(step, low, low, high, high) for step, low, high in WIDE]
-    curves = read(write(tmp_path / "wide.csv", ("step,grpo_seed0,grpo_seed1,ppo_seed0,ppo_seed1", rows)))
+    header = "step,grpo_seed0,grpo_seed1,ppo_seed0,ppo_seed1"
+    curves = read(write(tmp_path / "wide.csv", (header, rows)), y=columns_of_runs(header, 4))
     assert [(series.name, len(runs(series)), len(series.compute)) for series in curves] == [
         ("grpo", 2, 80),
         ("ppo", 2, 80),
@@ -102,29 +112,28 @@ def test_columns_per_arm_and_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "header, columns, y",
+    "header, columns",
     [
-        ("step,grpo_mean,ppo_mean,grpo_std,ppo_std", (KL, KL), "value"),
-        ("step,reward_a,reward_b,loss_a,loss_b", (LOSS, LOSS), "reward"),
-        ("step,a/acc,b/acc,a/kl,b/kl", (KL, KL), "acc"),
-        ("step,reward_a_mean,reward_b_mean,reward_a_std,reward_b_std", (KL, LOSS), "value"),
-        ("step,reward_a,reward_b,Unnamed: 0", (range(40),), "reward"),
-        ("step,baseline,ours,", (range(1, 41),), "value"),
-        ("step,reward_a,reward_b,lr", ([1e-6] * 40,), "reward"),
-        ("step,reward_a,reward_b,tokens", (LENGTHS,), "reward"),
-        ("step,baseline,ours,avg_turns", (TURNS,), "value"),
-        ("step,baseline,ours,cost_usd,avg_turns", (TURNS, TURNS), "value"),
-        ("step,baseline,ours,response_len", (LENGTHS,), "value"),
-        ("step,baseline,ours,num_calls", (LENGTHS,), "value"),
-        ("step,baseline,ours,kl", (KL,), "value"),
-        ("step,baseline,ours,policy_loss", (LOSS,), "value"),
+        ("step,grpo_mean,ppo_mean,grpo_std,ppo_std", (KL, KL)),
+        ("step,reward_a,reward_b,loss_a,loss_b", (LOSS, LOSS)),
+        ("step,a/acc,b/acc,a/kl,b/kl", (KL, KL)),
+        ("step,reward_a_mean,reward_b_mean,reward_a_std,reward_b_std", (KL, LOSS)),
+        ("step,reward_a,reward_b,Unnamed: 0", (range(40),)),
+        ("step,baseline,ours,", (range(1, 41),)),
+        ("step,reward_a,reward_b,lr", ([1e-6] * 40,)),
+        ("step,reward_a,reward_b,tokens", (LENGTHS,)),
+        ("step,baseline,ours,avg_turns", (TURNS,)),
+        ("step,baseline,ours,cost_usd,avg_turns", (TURNS, TURNS)),
+        ("step,baseline,ours,response_len", (LENGTHS,)),
+        ("step,baseline,ours,num_calls", (LENGTHS,)),
+        ("step,baseline,ours,kl", (KL,)),
+        ("step,baseline,ours,policy_loss", (LOSS,)),
     ],
 )
-def test_other_columns_beside_those_of_runs(
-    tmp_path: Path, header: str, columns: Sequence[Sequence[Any]], y: str
-) -> None:
-    curves = read(write(tmp_path / "wide.csv", (header, with_columns(*columns))), x="step")
-    assert [(len(series.compute), series.y_label) for series in curves] == [(40, y), (40, y)]
+def test_other_columns_beside_those_of_runs(tmp_path: Path, header: str, columns: Sequence[Sequence[Any]]) -> None:
+    log = write(tmp_path / "wide.csv", (header, with_columns(*columns)))
+    assert [each.name for each in candidates(log)][:2] == header.split(",")[1:3]
+    curves = read(log, x="step", y=columns_of_runs(header))
     assert [points(series) for series in curves] == [LOW, HIGH]
 
 
@@ -167,7 +176,7 @@ def test_siblings_beside_other_metrics_are_asked_about(tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv", ("step,reward_a,reward_b,kl", with_columns(KL)))
     assert [each.name for each in candidates(log)] == ["reward_a", "reward_b"]
     [series] = read(log, y="reward_b")
-    assert "siblings" in kinds(series)
+    assert points(series) == HIGH
 
 
 @pytest.mark.parametrize(
@@ -175,7 +184,7 @@ def test_siblings_beside_other_metrics_are_asked_about(tmp_path: Path) -> None:
     ["step,AIME24,AMC23,response_len", "step,AIME24,MATH500,response_length", "step,GSM8K,AIME 2024,avg_turns"],
 )
 def test_sets_beside_lengths(tmp_path: Path, header: str) -> None:
-    curves = read(write(tmp_path / "sets.csv", (header, with_columns(LENGTHS))))
+    curves = read(write(tmp_path / "sets.csv", (header, with_columns(LENGTHS))), y=columns_of_runs(header))
     assert [series.evaluation_set for series in curves] == header.split(",")[1:3]
 
 
@@ -424,7 +433,7 @@ def test_steps_in_the_order_of_file_names(tmp_path: Path, scale: int, num: int) 
 
 def test_checkpoints_in_the_order_of_file_names(tmp_path: Path) -> None:
     rows = sorted([(f"step_{100 * s}", a, b) for s, a, b in WIDE])
-    low, high = read(write(tmp_path / "log.csv", ("checkpoint,baseline,ours", rows)))
+    low, high = read(write(tmp_path / "log.csv", ("checkpoint,baseline,ours", rows)), y="baseline,ours")
     assert [series.reward.tolist() for series in (low, high)] == [[r for _, r in LOW], [r for _, r in HIGH]]
 
 
@@ -488,7 +497,8 @@ def _markdown(header: str, rows: Rows) -> str:
 )
 def test_markdown_is_read_as_csv_is(tmp_path: Path, header: str, rows: Rows) -> None:
     text = f"# Results\n\nBoth rise.\n\n{_markdown(header, rows)}\nThe end: 3 of 4.\n"
-    assert [points(series) for series in read(write(tmp_path / "a.md", text))] == [LOW, HIGH]
+    y = None if "reward" in header.split(",") else columns_of_runs(header)
+    assert [points(series) for series in read(write(tmp_path / "a.md", text), y=y)] == [LOW, HIGH]
 
 
 @pytest.mark.parametrize("mark", [" \u00b1 ", "\u00b1", " (\u00b1", " +/- ", " +- ", " \\pm "])
@@ -497,9 +507,9 @@ def test_values_with_their_errors(tmp_path: Path, mark: str, form: str) -> None:
     rows = [(s, f"{100 * r:.1f}{mark}0.8", f"{100 * q:.1f}{mark}1.2") for s, r, q in WIDE]
     header = "step,accuracy (a),accuracy (b)"
     text = cells(header, rows) if form == "csv" else _markdown(header, rows)
-    low, high = read(write(tmp_path / f"a.{form}", text))
+    low, high = read(write(tmp_path / f"a.{form}", text), y=columns_of_runs(header))
     assert low.reward.tolist() == pytest.approx([100 * r for _, r in LOW], abs=0.06)
-    assert (high.name, high.y_scale) == ("b", "100")
+    assert (high.name, high.y_scale) == ("accuracy (b)", "100")
 
 
 # Lines that a cloud wrapped

@@ -114,7 +114,7 @@ def test_the_length_of_an_episode_is_no_step(tmp_path: Path) -> None:
 
 def test_seeds_as_keys_are_no_steps(tmp_path: Path) -> None:
     document = {"results": {f"seed_{at}": {"accuracy": reward, "f1": reward} for at, reward in STEPS}}
-    assert "one row per run" in fault(write(tmp_path / "a.json", json.dumps(document)))
+    assert "no history" in fault(write(tmp_path / "a.json", json.dumps(document)))
 
 
 # Text

@@ -188,7 +188,8 @@ def test_names_that_differ_in_the_seed_are_runs_of_one_curve(
     found = read(write(tmp_path / "log.csv", ("run,step,reward", rows)))
     assert [runs(each) for each in found] == [*expected.values()]
     assert all(("seeds_by_name" in kinds(each)) == bool(runs(each)) for each in found)
-    [series] = read(write(tmp_path / "log.csv", ("step,seed0,seed1", [(step, rate, rate) for step, rate in STEPS])))
+    of_seeds = write(tmp_path / "log.csv", ("step,seed0,seed1", [(step, rate, rate) for step, rate in STEPS]))
+    [series] = read(of_seeds, y="seed0,seed1")
     assert (series.name, runs(series)) == ("log", ["seed0", "seed1"])
 
 

@@ -83,7 +83,7 @@ def test_benchmarks_are_evaluation_sets_not_runs(tmp_path: Path) -> None:
     rows = [(10 * at, reward, round(reward / 2, 4)) for at, reward in enumerate(REWARDS)]
     by_step = json.dumps({str(step): {"aime24": first, "math500": second} for step, first, second in rows})
     for name, content in (("a.csv", ("step,aime24,math500", rows)), ("b.json", by_step)):
-        first, second = read(write(tmp_path / name, content))
+        first, second = read(write(tmp_path / name, content), y="aime24,math500")
         assert (first.evaluation_set, second.evaluation_set) == ("aime24", "math500")
         assert points(first) == EXPECTED
 

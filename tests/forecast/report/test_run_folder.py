@@ -115,19 +115,19 @@ def test_every_curve_of_one_table_has_its_own_training_reward(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("head", "column_of", "names"),
+    ("head", "column_of", "names", "y"),
     [
-        ("step,a-run,b-run", "{step},{low},{high}", ["a-run", "b-run"]),
-        ('Step,"first - train/reward","second - train/reward"', "{step},{low},{high}", ["first", "second"]),
-        ("step,set,train/reward", "{step},math,{low}\n{step},code,{high}", ["log, math", "log, code"]),
+        ("step,a-run,b-run", "{step},{low},{high}", ["a-run", "b-run"], "a-run,b-run"),
+        ('Step,"first - train/reward","second - train/reward"', "{step},{low},{high}", ["first", "second"], None),
+        ("step,set,train/reward", "{step},math,{low}\n{step},code,{high}", ["log, math", "log, code"], None),
     ],
 )
 def test_training_reward_of_every_curve_of_a_log_is_drawn_with_its_name(
-    tmp_path: Path, head: str, column_of: str, names: list[str]
+    tmp_path: Path, head: str, column_of: str, names: list[str], y: str | None
 ):
     rows = [column_of.format(step=step, low=0.1 + step / 1000, high=0.5 + step / 1000) for step in range(10, 200, 10)]
     (tmp_path / "log.csv").write_text("\n".join([head, *rows]))
-    result = build_report([tmp_path / "log.csv"], Selection(), FitOptions())
+    result = build_report([tmp_path / "log.csv"], Selection(y=y), FitOptions())
     (chart,) = [each for each in lines_of(result.runs, result.curves) if each.key == "reward/mean"]
     assert [(name, colour) for name, colour, *_ in chart.lines] == [(name, place) for place, name in enumerate(names)]
     assert [values[0] for *_, values in chart.lines] == [0.11, 0.51]

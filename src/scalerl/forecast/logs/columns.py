@@ -153,6 +153,7 @@ _TIME = re.compile(
 )
 _HOURS_OF = {"ms": 1 / 3.6e6, "s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0}
 _HOURS = re.compile(r"\s?\(h(?:ours)?\)$")
+_BRACKETS = re.compile(r"([^()\[\]]*[^()\[\]\s])\s*[(\[]([^()\[\]]+)[)\]]")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _BETWEEN_WORDS = re.compile(r"(?:[^\w@]|_)+")
 
@@ -203,34 +204,43 @@ def plain(column: str) -> str:
     return f"_{words}" if name.startswith("_") else words
 
 
-def unit_of(column: str) -> Unit | None:
-    """Return the unit that a name has behind it; None where it has none."""
+def in_ones(column: str) -> tuple[str, float, Unit] | None:
+    """Return the name of an amount without its unit, how many ones a unit is, and the unit; None without a unit.
+
+    tokens (B) counts billions. Times are counted in seconds, or in hours where only their name in hours has a role, as
+    that of time (min) has. A time whose whole name has a role stays as it is.
+    """
     amount, clock = _UNIT.search(column), _TIME.search(column)
     if amount and amount[1] in FACTORS:
-        return Unit(amount[1], FACTORS[amount[1]], FACTORS[amount[1]])
+        size = FACTORS[amount[1]]
+        return _UNIT.sub("", column), size, Unit(amount[1], size, size)
     if clock is None:
         return None
     written = (clock[1] or clock[2]).lower()
-    letter = "ms" if written.startswith(("ms", "milli")) else written[0]
-    return Unit(written, _HOURS_OF[letter], _HOURS_OF[letter])
-
-
-def without_unit(column: str) -> tuple[str, float]:
-    """Return a name without the unit behind it, and how many one of them is: tokens (B) counts billions.
-
-    Times are counted in seconds, or in hours where only their name in hours has a role: time (min) is time_hours.
-    """
-    unit = unit_of(column)
-    if unit is None:
-        return column, 1.0
-    if unit.name in FACTORS:
-        return _UNIT.sub("", column), unit.size
+    hours = _HOURS_OF["ms" if written.startswith(("ms", "milli")) else written[0]]
+    unit = Unit(written, hours, hours)
     name = _TIME.sub("", column)
     if has_role(column, "hours", "gpu_hours", *CLOCKS):
-        return column, 1.0
+        return column, 1.0, unit
     if has_role(name, *CLOCKS):
-        return name, 3600 * unit.size
-    return (f"{name}_hours", unit.size) if has_role(f"{name}_hours", "hours", "gpu_hours") else (column, 1.0)
+        return name, 3600 * hours, unit
+    if has_role(f"{name}_hours", "hours", "gpu_hours"):
+        return f"{name}_hours", hours, unit
+    return column, 1.0, unit
+
+
+def without_brackets(column: str) -> str:
+    """Return a name without the word in brackets behind it, if that may name a run: acc (baseline) is acc.
+
+    A split, a number, a spread and a kind of reward name none.
+    """
+    match = _BRACKETS.fullmatch(column.strip())
+    if match is None:
+        return column
+    name, word = match.groups()
+    is_split = are_splits([word]) or not any(map(str.isalpha, word))
+    is_kind = any(is_spread(part) or is_kind_of_reward(part) for part in plain(word).split("_"))
+    return column if is_split or is_kind else name
 
 
 def with_role(columns: Iterable[str], *roles: str) -> list[str]:
@@ -255,7 +265,7 @@ def _tells(words: str) -> Callable[[str], bool]:
 _LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
 _LOWER += r"|toxic\w*|harmful\w*|violations?|hallucinat\w*"
 is_lower_better = _tells(_LOWER)
-_names_evaluation = _tells(r"evals?|evaluation|val|validation|test|held_?out")
+_names_evaluation = _tells(r"evals?|evaluation|val|validation|test|testing|held_?out|dev")
 _begins_with_valid = re.compile(r"(?:^|.*/)valid(?:[^A-Za-z].*)?", re.IGNORECASE).fullmatch
 is_rate = _tells("|".join((*_RATES[:3], "percent", "pct")))
 """A rate lies in [0, 1] or is per cent; a reward may be any sum."""
@@ -293,7 +303,6 @@ _is_smoothed = _tells(
 _is_share_of_something = re.compile(r".*_(?:rate|ratio|frac|fraction|prob|pct|percent|ema|score|loss)").fullmatch
 # hits@10 is measured among the best ten.
 _is_of_the_best = re.compile(r"[a-z_]+@\d+").fullmatch
-_begins_as_variant = re.compile(r"(?:no|with|without|only|base|baseline|vanilla|ours|ablation)(?:_.*)?").fullmatch
 _CLOSENESS = tuple(map(_tells, _RATES))
 _KINDS_OF_REWARD = (_is_bound, is_part, _is_format, _is_total, _is_mean, _names_evaluation, *_CLOSENESS)
 
@@ -310,12 +319,6 @@ def is_measured(column: str) -> bool:
     return is_counted or bool(is_something) or any(_closeness(column))
 
 
-def names_a_variant(column: str) -> bool:
-    """Return whether a name tells a variant of a recipe from others, as no_kl does beside baseline."""
-    name = plain(column)
-    return _begins_as_variant(name) is not None and _is_share_of_something(name) is None
-
-
 def is_evaluation(column: str) -> bool:
     """Return whether a name is that of an evaluation; json_valid says what was checked."""
     return _names_evaluation(column) or _begins_with_valid(column.strip()) is not None
@@ -326,13 +329,8 @@ def counts_successes(column: str) -> bool:
     return _is_success(column) and not _is_share(column)
 
 
-def is_average(name: str) -> bool:
-    """Return whether a name says nothing but that it is a mean."""
-    return all(map(_is_mean, plain(name).split("_")))
-
-
 def is_statistic(name: str) -> bool:
-    """Return whether every word of a name says what is measured, and how: `eval_acc_max`; none is left for a run."""
+    """Return whether every word of a name says what is measured, and how, as those of `eval_acc_max` do."""
     tells = (is_training_word, is_benchmark, _is_no_reward, *_KINDS_OF_REWARD, str.isdigit)
     return not name.isdigit() and all(any(each(word) for each in tells) for word in plain(name).split("_"))
 

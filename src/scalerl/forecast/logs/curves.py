@@ -22,14 +22,14 @@ from scalerl.forecast.logs.frame import Frame, concatenated, listed, number
 from scalerl.forecast.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.points import AMOUNTS, one_per_step
-from scalerl.forecast.logs.refusals import refuse_results, refuse_unread_compute
+from scalerl.forecast.logs.question import refuse_few, refuse_unread_compute
 from scalerl.forecast.logs.runs import LoggedRun, runs_of
 from scalerl.forecast.logs.scale import scale_of, within
 from scalerl.forecast.logs.selection import SCALES, Selection
 from scalerl.forecast.logs.series import Series, in_shares
+from scalerl.forecast.logs.shapes import VALUE
 from scalerl.forecast.logs.start import before_training, start_of
 from scalerl.forecast.logs.typed import reward_typed
-from scalerl.forecast.logs.wide import VALUE
 
 Faults = dict[CurveKey, InputError]
 
@@ -170,7 +170,7 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     """Return the curve of these runs: the points to fit, the start, and those held out."""
     plan = runs[0].plan
     points, repeated = one_per_step(_points(runs, axis), plan)
-    refuse_results(plan, len(points))
+    refuse_few(plan, len(points))
     if plan.roles[axis].rule == "counted":
         refuse_unread_compute(plan)
     scale, unit = scale_of([run.plan for run in runs])

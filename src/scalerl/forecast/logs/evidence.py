@@ -1,6 +1,6 @@
 """What the values of a column say about the roles that it may have."""
 
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,63 +17,50 @@ _MANY_EQUAL_RISES = 0.8
 _MAX_SCORE = 100.0
 
 
-class Evidence:
+class Evidence(NamedTuple):
     """The numbers of a column, and what they may count or measure."""
 
-    def __init__(self, frame: Frame, name: str) -> None:
-        known = frame.known(name)
-        self.values: Floats = frame.numbers(name)[known]
-        self.is_in_all_rows = bool(known.all())
-        self.is_in_half_of_rows = 2 * len(self.values) >= len(frame)
-
-    @property
-    def varies(self) -> bool:
-        return bool(len(self.values)) and self.values.min() < self.values.max()
-
-    @property
-    def is_mostly_zero(self) -> bool:
-        return bool(2 * np.count_nonzero(self.values) < len(self.values))
-
-    @property
-    def is_rate(self) -> bool:
-        return bool(len(self.values)) and self.values.min() >= 0 and self.values.max() <= 1
-
-    @property
-    def is_whole(self) -> bool:
-        return bool((self.values % 1 == 0).all())
-
-    @property
-    def counts(self) -> bool:
-        """Whether these are whole numbers, and not only right and wrong."""
-        return self.is_whole and bool(len(self.values)) and np.abs(self.values).max() > 1
+    values: Floats
+    is_in_all_rows: bool
+    is_in_half_of_rows: bool
+    varies: bool
+    is_mostly_zero: bool
+    is_rate: bool
+    counts: bool
+    """Whether these are whole numbers, and not only right and wrong."""
+    always_rises: bool
+    hardly_ever_falls: bool
+    often_falls: bool
+    goes_on: bool
+    """Whether these are whole numbers that go on by one amount at most rows, and may begin anew or be repeated."""
 
     @property
     def is_like_a_score(self) -> bool:
-        """Whether there are enough numbers within the range of scores, which differ and count nothing."""
-        is_within = len(self.values) >= ENOUGH_STEPS and np.abs(self.values).max() <= _MAX_SCORE
-        return bool(is_within) and self.varies and not self.counts
+        """Whether the numbers lie within the range of scores, differ and count nothing."""
+        return self.varies and not self.counts and bool(np.abs(self.values).max() <= _MAX_SCORE)
 
-    @cached_property
-    def _moves(self) -> Floats:
-        return np.diff(self.values)
 
-    @property
-    def counts_on(self) -> bool:
-        """Whether these are whole numbers that go on by one amount at most rows, and may begin anew or be repeated."""
-        rises = self._moves[self._moves > 0]
-        if not len(rises) or not self.is_whole or self.often_falls:
-            return False
-        num_usual = np.count_nonzero(rises == np.median(rises))
-        return bool(num_usual >= _MANY_EQUAL_RISES * len(self._moves))
-
-    @property
-    def often_falls(self) -> bool:
-        return bool(len(self._moves)) and (self._moves < 0).mean() > _MAX_FALLS
-
-    @property
-    def hardly_ever_falls(self) -> bool:
-        return bool(len(self._moves)) and (self._moves > 0).mean() > _MANY_RISES
-
-    @property
-    def always_rises(self) -> bool:
-        return bool((self._moves > 0).all())
+def evidence(frame: Frame, name: str) -> Evidence:
+    """Return what the values of a column say."""
+    known = frame.known(name)
+    values = frame.numbers(name)[known]
+    num = len(values)
+    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    moves = np.diff(values)
+    rises = moves[moves > 0]
+    is_whole = bool((values % 1 == 0).all())
+    often_falls = bool(np.count_nonzero(moves < 0) > _MAX_FALLS * len(moves))
+    num_usual = int(np.count_nonzero(rises == np.median(rises))) if len(rises) else 0
+    return Evidence(
+        values=values,
+        is_in_all_rows=bool(known.all()),
+        is_in_half_of_rows=2 * num >= len(frame),
+        varies=low < high,
+        is_mostly_zero=2 * int(np.count_nonzero(values)) < num,
+        is_rate=low >= 0 and high <= 1,
+        counts=is_whole and num > 0 and max(-low, high) > 1,
+        always_rises=is_whole and len(rises) == len(moves),
+        hardly_ever_falls=len(rises) > _MANY_RISES * len(moves),
+        often_falls=often_falls,
+        goes_on=is_whole and not often_falls and num_usual >= max(1, _MANY_EQUAL_RISES * len(moves)),
+    )

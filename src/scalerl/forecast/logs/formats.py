@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerl.errors import InputError, UnclearLogError, UserError
-from scalerl.forecast.logs.clean import is_clean
 from scalerl.forecast.logs.columns import are_splits, is_evaluation
 from scalerl.forecast.logs.facts import Fact, fact, facts_of
 from scalerl.forecast.logs.frame import Frame, Item, Placed, Row, frame_of, grouped, objects
@@ -34,10 +33,10 @@ from scalerl.forecast.logs.readers.projects import project_at, project_rows
 from scalerl.forecast.logs.readers.source import Source, Table
 from scalerl.forecast.logs.readers.tensorboard import event_rows
 from scalerl.forecast.logs.readers.wandb import wandb_rows
-from scalerl.forecast.logs.rules import decided
+from scalerl.forecast.logs.roles import decided, is_clean
 from scalerl.forecast.logs.selection import Selection
+from scalerl.forecast.logs.shapes import columns_asked, gathered, shaped, written_units
 from scalerl.forecast.logs.tables import best_table, has_rewards, names_of
-from scalerl.forecast.logs.tidy import tidied, written_units
 from scalerl.runfolder import store
 from scalerl.runfolder.json_text import parse_or_none
 
@@ -65,8 +64,15 @@ class Log:
     def plan(self, selection: Selection | None = None, name: str = "") -> Plan:
         """Take every decision about the columns; InputError where one cannot be taken."""
         options = selection or Selection()
-        is_known = self.kind == "run" or (self.kind != "console" and is_clean(self.frame, options))
-        frame, facts = (self.frame, []) if is_known else tidied(self.frame, options, self.kind == "console")
+        frame, facts = self.frame, list[Fact]()
+        if asked := columns_asked(frame, options.y or ""):
+            frame, made = gathered(frame, asked)
+            facts += made
+            options = replace(options, y=next(metric for _, metric in asked.values()))
+        is_known = self.kind == "run" or (self.kind != "console" and is_clean(frame, options))
+        if not is_known:
+            frame, changes = shaped(frame, options, is_printed=self.kind == "console")
+            facts += changes
         file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
         plan = Plan(
             path=self.path,
@@ -74,7 +80,7 @@ class Log:
             frame=frame.having(file),
             options=options,
             facts=(*self.facts, *facts),
-            units={} if self.kind == "run" else written_units(self.frame, options),
+            units={} if is_known else written_units(self.frame, options),
             is_clean=is_known and self.kind != "run",
         )
         return without_far_cells(decided(plan))

@@ -89,6 +89,10 @@ class Frame:
         """Return which rows have a number in a column whose square is finite, too."""
         return np.abs(self.numbers(column)) < _LARGEST
 
+    def values(self, column: str) -> Floats:
+        """Return the numbers of a column, without the rows that have none."""
+        return self.numbers(column)[self.known(column)]
+
     def groups(self, columns: Iterable[str]) -> Rows:
         """Return a number for each row, equal for rows that agree in these columns."""
         words = [self.words(name).tolist() for name in columns]

@@ -14,7 +14,7 @@ from scalerl.forecast.logs.frame import Floats, Frame, Names
 from scalerl.forecast.logs.names import FILE
 from scalerl.forecast.logs.plan import Choice, Plan
 from scalerl.forecast.logs.selection import Selection
-from scalerl.forecast.logs.wide import word_columns
+from scalerl.forecast.logs.shapes import word_columns
 
 # A column with more values than these, or hardly a row for each, does not name runs.
 _MAX_RUNS = 200

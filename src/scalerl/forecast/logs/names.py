@@ -127,5 +127,5 @@ def _shortened(names: Names) -> Names:
 
 
 def num_shared(lists: Sequence[Names]) -> int:
-    """Return with how many words all lists begin."""
+    """Return with how many words all lists begin; of texts, with how many characters."""
     return sum(1 for _ in takewhile(lambda words: len({*words}) == 1, zip(*lists, strict=False)))

@@ -14,7 +14,7 @@ from scalerl.forecast.logs.frame import Cells, Floats, Frame, objects
 from scalerl.forecast.logs.labels import is_right_or_wrong
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.selection import matching
-from scalerl.forecast.logs.tidy import wall_times
+from scalerl.forecast.logs.shapes import wall_times
 
 AMOUNTS = ("hours", "gpu_hours", "flops", "tokens", "step", "cost", "x")
 """Roles that count what was spent. GPU-hours are built from hours, and `x` may be any of the others."""

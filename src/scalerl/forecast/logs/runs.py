@@ -18,7 +18,7 @@ from scalerl.forecast.logs.frame import Floats, Frame, Rows, concatenated, group
 from scalerl.forecast.logs.names import ATTEMPT, FILE, without_seed
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.points import points_of
-from scalerl.forecast.logs.refusals import counts_rows
+from scalerl.forecast.logs.question import counts_rows
 
 # If the step fails to rise at more than this share of a console's rows, several runs may have printed into it.
 _MAX_SHARE_NOT_RISING = 0.2

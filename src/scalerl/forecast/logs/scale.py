@@ -10,7 +10,7 @@ from scalerl.forecast.logs.facts import Fact, fact
 from scalerl.forecast.logs.frame import Frame
 from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.selection import SCALES, YScale
-from scalerl.forecast.logs.wide import VALUE
+from scalerl.forecast.logs.shapes import VALUE
 
 # The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
 _MIN_PERCENT = 2.0

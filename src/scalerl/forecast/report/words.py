@@ -350,9 +350,6 @@ WORDS: dict[str, Words] = {
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "units": "{columns}: read in the unit that its name says.",
     "one_column_per_run": "The table has one column per run: {columns}.",
-    "columns_beside_runs": "{columns} are not read as runs: their names or values tell of something else.",
-    "siblings": "{columns} may be runs, one column each; the log has other columns beside them, so one is read.",
-    "one_column": "{others} and {column} are one column: no row has both.",
     # what is a run
     "attempts": (
         "{place} holds {num} attempts that each start over: they are separate curves (keep one with --where "
