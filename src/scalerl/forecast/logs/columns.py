@@ -164,7 +164,8 @@ _PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})(?:_pct|_pe
 _RATE_OF = re.compile(r".*_(?:pass|solve|success|win)_?rate")
 _BENCHMARK = re.compile(
     r"(?:aime|amc|hmmt|brumo|math_?500|gsm8k|olympiad|minerva|gpqa|mmlu|human_?eval|mbpp|live_?code_?bench|lcb|if_?eval|bbh"
-    r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa)[\w@]*"
+    r"|hellaswag|arc_|swe_?bench|bfcl|tau_?bench|codeforces|hotpot_?qa|trivia_?qa|svamp|asdiv|mawps|aqua|gaokao"
+    r"|college_?math|omni_?math|theorem_?qa|science_?qa|boolq|piqa|wino_?grande|truthful_?qa|squad|math(?=_|$))[\w@]*"
 )
 # Another name is that of a training reward if all of its words say so: rollout/return, mean_ep_reward.
 _TRAINING_NAME = re.compile(
@@ -262,13 +263,14 @@ def _tells(words: str) -> Callable[[str], bool]:
     return lambda name: pattern.search(plain(name)) is not None
 
 
-_LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|penalty|penalties|fail\w*|loss(?:es)?"
+_LOWER = r"errors?|err|wer|cer|regret|perplexity|ppl|nll|mse|mae|rmse|bpb|bpc|penalty|penalties|fail\w*|loss(?:es)?"
 _LOWER += r"|toxic\w*|harmful\w*|violations?|hallucinat\w*"
 is_lower_better = _tells(_LOWER)
 _names_evaluation = _tells(r"evals?|evaluation|val|validation|test|testing|held_?out|dev")
 _begins_with_valid = re.compile(r"(?:^|.*/)valid(?:[^A-Za-z].*)?", re.IGNORECASE).fullmatch
 is_rate = _tells("|".join((*_RATES[:3], "percent", "pct")))
 """A rate lies in [0, 1] or is per cent; a reward may be any sum."""
+names_a_counter = _tells(r"(?:time)?steps?|iters?|iterations?|updates?|frames?|episodes?|epochs?|games?|interactions")
 is_score = _tells("scores?")
 _is_success = _tells(r"correct|success(?:es)?|solved|wins?|passes|passed")
 _is_share = _tells(r"rate|acc|accuracy|frac\w*|fraction|ratio|percent|pct|mean|avg|average|rewards?|scores?|share")

@@ -170,9 +170,10 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     """Return the curve of these runs: the points to fit, the start, and those held out."""
     plan = runs[0].plan
     points, repeated = one_per_step(_points(runs, axis), plan)
-    refuse_few(plan, len(points))
     if plan.roles[axis].rule == "counted":
         refuse_unread_compute(plan)
+    if not plan.is_clean:
+        refuse_few(plan, len(points))
     scale, unit = scale_of([run.plan for run in runs])
     points = within(points, scale, plan["y"])
     is_start = before_training(plan, points, plan.axis(axis))
@@ -219,7 +220,7 @@ def _points(runs: list[LoggedRun], axis: str) -> Frame:
     """Return the points of a curve: those with compute and reward."""
     if len({(run.plan.axis(axis), run.plan["y"]) for run in runs}) > 1:
         raise InputError(f"the files of a curve use different columns: choose them with {option:x} and {option:y}.")
-    points = concatenated([run.points for run in runs])
+    points = runs[0].points if len(runs) == 1 else concatenated([run.points for run in runs])
     points = points.having({"compute": points.numbers(axis)})
     is_known = points.known("compute") & points.known("y")
     if not is_known.any():

@@ -69,7 +69,7 @@ class Log:
             frame, made = gathered(frame, asked)
             facts += made
             options = replace(options, y=next(metric for _, metric in asked.values()))
-        is_known = self.kind == "run" or (self.kind != "console" and is_clean(frame, options))
+        is_known = self.kind == "run" or (self.kind != "console" and not self.facts and is_clean(frame, options))
         if not is_known:
             frame, changes = shaped(frame, options, is_printed=self.kind == "console")
             facts += changes

@@ -138,8 +138,12 @@ def frame_of(rows: Placed) -> Frame:
 
 def _cells(values: list[Any]) -> Cells:
     """Return a column: floats if everything in it is a number, else words."""
-    if {*map(type, values)} <= {int, float}:
-        return np.array([_as_float(value) for value in values])
+    kinds = {*map(type, values)}
+    if kinds <= {int, float} or kinds == {str}:
+        # The usual column; one with anything else is looked at word by word.
+        plain = np.array([number(value) for value in values])
+        if kinds != {str} or np.isfinite(plain).all():
+            return plain
     words = [_word_or_number(value) for value in values]
     numbers = np.array([number(word) for word in words])
     is_number = np.isfinite(numbers) | np.isinf(numbers)

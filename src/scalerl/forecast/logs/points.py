@@ -20,7 +20,7 @@ AMOUNTS = ("hours", "gpu_hours", "flops", "tokens", "step", "cost", "x")
 """Roles that count what was spent. GPU-hours are built from hours, and `x` may be any of the others."""
 
 # A log with so many rows per step has one for each answer.
-_MANY_ROWS = 8
+_MANY_ROWS = 5
 # Fewer changes of a value do not show that it is written again and again.
 _ENOUGH_CHANGES = 6
 # Share of the changes that bring a new value, where values are written again until there is a new one.

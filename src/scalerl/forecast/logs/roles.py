@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scalerl.forecast.logs.amounts import duration
+from scalerl.forecast.logs.amounts import duration, seconds_since_1970
 from scalerl.forecast.logs.columns import (
     AXES,
     BARE,
@@ -26,6 +26,7 @@ from scalerl.forecast.logs.columns import (
     is_part,
     is_statistic,
     is_whole,
+    names_a_counter,
     plain,
     reward_rank,
     with_role,
@@ -33,7 +34,7 @@ from scalerl.forecast.logs.columns import (
 from scalerl.forecast.logs.evidence import ENOUGH_STEPS, Evidence, evidence
 from scalerl.forecast.logs.facts import fact
 from scalerl.forecast.logs.frame import Frame
-from scalerl.forecast.logs.labels import arm_and_set, file_alone, labels_that_explain
+from scalerl.forecast.logs.labels import arm_and_set, file_alone, is_right_or_wrong, labels_that_explain
 from scalerl.forecast.logs.plan import Choice, Plan, Rule
 from scalerl.forecast.logs.question import check, may_be_rewards
 from scalerl.forecast.logs.selection import Selection
@@ -41,6 +42,8 @@ from scalerl.forecast.logs.shapes import APART, wall_times
 
 # Rows without any counter are counted where as many have a reward.
 _COUNTABLE = 3
+# With more rows per epoch, as those of its steps, an epoch does not count them.
+_MOST_PER_PLACE = 4
 # A counter that falls at more of its rows, and goes on by no usual amount, is an amount of each row.
 _MANY_FALLS = 1 / 3
 # A column with this many times fewer steps than another of its kind was logged only now and then.
@@ -49,15 +52,19 @@ _FEWER = 4
 _PER_SAMPLE = 1.5
 _EVALUATION = 0
 """The place of evaluations among the kinds of rewards."""
-_BESIDE_REWARDS = (*AXES, *CLOCKS, *METRICS, "tokens_per_step", "cost", "num_samples")
+_BESIDE_REWARDS = (*AXES, *METRICS, "seconds_per_step", "tokens_per_step", "cost", "num_samples")
 
 
 def decided(plan: Plan) -> Plan:
     """Return the plan with a choice for every role that a rule finds one for; InputError if one is missing."""
-    for role, rules in _rules_of(plan).items():
-        choice = _first_choice(plan, rules)
-        if choice is not None:
-            plan = replace(plan, roles={**plan.roles, role: choice})
+    all_rules = OUR_RULES if plan.is_ours else CLEAN_RULES if plan.is_clean else RULES
+    for role, rules in all_rules.items():
+        for rule in rules:
+            choice = rule(plan)
+            if choice is not None and choice.columns:
+                choice = choice._replace(rule=choice.rule or rule.__name__)
+                plan = replace(plan, roles={**plan.roles, role: choice})
+                break
     check(plan)
     # What is said of evaluations is true where one of them is the reward.
     facts = [each for each in plan.facts if each.kind != APART or plan["y"] in each.values["columns"]]
@@ -66,20 +73,6 @@ def decided(plan: Plan) -> Plan:
     if "step" in plan.roles and plan.roles["step"].rule == "rising_integers" and not has_role(plan["step"], "row"):
         facts.append(fact("step_by_values", step=plan["step"]))
     return replace(plan, facts=tuple(facts))
-
-
-def _rules_of(plan: Plan) -> Mapping[str, tuple[Rule, ...]]:
-    if plan.is_ours:
-        return OUR_RULES
-    return CLEAN_RULES if plan.is_clean else RULES
-
-
-def _first_choice(plan: Plan, rules: tuple[Rule, ...]) -> Choice | None:
-    for rule in rules:
-        choice = rule(plan)
-        if choice is not None and choice.columns:
-            return choice._replace(rule=choice.rule or rule.__name__)
-    return None
 
 
 def is_clean(frame: Frame, options: Selection) -> bool:
@@ -143,10 +136,10 @@ def _is_of_each_row(column: Evidence) -> bool:
 
 
 def coarse_counter(plan: Plan) -> Choice | None:
-    """Choose an epoch or episode, if most rows have their own and no column is named as compute."""
+    """Choose an epoch or episode, if it has a few rows at most and no column is named as compute."""
     columns = with_role(plan.frame.columns, "coarse")[:1]
-    places = plan.frame.groups([*columns, *with_role(plan.frame.columns, "run", "arm", "seed")])
-    is_fine = 2 * np.count_nonzero(np.diff(places)) >= len(plan.frame) - 1
+    num_places = plan.frame.num_groups([*columns, *with_role(plan.frame.columns, "run", "arm", "seed")])
+    is_fine = _MOST_PER_PLACE * num_places >= len(plan.frame)
     return Choice(columns) if is_fine and not plan.named(*AXES) else None
 
 
@@ -161,13 +154,25 @@ def rising_integers(plan: Plan) -> Choice | None:
     counting: list[str] = []
     for name in plan.frame.columns:
         column = evidence(plan.frame, name)
-        if not column.is_in_all_rows or is_measured(name) or has_role(name, "wall_clock", "elapsed"):
+        is_something_else = is_measured(name) and not names_a_counter(name)
+        if not column.is_in_all_rows or is_something_else or has_role(name, "wall_clock", "elapsed"):
             continue
         if column.always_rises:
             rising.append(name)
         elif column.goes_on and not has_role(name, "run", "seed", "arm", "item"):
             counting.append(name)
     return Choice((rising or counting)[:1])
+
+
+def rising_time(plan: Plan) -> Choice | None:
+    """Choose a time of no known unit that rises from row to row, if nothing else counts."""
+    if plan.named(*AXES, *CLOCKS, "coarse") or len(plan.frame) < 3:
+        return None
+    for name in plan.named("wall_clock"):
+        values = plan.frame.numbers(name)
+        if (np.diff(values) > 0).all() and np.isnan(seconds_since_1970(values)).all():
+            return Choice((name,))
+    return None
 
 
 def counted(plan: Plan) -> Choice | None:
@@ -287,9 +292,9 @@ class Flaws(NamedTuple):
     is_per_sample: bool
     is_idle: bool
     rank: Rank
-    is_no_whole: bool
     is_longer: bool
-    """Whether its name has all words of another's, and more: that one is the whole."""
+    """Whether its name has all words of another's, and more: that one is the whole, or this one a mean of its last."""
+    is_no_whole: bool
 
 
 def like_a_reward(plan: Plan) -> Choice | None:
@@ -367,11 +372,11 @@ def _flaws(columns: Sequence[Named]) -> dict[str, Flaws]:
             is_short=is_short,
             is_constant=not is_short and not column.column.varies,
             is_rare=column.num_steps < max(ENOUGH_STEPS, most_steps.get(column.kind, 0) / _FEWER),
-            is_per_sample=column.per_place > _PER_SAMPLE * least,
+            is_per_sample=column.per_place > _PER_SAMPLE * least or is_right_or_wrong(column.column.values),
             is_idle=column.is_idle,
             rank=column.rank,
-            is_no_whole=not is_whole(column.name),
             is_longer=any(words[other.name] < words[column.name] for other in columns if other.rank == column.rank),
+            is_no_whole=not is_whole(column.name),
         )
     return flaws
 
@@ -399,7 +404,7 @@ def only_candidate(plan: Plan) -> Choice | None:
 
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "step": (named_step, coarse_counter, rising_integers, counted),
+    "step": (named_step, coarse_counter, rising_integers, rising_time, counted),
     "y": (asked_reward, of_the_export, like_a_reward, only_numbers, only_candidate),
     "label": (labels_that_explain,),
     "hours": (named("hours"), named("seconds_per_step", "per_step"), elapsed, time_of_day),
@@ -415,9 +420,9 @@ CLEAN_RULES: dict[str, tuple[Rule, ...]] = {
     "step": (named("step"),),
     "y": (only_reward,),
     "label": (file_alone,),
-    "hours": (named("hours"), named("seconds_per_step", "per_step"), elapsed),
+    "hours": (named("hours"), named("seconds_per_step", "per_step")),
 }
-"""Rules of tables whose names say all: they have no time of day."""
+"""Rules of tables whose names say all: they have no clock."""
 OUR_RULES: dict[str, tuple[Rule, ...]] = {
     "y": (asked_reward, our_reward, like_a_reward),
     "label": (arm_and_set,),

@@ -39,7 +39,7 @@ VALUE = "value"
 _OF_A_RUN = " - "
 _EDGES = " _-/([:"
 _MIN_STEPS = 3
-_HOURS_BEHIND = re.compile(r"(?!.*gpu).*(?:hours?|hrs?|[_ ]h)", re.IGNORECASE)
+_HOURS = re.compile(r"(?!.*gpu)(?:(?:.*[_ ])?(?:hours?|hrs?)(?:[_ ].*)?|.*(?:hours?|hrs?|[_ ]h))", re.IGNORECASE)
 _STEP_WORD = re.compile(r"step|iter|epoch|update|checkpoint|ckpt|round", re.IGNORECASE)
 # Kinds of rows; with more words a column names runs or sets.
 _MAX_KINDS = 12
@@ -225,7 +225,7 @@ def columns_asked(frame: Frame, y: str) -> dict[str, tuple[str, str]]:
 
 
 def clocks_by_value(frame: Frame, options: Selection) -> Reshaped:
-    """A column of seconds since 1970 is a time of day, and one that ends with 'hours' counts hours, under any name."""
+    """A column of seconds since 1970 is a time of day, and one with 'hours' in its name counts hours, under any name."""
     has_clock = bool(with_role(frame.columns, "wall_clock"))
     has_hours = bool(with_role(frame.columns, "hours"))
     found: dict[str, str] = {}
@@ -238,7 +238,7 @@ def clocks_by_value(frame: Frame, options: Selection) -> Reshaped:
         if np.isfinite(seconds_since_1970(values)).all():
             if not has_clock:
                 found.setdefault("timestamp", name)
-        elif not has_hours and _HOURS_BEHIND.fullmatch(name) and (np.diff(values) >= 0).all() and values[0] >= 0:
+        elif not has_hours and _HOURS.fullmatch(name) and (np.diff(values) >= 0).all() and values[0] >= 0:
             found.setdefault("hours", name)
     renamed = {role: frame.numbers(name) for role, name in found.items()}
     return frame.without(found.values()).having(renamed), ()

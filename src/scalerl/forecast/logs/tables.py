@@ -41,7 +41,7 @@ def best_table(found: Iterable[list[Table]]) -> Table | None:
     """Return the first of the tables in a file that has a reward and a step, or else the best one; None for none."""
     best, best_worth = None, Worth(False, False)
     for together in found:
-        for table in _united(together):
+        for table in _united(together) if together[0].kind == "json" else together:
             worth = Worth(has_rewards(table), bool(with_role(names_of(table), "step", "coarse", *AXES)))
             if best is None or worth > best_worth:
                 best, best_worth = table, worth
@@ -73,8 +73,6 @@ def names_of(table: Table) -> set[str]:
 
 def _united(tables: list[Table]) -> list[Table]:
     """Return the tables of a document as one for each set of labels that they have, the largest first."""
-    if tables[0].kind != "json":
-        return tables
     num_beside = Counter(table.keys for table in tables)
     parts: dict[Keys, list[Part]] = {}
     for table, labels in zip(tables, _labels(tables), strict=True):
