@@ -361,11 +361,11 @@ def reward_rank(column: str) -> Rank | None:
     name = plain(column)
     if _is_no_reward(name) or _is_record(name):
         return None
+    if name in _TRAINING:
+        return 2, 0, _TRAINING.index(name)
     close = _closeness(name)
     training = None
-    if name in _TRAINING:
-        training = (2, 0, _TRAINING.index(name))
-    elif close[_REWARD] and _TRAINING_NAME.fullmatch(name):
+    if close[_REWARD] and _TRAINING_NAME.fullmatch(name):
         training = (2, 0, len(_TRAINING))
     if not any(close):
         is_bare = _BARE_EVALUATION.fullmatch(column.strip()) or (name[:4] == "val_" and is_benchmark(name[4:]))

@@ -24,11 +24,11 @@ from scalerl.forecast.logs.plan import Plan
 from scalerl.forecast.logs.points import AMOUNTS, one_per_step
 from scalerl.forecast.logs.question import refuse_few, refuse_unread_compute
 from scalerl.forecast.logs.runs import LoggedRun, runs_of
-from scalerl.forecast.logs.scale import scale_of, within
+from scalerl.forecast.logs.scale import in_scale
 from scalerl.forecast.logs.selection import SCALES, Selection
 from scalerl.forecast.logs.series import Series, in_shares
 from scalerl.forecast.logs.shapes import VALUE
-from scalerl.forecast.logs.start import before_training, start_of
+from scalerl.forecast.logs.start import start_of
 from scalerl.forecast.logs.typed import reward_typed
 
 Faults = dict[CurveKey, InputError]
@@ -174,11 +174,9 @@ def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
         refuse_unread_compute(plan)
     if not plan.is_clean:
         refuse_few(plan, len(points))
-    scale, unit = scale_of([run.plan for run in runs])
-    points = within(points, scale, plan["y"])
-    is_start = before_training(plan, points, plan.axis(axis))
+    points, scale, unit = in_scale(points, [run.plan for run in runs])
+    start, is_start = start_of(plan, points, plan.axis(axis), SCALES[scale])
     is_held = points.numbers("held") == 1
-    start = start_of(plan, points, is_start, SCALES[scale])
     fitted = points.take(~is_held & ~is_start).sorted("run", "compute", "y", "evaluation")
     late = points.take(is_held).sorted("compute", "y")
     if not len(fitted):

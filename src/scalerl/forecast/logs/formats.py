@@ -65,7 +65,8 @@ class Log:
         """Take every decision about the columns; InputError where one cannot be taken."""
         options = selection or Selection()
         frame, facts = self.frame, list[Fact]()
-        if asked := columns_asked(frame, options.y or ""):
+        asked = columns_asked(frame, options.y) if options.y else {}
+        if asked:
             frame, made = gathered(frame, asked)
             facts += made
             options = replace(options, y=next(metric for _, metric in asked.values()))
@@ -81,6 +82,7 @@ class Log:
             options=options,
             facts=(*self.facts, *facts),
             units={} if is_known else written_units(self.frame, options),
+            is_ours=self.kind == "run",
             is_clean=is_known and self.kind != "run",
         )
         return without_far_cells(decided(plan))

@@ -44,6 +44,8 @@ class Plan:
     units: Mapping[str, Unit] = field(default_factory=dict)
     """The unit in which the log writes a column, where it says one."""
     roles: Mapping[str, Choice] = field(default_factory=dict)
+    is_ours: bool = False
+    """Whether one of our runs wrote it: the store knows what a row is, and nothing is guessed."""
     is_clean: bool = False
     """Whether the names of its columns say all, so that nothing is guessed."""
 
@@ -51,18 +53,14 @@ class Plan:
         """Return the first column of a role; "" if it has none."""
         return self.roles[role].columns[0] if role in self.roles else ""
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether one of our runs wrote it: the store knows what a row is, and nothing is guessed."""
-        return self.kind == "run"
-
     def steps(self, frame: Frame) -> Floats:
         """Return the step of each row of a run; rows are counted where the log has none."""
         return frame.numbers(self["step"]) if self["step"] in frame else np.arange(1.0, len(frame) + 1)
 
     def progress(self, frame: Frame) -> Floats:
         """Return what rises along a run: the step, else compute or time; NaN where nothing is logged."""
-        named = [self["step"], *self.named(*AXES, "elapsed", "wall_clock")]
+        is_counted = "step" in self.roles and self.roles["step"].rule == "counted"
+        named = [] if is_counted else [self["step"], *self.named(*AXES, "elapsed", "wall_clock")]
         return frame.numbers(next((name for name in named if name in frame), ""))
 
     def runs(self, frame: Frame) -> Rows:

@@ -123,7 +123,7 @@ def named_step(plan: Plan) -> Choice | None:
     for name, other in found.items():
         if name not in chosen and other.is_in_all_rows and other.hardly_ever_falls:
             return Choice((name,))
-    return Choice(("row",), "counted") if _is_of_each_row(found[chosen[0]]) else Choice(chosen)
+    return Choice(("",), "counted") if _is_of_each_row(found[chosen[0]]) else Choice(chosen)
 
 
 def _is_of_each_row(column: Evidence) -> bool:
@@ -420,6 +420,7 @@ CLEAN_RULES: dict[str, tuple[Rule, ...]] = {
     "step": (named("step"),),
     "y": (only_reward,),
     "label": (file_alone,),
+    "num_samples": (named("num_samples"),),
     "hours": (named("hours"), named("seconds_per_step", "per_step")),
 }
 """Rules of tables whose names say all: they have no clock."""

@@ -61,7 +61,8 @@ class LoggedRun:
         """The rows that the options keep, with a column for each role."""
         # Compute adds up over all rows, so rows are dropped afterwards.
         points = points_of(self.plan, self.frame, "/".join(self.repeat.values()))
-        return points.take(self.plan.options.selected(self.frame))
+        options = self.plan.options
+        return points.take(options.selected(self.frame)) if options.where or options.where_not else points
 
     def noting(self, *facts: Fact) -> "LoggedRun":
         return replace(self, facts=(*self.facts, *facts))
@@ -96,7 +97,7 @@ def _split(plan: Plan, has_other_logs: bool) -> list[LoggedRun]:
         key = {name: str(frame.words(name)[0]) for name in label.columns}
         repeat = {name: str(frame.words(name)[0]) for name in repeats}
         run = LoggedRun(plan, key, repeat, frame, plan.facts)
-        has_reward = (frame.words(plan["y"]) != "").any()
+        has_reward = frame.known(plan["y"]).any() or (frame.words(plan["y"]) != "").any()
         (runs if has_reward else silent).append(run)
     if not silent or not runs:
         return [*runs, *silent]

@@ -18,29 +18,24 @@ _MIN_PERCENT = 2.0
 _ROUNDING = 1e-6
 
 
-def scale_of(plans: Sequence[Plan]) -> tuple[YScale, tuple[Fact, ...]]:
-    """Return the scale of a column, which is one for all its curves, and what to say of it.
+def in_scale(points: Frame, plans: Sequence[Plan]) -> tuple[Frame, YScale, tuple[Fact, ...]]:
+    """Return points with the scale of their rewards, which is one for all curves of a column, and what to say of it.
 
-    What is named as a rate, and a benchmark's score, is per cent if its values are.
+    What is named as a rate, and a benchmark's score, is per cent if its values are. Rewards that leave the scale by
+    rounding are at its ends; InputError for those that leave it by more.
     """
     column, scale = plans[0]["y"], plans[0].options.y_scale
-    rewards = np.concatenate([plan.frame.numbers(column) for plan in plans])
-    rewards = rewards[np.isfinite(rewards)]
+    rewards = np.concatenate([plan.frame.values(column) for plan in plans])
     low, high = float(rewards.min()), float(rewards.max())
-    if scale != "auto":
-        return scale, ()
-    if low >= -_ROUNDING and high <= 1 + _ROUNDING:
-        return "1", ()
-    is_named = is_rate(column) or (
-        (is_score(column) or column == VALUE) and bool(with_role(plans[0].frame.columns, "set"))
-    )
-    if is_named and low >= 0 and _MIN_PERCENT <= high <= 100:
-        return "100", (fact("percent", y=column, low=low, high=high),)
-    return "none", (fact("own_scale", y=column, low=low, high=high),)
-
-
-def within(points: Frame, scale: YScale, column: str) -> Frame:
-    """Return the points, rewards that leave the scale by rounding at its ends; InputError for those that leave it."""
+    facts: tuple[Fact, ...] = ()
+    if scale == "auto":
+        is_set = (is_score(column) or column == VALUE) and bool(with_role(plans[0].frame.columns, "set"))
+        is_per_cent = (is_rate(column) or is_set) and low >= 0 and _MIN_PERCENT <= high <= 100
+        if low >= -_ROUNDING and high <= 1 + _ROUNDING:
+            scale = "1"
+        else:
+            scale = "100" if is_per_cent else "none"
+            facts = (fact("percent" if is_per_cent else "own_scale", y=column, low=low, high=high),)
     low, high = SCALES[scale] or (-np.inf, np.inf)
     rewards = points.numbers("y")
     fitted = np.clip(rewards, low, high)
@@ -51,4 +46,4 @@ def within(points: Frame, scale: YScale, column: str) -> Frame:
             f"{column!r} is {rewards[at]:g} at {points.origin[at]}, outside [{low:g}, {high:g}] of "
             f"{option:y-scale {scale}}: leave {option:y-scale} out, and it is read as it is."
         )
-    return points.having({"y": fitted})
+    return points.having({"y": fitted}), scale, facts

@@ -28,19 +28,20 @@ class Start(NamedTuple):
     facts: tuple[Fact, ...] = ()
 
 
-def before_training(plan: Plan, points: Frame, column: str) -> Mask:
-    """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
+def start_of(plan: Plan, points: Frame, column: str, bounds: Bounds) -> tuple[Start, Mask]:
+    """Return the start that the log has, and which rows are of it: those at compute 0, or below it as some write steps.
 
-    With 'first' they are each run's first row, if it is early. InputError for any other row at or below 0.
+    With 'first' they are each run's first row, if it is early. Without such rows an evaluation before training is it,
+    and what the user gives replaces it. InputError for any other row at or below 0.
     """
+    given = plan.options.start
     compute = points.numbers("compute")
     x = np.where(points.numbers("held") == 1, np.inf, compute)
-    if plan.options.start == "first":
+    if given == "first":
         runs = points.groups(["run"])
         firsts = np.full(len(points), np.inf)
         np.minimum.at(firsts, runs, x)
-        is_early = (x >= 0) & (x <= _BEFORE_TRAINING * compute.max())
-        is_start = is_early & (x == firsts[runs])
+        is_start = (x >= 0) & (x <= _BEFORE_TRAINING * compute.max()) & (x == firsts[runs])
     else:
         is_start = (x == 0) | ((x < 0) & has_role(column, "step"))
     odd = np.flatnonzero((x <= 0) & ~is_start)
@@ -50,26 +51,17 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
             f"compute {column!r} is {x[at]:g} at {points.origin[at]}, which is neither training nor the start: remove "
             f"those rows, or name other columns with {option:x}, {option:seed} or {option:by}."
         )
-    return is_start
-
-
-def start_of(plan: Plan, points: Frame, is_start: Mask, bounds: Bounds) -> Start:
-    """Return the start that the log has: the mean at compute 0, or an evaluation before training.
-
-    One that the user gives replaces it.
-    """
-    given, starts = plan.options.start, points.take(is_start)
     if given not in (None, "first", "fit"):
-        return Start()
-    compute = float(points.numbers("compute").min())
-    if len(starts) and given != "fit":
-        return _mean(plan, starts, compute, bounds)
+        return Start(), is_start
+    least = float(compute.min())
+    if is_start.any() and given != "fit":
+        return _mean(plan, points.take(is_start), least, bounds), is_start
     if given == "first":
-        return Start(facts=(fact("start_is_late", compute=compute),))
+        return Start(facts=(fact("start_is_late", compute=least),)), is_start
     reward = plan.roles["y"]
     if given is None and bounds == (0, 1) and reward.rule == "training" and reward.too_few:
-        return _evaluated_before(plan, points.numbers("step"))
-    return Start()
+        return _evaluated_before(plan, points.numbers("step")), is_start
+    return Start(), is_start
 
 
 def _mean(plan: Plan, starts: Frame, compute: float, bounds: Bounds) -> Start:
