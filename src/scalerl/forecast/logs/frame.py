@@ -95,8 +95,12 @@ class Frame:
 
     def groups(self, columns: Iterable[str]) -> Rows:
         """Return a number for each row, equal for rows that agree in these columns."""
-        words = [self.words(name).tolist() for name in columns]
-        return numbered(zip(*words, strict=True)) if words else np.zeros(len(self), dtype=np.intp)
+        cells: list[list[Any]] = []
+        for name in columns:
+            values: Any = self.columns[name] if self.is_words(name) else self.numbers(name)
+            # NaN is no number that is equal to another.
+            cells.append([None if value != value else value for value in values.tolist()])
+        return numbered(zip(*cells, strict=True)) if cells else np.zeros(len(self), dtype=np.intp)
 
     def num_groups(self, columns: Iterable[str]) -> int:
         return len({*self.groups(columns).tolist()})

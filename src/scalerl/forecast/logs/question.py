@@ -44,7 +44,8 @@ def check(plan: Plan) -> None:
     UnclearLogError if there are several that may be the reward.
     """
     axes = [axis for axis in map(plan.axis, AXES) if axis]
-    check_columns([*plan.frame.columns, *axes], plan.options, plan.path)
+    if plan.options.columns:
+        check_columns([*plan.frame.columns, *axes], plan.options, plan.path)
     if plan.options.gpus and not plan.options.x and not plan["gpu_hours"]:
         raise InputError(
             f"{option:gpus {plan.options.gpus:g}} needs a clock, and {plan.path} has none: it has {_columns(plan)}."

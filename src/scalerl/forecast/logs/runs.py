@@ -178,11 +178,14 @@ def _attempts(run: LoggedRun) -> list[LoggedRun]:
     Logs without a column of steps and logs that name their attempts are left as they are, and so are our own folders,
     whose reader has dropped what a resume superseded.
     """
-    plan, frame, steps = run.plan, run.frame, run.steps
+    plan, frame = run.plan, run.frame
+    steps = plan.steps(frame)
     if plan.is_ours or ATTEMPT in frame or plan["step"] not in frame or counts_rows(plan):
         return [run]
-    is_kept = plan.options.selected(frame, besides=ATTEMPT)
-    logged = np.flatnonzero(frame.known(plan["y"]) & np.isfinite(steps) & is_kept)
+    is_logged = frame.known(plan["y"]) & np.isfinite(steps)
+    if (np.diff(steps[is_logged]) > 0).all():
+        return [run]
+    logged = np.flatnonzero(is_logged & plan.options.selected(frame, besides=ATTEMPT))
     if (np.diff(steps[logged]) > 0).all():
         return [run]
     split = attempts(steps[logged])

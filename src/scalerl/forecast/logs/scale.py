@@ -25,7 +25,8 @@ def in_scale(points: Frame, plans: Sequence[Plan]) -> tuple[Frame, YScale, tuple
     rounding are at its ends; InputError for those that leave it by more.
     """
     column, scale = plans[0]["y"], plans[0].options.y_scale
-    rewards = np.concatenate([plan.frame.values(column) for plan in plans])
+    rewards = np.concatenate([plan.frame.numbers(column) for plan in plans])
+    rewards = rewards[np.isfinite(rewards)]
     low, high = float(rewards.min()), float(rewards.max())
     facts: tuple[Fact, ...] = ()
     if scale == "auto":

@@ -225,7 +225,7 @@ def columns_asked(frame: Frame, y: str) -> dict[str, tuple[str, str]]:
 
 
 def clocks_by_value(frame: Frame, options: Selection) -> Reshaped:
-    """A column of seconds since 1970 is a time of day, and one with 'hours' in its name counts hours, under any name."""
+    """A column of seconds since 1970 is a time of day, and one with 'hours' in its name counts hours."""
     has_clock = bool(with_role(frame.columns, "wall_clock"))
     has_hours = bool(with_role(frame.columns, "hours"))
     found: dict[str, str] = {}
