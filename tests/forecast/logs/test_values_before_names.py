@@ -1,6 +1,8 @@
 """What a column or a line is, where its name says one thing and its values another; the numbers are made up."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_texts import STEPS, R, cells
@@ -263,3 +265,84 @@ ANSWERS = "solution: 'work: {at}'\nfacts: {{'agent': {at}, 'income': {income}}}\
 def test_settings_and_answers_are_called_so(tmp_path: Path, text: str) -> None:
     said = fault(write(tmp_path / "run.log", text))
     assert "configuration" in said
+
+
+# What speaks against a column that is named like a reward
+
+
+def chosen(path: Path, header: str, rows: list[tuple[Any, ...]]) -> str:
+    [series] = read(write(path / "log.csv", (header, rows)))
+    return series.y_label
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "y"),
+    [
+        ("step,score,avg_score", lambda step, rate: (rate, 0.9 * rate), "score"),
+        ("step,eval/team/reward,eval/reward", lambda step, rate: (rate / 3, rate), "eval/reward"),
+        ("step,success,reward", lambda step, rate: (int(rate > 0.4), rate), "reward"),
+        ("step,Training reward,Testing reward", lambda step, rate: (rate, 0.9 * rate), "Testing reward"),
+        ("step,train_acc,dev_acc", lambda step, rate: (rate, 0.9 * rate), "dev_acc"),
+        ("step,accuracy,parser_success_rate", lambda step, rate: (rate, rate * (step > 30)), "accuracy"),
+    ],
+)
+def test_the_whole_and_what_varies_come_first(tmp_path: Path, header: str, values: Any, y: str) -> None:
+    assert chosen(tmp_path, header, [(step, *values(step, rate)) for step, rate in STEPS]) == y
+
+
+def test_a_rate_of_nothing_but_zeros_is_asked_about_after_the_reward(tmp_path: Path) -> None:
+    rows = [(step, rate * (step > 30), rate) for step, rate in STEPS]
+    log = write(tmp_path / "log.csv", ("step,accuracy,reward", rows))
+    assert [each.name for each in candidates(log)] == ["reward", "accuracy"]
+
+
+def test_accuracies_of_two_benchmarks_are_asked_about(tmp_path: Path) -> None:
+    rows = [(step, rate, rate / 2) for step, rate in STEPS]
+    log = write(tmp_path / "log.csv", ("step,gsm8k_accuracy,math_accuracy", rows))
+    assert [each.name for each in candidates(log)] == ["gsm8k_accuracy", "math_accuracy"]
+
+
+def test_reward_beside_one_with_another_word_in_brackets_is_asked_about(tmp_path: Path) -> None:
+    rows = [(step, rate, rate / 2) for step, rate in STEPS]
+    log = write(tmp_path / "log.csv", ("step,reward (cost),reward (tokens)", rows))
+    assert [each.name for each in candidates(log)] == ["reward (cost)", "reward (tokens)"]
+
+
+# What counts
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "x"),
+    [
+        ("training_steps,accuracy", lambda step, rate: (100 * step, rate), "training_steps"),
+        ("time,reward", lambda step, rate: (12.5 * step, rate), "time"),
+        ("hours_trained,reward", lambda step, rate: (step / 2, rate), "hours"),
+        ("Timesteps,reward", lambda step, rate: (3000 + 37 * step**3 % 1013, rate), "step"),
+    ],
+)
+def test_what_rises_counts(tmp_path: Path, header: str, values: Any, x: str) -> None:
+    [series] = read(write(tmp_path / "log.csv", (header, [values(step, rate) for step, rate in STEPS])))
+    assert (series.x_label, series.reward.tolist()) == (x, R)
+
+
+def test_epochs_of_training_and_evaluation_count(tmp_path: Path) -> None:
+    rows = [(step, kind, 1 - rate, rate) for step, rate in STEPS for kind in ("train", "val")]
+    [series] = read(write(tmp_path / "log.csv", ("epoch,phase,loss,accuracy", rows)))
+    assert (series.x_label, series.y_label, series.reward.tolist()) == ("epoch", "val/accuracy", R)
+
+
+# Too few
+
+
+def test_a_folder_of_four_checkpoints_says_how_many(tmp_path: Path) -> None:
+    for step, rate in STEPS[:4]:
+        write(tmp_path / f"step_{step}.json", json.dumps({"sft_accuracy": rate, "rl_accuracy": rate / 2}))
+    said = fault(tmp_path)
+    assert "4 values" in said
+    assert "needs 6" in said
+
+
+def test_five_values_without_a_telling_name_are_asked_about(tmp_path: Path) -> None:
+    document = {f"step-{100 * step:06}": {"loose": rate, "strict": rate / 2} for step, rate in STEPS[:5]}
+    log = write(tmp_path / "a.json", json.dumps(document))
+    assert [each.name for each in candidates(log)] == ["loose", "strict"]
