@@ -358,7 +358,7 @@ def _flaws(columns: Sequence[Named]) -> dict[str, Flaws]:
     """Return what speaks against each column, beside the others."""
     most_steps: dict[int, int] = {}
     for column in columns:
-        if not column.is_idle:
+        if not column.is_idle and column.rank != RATE_OF:
             most_steps[column.kind] = max(most_steps.get(column.kind, 0), column.num_steps)
     least_per_place = min(column.per_place for column in columns)
     # Training is logged more densely than it is evaluated: only another evaluation shows that one holds single answers.
