@@ -117,13 +117,15 @@ def _are_names(words: Words, is_named: bool) -> bool:
 def _are_told_apart(frame: Frame, labels: Sequence[str], progress: Floats) -> bool:
     """Return whether rows have labels of their own, at one place, at places that others have too, or at none.
 
-    The answers of each step come in the order of steps.
+    The answers of each step come in the order of steps, if what tells them apart is not the names of runs.
     """
     if frame.num_groups(labels) < len(frame):
         return False
     if len(progress):
         num_places = len({*progress.tolist()})
-        return num_places == 1 or (num_places < len(progress) and not (np.diff(progress) >= 0).all())
+        are_runs = frame.num_groups(with_role(labels, "run", "arm", "seed")) == len(frame)
+        may_be_answers = not are_runs and bool((np.diff(progress) >= 0).all())
+        return num_places == 1 or (num_places < len(progress) and not may_be_answers)
     return len(labels) > 1 and all(frame.num_groups([name]) < len(frame) for name in labels)
 
 
