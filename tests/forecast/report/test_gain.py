@@ -44,6 +44,14 @@ def test_rise_fall_and_noise_are_distinguished(rates: list[float], kind: str):
     assert gain.say("main").kind == f"gain_{kind}"
 
 
+def test_run_that_breaks_down_at_its_end_has_not_learned():
+    # Rewards of a run whose learning rate was too high.
+    gain = measured(evaluations([0.4, 0.49, 0.5, 0.49, 0.38], prompts=1000, samples=1), [UPDATED] * 40)
+    assert (gain.kind, gain.num_last) == ("within_noise", 1)
+    gain = measured(evaluations([0.4, 0.55, 0.55, 0.55, 0.28], prompts=1000, samples=1), [UPDATED] * 40)
+    assert (gain.kind, gain.num_last) == ("fell", 1)
+
+
 def test_few_samples_prove_nothing():
     # 6 of 30 and 11 of 30: what a run without a single update once called learned.
     rows = [

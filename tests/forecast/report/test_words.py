@@ -31,7 +31,17 @@ ALARM = {
     "cause": None, "remedies": ("filter.truncated",), "num_answers": 384, "answers": (("4", "four"),),
 }  # fmt: skip
 COMPARED = {"names": ("one", "two"), "at": 64000.0, "unit": "GPU-hours", "worth": 0.01, "probability": 0.95}
-GAIN = {"name": "run", "first": 0.3, "last": 0.31, "num_last": 3, "num_steps": 24, "num_skipped": 4, "num_empty": 20}
+GAIN = {
+    "name": "run",
+    "first": 0.3,
+    "last": 0.31,
+    "low": -0.02,
+    "high": 0.04,
+    "num_last": 3,
+    "num_steps": 24,
+    "num_skipped": 4,
+    "num_empty": 20,
+}
 FORECAST = {"state": "rising", "to_do": "go on", "ceiling": VALUE, "doubling": None, "end": VALUE, "num": 12}
 WHEN = {"run": "arm-seed0", "began": 10.0, "ended": 30.0}
 FALL = Fall(drop=VALUE, peak=0.7, now=0.088, last_good=80.0, num_after=12, probability=0.99)
@@ -55,7 +65,7 @@ GIVEN: dict[str, Mapping[str, Any]] = {
     "advice": {"answer": Answer.EITHER, "winner": None},
     "chart_note": {"level": 0.9, "has_bands": True, "has_cut_bands": True, "has_bars": True, "has_marks": True},
     "picture_note": {"level": 0.9, "more": 3},
-    "gain_no_update": GAIN,
+    **dict.fromkeys(("gain_rose", "gain_fell", "gain_within_noise", "gain_no_update"), GAIN),
     "forecast": {**FORECAST, "is_training": False},
     "repeated": {"run": "arm", "num_steps": 3, "gpu_hours": 0.5, "hours": "GPU-hours", "share": 0.015},
     "plan_continue": {"arms": ("one to 8,000",), "cost": 8000.0, "unit": "GPU-hours", "money": 20000.0},
@@ -113,6 +123,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "alarm_truncated/over": {**ALARM, "state": "over"},
     **{f"alarm_empty/{cause}": {**ALARM, "cause": cause} for cause in WHY_EMPTY if cause != "mixed"},
     **{f"alarm_no_verdict/{cause}": {**ALARM, "cause": cause} for cause in NO_VERDICT},
+    "gain_fell/broke down": {**GAIN, "num_last": 1},
     "alarm_solved/one task": {**ALARM, "subject": ""},
     "forecast/flat": {**FORECAST, "is_training": True, "state": State.FLAT, "noticed": 0.02, "ceiling": None},
     "forecast/too early": {**FORECAST, "is_training": False, "state": State.TOO_EARLY, "ceiling": None, "end": None},

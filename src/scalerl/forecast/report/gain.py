@@ -14,7 +14,8 @@ import numpy as np
 
 from scalerl.forecast.report.document import Say, say
 
-NUM_LAST = 3  # evaluations at the end whose mean is compared with the start
+NUM_LAST = 3  # evaluations at the end whose mean is compared with the start, if they agree
+Z_AGREE = 2.58  # 99 %: a last evaluation that is further from the two before it is the end by itself
 FEWEST_PAIRS = 20  # prompts from which the spread of paired differences is a good estimate
 Z = 1.645  # 90 %, two-sided
 
@@ -26,7 +27,7 @@ class Gain:
     kind: Literal["rose", "fell", "within_noise", "no_update"]
     first: float
     last: float
-    """Mean of the last `num_last` evaluations."""
+    """Mean of the last `num_last` evaluations, or the last one if it is far from those before it."""
     num_last: int
     low: float
     """90 % interval of last - first."""
@@ -47,7 +48,7 @@ def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[s
     rows = [row for row in evals if row.get("reward") is not None]
     rows.sort(key=lambda row: row["step"])
     start = next((row for row in rows if row["step"] == 0), None)
-    later = [row for row in rows if row["step"] > 0][-NUM_LAST:]
+    later = _end([row for row in rows if row["step"] > 0][-NUM_LAST:])
     if start is None or not later:
         return None
     last = float(np.mean([row["reward"] for row in later]))
@@ -76,8 +77,22 @@ def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[s
     )
 
 
+def _end(later: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the evaluations that are the end of a run: all of these, or the last if the run changed before it.
+
+    A run that breaks down at its end has not learned, whatever it was before.
+    """
+    if len(later) < 2:
+        return later
+    *before, last = later
+    change = last["reward"] - float(np.mean([row["reward"] for row in before]))
+    if abs(change) > Z_AGREE * _standard_error(last, before):
+        return [last]
+    return later
+
+
 def _standard_error(start: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> float:
-    """Return the standard error of the mean of `later` minus the start."""
+    """Return the standard error of the mean reward of `later` less that of `start`."""
     rows = (start, *later)
     same_prompts = len({row.get("prompts_hash") for row in rows}) == 1
     num_prompts = {len(row.get("num_correct") or ()) for row in rows}

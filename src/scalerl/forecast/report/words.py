@@ -305,8 +305,18 @@ def _untrained(values: Values) -> str:
     reasons = {"num_skipped": "a loss or gradient that was not finite", "num_empty": "an empty batch"}
     why = join_names([f"{values[key]:,} had {reason}" for key, reason in reasons.items() if values[key]])
     return filled(
-        f"Not trained: none of {{num_steps:,}} steps changed a weight ({why}). {GAIN}, which is noise.", values
+        f"Not trained: none of {{num_steps:,}} steps changed a weight ({why}). {_went(values)}, which is noise.", values
     )
+
+
+def _went(values: Values) -> str:
+    over = "last evaluation" if values["num_last"] == 1 else "mean of the last {num_last}"
+    return "{name} went from {first:.3f} to {last:.3f} (" + over + ")"
+
+
+def _gain(result: str, values: Values) -> str:
+    """Say what a run changed on an evaluation set."""
+    return filled(result + ": " + _went(values) + ": {low:+.3f} to {high:+.3f} (90% interval).", values)
 
 
 def _forecast(values: Values) -> str:
@@ -335,9 +345,6 @@ def _continue(values: Values) -> str:
         money = ""
     return filled("Continue {arms}: {cost:c} {unit}" + money + " in all.", values)
 
-
-GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
-DIFFERENCE = ": {low:+.3f} to {high:+.3f} (90% interval)."
 
 WORDS: dict[str, Words] = {
     # What was decided about a log: which lines and files were taken
@@ -560,9 +567,9 @@ WORDS: dict[str, Words] = {
     "stands": "{name}: {state}, {to_do}.",
     "watched": "{num} runs and logs in {paths}.",
     # What training changed
-    "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
-    "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",
-    "gain_within_noise": f"No change beyond noise: {GAIN}{DIFFERENCE}",
+    "gain_rose": partial(_gain, "Learned"),
+    "gain_fell": partial(_gain, "Got worse"),
+    "gain_within_noise": partial(_gain, "No change beyond noise"),
     "gain_no_update": _untrained,
     # Plans
     "plan_no_curve_yet": "No arm has a curve yet: continue all of them.",
