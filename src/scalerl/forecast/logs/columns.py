@@ -117,11 +117,11 @@ CLOCKS = ("seconds_per_step", "elapsed")
 
 # Rates from the closest to a pass rate on.
 _RATES = (
-    r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1",
-    r"acc|accuracy|accuracies|correct|solved|exact_match",
+    r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1|correct_?rate",
+    r"acc|accuracy|accuracies|correct|correctness|solved|exact_match|em",
     r"(?:avg|mean)@\d+",
     r"rewards?|rews?|returns?|rets?|fitness",
-    r"scores?|pass@\d+|f1|recall|precision|ndcg|mrr|auc|bleu|rouge\w*",
+    r"scores?|performance|elo|pass@\d+|f1|recall|precision|ndcg|mrr|auc|bleu|rouge\w*",
 )
 _REWARD = 3
 """The place of plain rewards among the rates."""
@@ -292,7 +292,7 @@ _is_bound = _tells(r"low|lower|high|upper|ci|lo|hi|value|values|p\d\d|q\d\d?|sd|
 _is_no_reward = _tells(
     rf"{_LOWER}|"
     r"std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
-    r"|count|num|zero|tokens?|steps?|epoch|lr|clip\w*|\w*frac|ratio|norm|grad|hash|advantages?|per|truncated"
+    r"|count|num|zero|tokens?|steps?|epoch|lr|clip\w*|\w*(?<!correct_)frac(?!_correct)|ratio|norm|grad|hash|advantages?|per|truncated"
     r"|fps|sps|learning|weight|scale|coef|threshold|target|iqr|ci|gain|delta|improvement|diff|so_far|peak|attempts?|hops?"
 )
 # A record so far, as best_reward; best@8 is chosen from several answers.

@@ -21,6 +21,7 @@ from scalerl.forecast.logs.columns import (
     Rank,
     counts_successes,
     has_role,
+    in_ones,
     is_lower_better,
     is_measured,
     is_part,
@@ -42,8 +43,8 @@ from scalerl.forecast.logs.shapes import APART, wall_times
 
 # Rows without any counter are counted where as many have a reward.
 _COUNTABLE = 3
-# With more rows per epoch, as those of its steps, an epoch does not count them.
-_MOST_PER_PLACE = 4
+# With more rows than those of training, evaluation and test, an epoch does not count them.
+_MOST_PER_PLACE = 3
 # A counter that falls at more of its rows, and goes on by no usual amount, is an amount of each row.
 _MANY_FALLS = 1 / 3
 # A column with this many times fewer steps than another of its kind was logged only now and then.
@@ -84,7 +85,8 @@ def is_clean(frame: Frame, options: Selection) -> bool:
         return False
     num_rewards = 0
     for name in frame.columns:
-        if frame.is_words(name) or "(" in name:  # a unit may stand in brackets
+        counted = in_ones(name)
+        if frame.is_words(name) or (counted and counted[0] != name):
             return False
         rank = reward_rank(name)
         if rank and rank[:2] != BARE and not has_role(name, "value") and not counts_successes(name):
@@ -293,7 +295,7 @@ class Flaws(NamedTuple):
     is_idle: bool
     rank: Rank
     is_longer: bool
-    """Whether its name has all words of another's, and more: that one is the whole, or this one a mean of its last."""
+    """Whether its name has all words of another's, and one more: that one is the whole, or this one a running mean."""
     is_no_whole: bool
 
 
@@ -363,9 +365,10 @@ def _flaws(columns: Sequence[Named]) -> dict[str, Flaws]:
     least_per_place = min(column.per_place for column in columns)
     # Training is logged more densely than it is evaluated: only another evaluation shows that one holds single answers.
     evaluations = [column.per_place for column in columns if column.kind == _EVALUATION]
-    words = {column.name: frozenset(plain(column.name).split("_")) for column in columns}
+    alike = {(column.rank, _words(column.name)) for column in columns}
     flaws: dict[str, Flaws] = {}
     for column in columns:
+        words = _words(column.name)
         is_short = column.num_steps < ENOUGH_STEPS
         least = min(evaluations) if column.kind == _EVALUATION else least_per_place
         flaws[column.name] = Flaws(
@@ -375,10 +378,14 @@ def _flaws(columns: Sequence[Named]) -> dict[str, Flaws]:
             is_per_sample=column.per_place > _PER_SAMPLE * least or is_right_or_wrong(column.column.values),
             is_idle=column.is_idle,
             rank=column.rank,
-            is_longer=any(words[other.name] < words[column.name] for other in columns if other.rank == column.rank),
+            is_longer=any((column.rank, words - {word}) in alike for word in words),
             is_no_whole=not is_whole(column.name),
         )
     return flaws
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(plain(name).split("_"))
 
 
 # The reward, by its values --------------------------------------------------------------------------------------------
