@@ -371,11 +371,12 @@ def _flaws(columns: Sequence[Named]) -> dict[str, Flaws]:
         words = _words(column.name)
         is_short = column.num_steps < ENOUGH_STEPS
         least = min(evaluations) if column.kind == _EVALUATION else least_per_place
+        is_an_answer = column.kind != _EVALUATION and is_right_or_wrong(column.column.values)
         flaws[column.name] = Flaws(
             is_short=is_short,
             is_constant=not is_short and not column.column.varies,
             is_rare=column.num_steps < max(ENOUGH_STEPS, most_steps.get(column.kind, 0) / _FEWER),
-            is_per_sample=column.per_place > _PER_SAMPLE * least or is_right_or_wrong(column.column.values),
+            is_per_sample=is_an_answer or column.per_place > _PER_SAMPLE * least,
             is_idle=column.is_idle,
             rank=column.rank,
             is_longer=any((column.rank, words - {word}) in alike for word in words),
