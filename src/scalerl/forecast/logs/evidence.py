@@ -45,7 +45,8 @@ def evidence(frame: Frame, name: str) -> Evidence:
     known = frame.known(name)
     values = frame.numbers(name)[known]
     num = len(values)
-    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    low = float(values.min(initial=np.inf))
+    high = float(values.max(initial=-np.inf))
     moves = np.diff(values)
     rises = moves[moves > 0]
     is_whole = bool((values % 1 == 0).all())

@@ -148,7 +148,8 @@ class Rows(NamedTuple):
 def _fewest(rows: Rows, names: Names) -> list[str]:
     """Return as few labels as explain what all explain, and those of runs and seeds."""
     kept = [name for name in names if has_role(name, "run", "seed")]
-    before, after = rows.disorder([]), rows.disorder(names)
+    before = rows.disorder([])
+    after = rows.disorder(names)
     # At least half of the disorder is gone: of the repeats, or of the jumps if none repeat.
     if before.repeats:
         explains = 2 * after.repeats <= before.repeats

@@ -26,7 +26,8 @@ def far_outside(values: Floats) -> Mask:
         return np.zeros(len(values), dtype=bool)
     order = np.argsort(np.abs(known - np.median(known)), kind="stable")
     others = known[order[:-most]]
-    low, high = float(others.min()), float(others.max())
+    low = float(others.min())
+    high = float(others.max())
     room = FAR * (high - low)
     return np.isfinite(values) & (room > 0) & ((values < low - room) | (values > high + room))
 
@@ -37,7 +38,8 @@ def without_far_cells(plan: Plan) -> Plan:
     A run may begin far below what it reaches at once, and it may end in a jump: a far cell is a mistake only between
     usual ones.
     """
-    frame, column = plan.frame, plan["y"]
+    frame = plan.frame
+    column = plan["y"]
     known = frame.known(column)
     values = np.where(known, frame.numbers(column), np.nan)
     if not known.any():

@@ -117,7 +117,8 @@ def _say_the_same(plan: Plan, one: str, other: str) -> bool:
     known = plan.frame.known(one) & plan.frame.known(other)
     if known.sum() < ENOUGH_STEPS:
         return False
-    first, second = plan.frame.numbers(one)[known], plan.frame.numbers(other)[known]
+    first = plan.frame.numbers(one)[known]
+    second = plan.frame.numbers(other)[known]
     return any(bool(np.allclose(first, factor * second, rtol=_ROUNDING, atol=1e-9)) for factor in _FACTORS)
 
 

@@ -335,7 +335,8 @@ def _is_likelier(column: Named, best: Named, flaws: Mapping[str, Flaws]) -> bool
 
 def _named_like_rewards(plan: Plan) -> list[Named]:
     """Return the columns that are named like rewards, unless their values say that they are something else."""
-    frame, steps = plan.frame, plan.steps(plan.frame)
+    frame = plan.frame
+    steps = plan.steps(frame)
     words = [name for name in frame.columns if frame.is_words(name) and 2 * frame.num_groups([name]) <= len(frame)]
     labels = dict.fromkeys([*words, *with_role(frame.columns, "run", "set", "seed", "arm")])
     # Rows at one place have the same labels and step.

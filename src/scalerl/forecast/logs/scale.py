@@ -24,10 +24,12 @@ def in_scale(points: Frame, plans: Sequence[Plan]) -> tuple[Frame, YScale, tuple
     What is named as a rate, and a benchmark's score, is per cent if its values are. Rewards that leave the scale by
     rounding are at its ends; InputError for those that leave it by more.
     """
-    column, scale = plans[0]["y"], plans[0].options.y_scale
+    column = plans[0]["y"]
+    scale = plans[0].options.y_scale
     rewards = np.concatenate([plan.frame.numbers(column) for plan in plans])
     rewards = rewards[np.isfinite(rewards)]
-    low, high = float(rewards.min()), float(rewards.max())
+    low = float(rewards.min())
+    high = float(rewards.max())
     facts: tuple[Fact, ...] = ()
     if scale == "auto":
         is_set = (is_score(column) or column == VALUE) and bool(with_role(plans[0].frame.columns, "set"))

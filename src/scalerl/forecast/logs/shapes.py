@@ -38,6 +38,8 @@ VALUE = "value"
 """What is measured where nothing names it."""
 _OF_A_RUN = " - "
 _EDGES = " _-/([:"
+# What all runs of a table share.
+_SHARED = ("step", "coarse", *AXES, "elapsed", "wall_clock", "seconds_per_step", "cost")
 _MIN_STEPS = 3
 _HOURS = re.compile(r"(?!.*gpu)(?:(?:.*[_ ])?(?:hours?|hrs?)(?:[_ ].*)?|.*(?:hours?|hrs?|[_ ]h))", re.IGNORECASE)
 _STEP_WORD = re.compile(r"step|iter|epoch|update|checkpoint|ckpt|round", re.IGNORECASE)
@@ -169,22 +171,14 @@ def exported_runs(frame: Frame, options: Selection) -> Reshaped:
             ends.append(name)
         elif separator:
             cells[name] = run, metric
-    others = [name for name in frame.columns if name not in cells and name not in ends]
-    are_all = not any(_is_measured(frame, name) for name in others)
-    if not cells or {*options.columns} & {*cells} or not (ends or are_all):
+    is_of_all = True
+    for name in frame.columns:
+        is_varying = len({*frame.values(name).tolist()}) > 1
+        if name not in cells and name not in ends and is_varying and not has_role(name, *_SHARED):
+            is_of_all = False
+    if not cells or {*options.columns} & {*cells} or not (ends or is_of_all):
         return None
     return gathered(frame.without(ends), cells)
-
-
-def _is_measured(frame: Frame, name: str) -> bool:
-    """Return whether a column may be measured: numbers that differ and count nothing."""
-    values = frame.values(name)
-    is_counter = has_role(name, "step", "coarse", *AXES, *CLOCK_ROLES)
-    return len({*values.tolist()}) > 1 and not is_counter
-
-
-CLOCK_ROLES = ("elapsed", "wall_clock", "seconds_per_step", "cost")
-"""Roles of what all runs of a table share, besides steps and compute."""
 
 
 def gathered(frame: Frame, cells: dict[str, tuple[str, str]]) -> tuple[Frame, tuple[Fact, ...]]:
@@ -284,10 +278,12 @@ def in_order(frame: Frame, options: Selection) -> Reshaped:
 
 def epochs(frame: Frame, options: Selection) -> Reshaped:
     """Steps that begin anew in each epoch are counted through."""
-    step, coarse = first(frame, "step"), first(frame, "coarse")
+    step = first(frame, "step")
+    coarse = first(frame, "coarse")
     known = np.flatnonzero(frame.known(step) & frame.known(coarse))
     counted = frame.numbers(step).copy()
-    rises, turns = np.diff(counted[known]), np.diff(frame.numbers(coarse)[known])
+    rises = np.diff(counted[known])
+    turns = np.diff(frame.numbers(coarse)[known])
     falls = rises < 0
     if not falls.any() or (falls != (turns > 0)).any():
         return None
@@ -298,7 +294,8 @@ def epochs(frame: Frame, options: Selection) -> Reshaped:
 
 def wall_times(frame: Frame) -> Floats:
     """Return the time of day of each row, NaN where it has none; a date and a time may stand in two columns."""
-    clock, date = first(frame, "wall_clock"), first(frame, "date")
+    clock = first(frame, "wall_clock")
+    date = first(frame, "date")
     seconds = seconds_since_1970(frame.columns.get(clock, frame.numbers("")))
     if not date or np.isfinite(seconds).any():
         return seconds
