@@ -45,6 +45,8 @@ Files = Sequence[Path]
 # The last line of a traceback: RuntimeError: CUDA out of memory.
 _ERROR_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 _MAX_REASON = 120
+# Lines that shells and launchers print after it.
+_MOST_AFTER_ERROR = 30
 # A line of a configuration: "lr": 1e-6, or lr = 1e-6.
 _SETTING = re.compile(r"\s*+['\"]?[A-Za-z_][\w./-]{0,80}+['\"]?\s?[:=](?:\s.*)?")
 # A file of evaluations with fewer says less about a run than its training rewards.
@@ -236,10 +238,11 @@ def _no_step(source: Source) -> str:
 
 
 def _refuse_crash(source: Source) -> None:
-    """Raise InputError for a text that ends in the traceback of a program."""
+    """Raise InputError for a text that ends in the traceback of a program, unless it says much more after it."""
     _, traceback, after = source.text.rpartition("Traceback (most recent call last)")
-    if traceback:
-        reason = _ERROR_LINE.search(after)
+    reason = _ERROR_LINE.search(after)
+    num_after = after[reason.end() if reason else 0 :].count("\n")
+    if traceback and num_after <= _MOST_AFTER_ERROR:
         said = f" ({reason[0].strip()[:_MAX_REASON]})" if reason else ""
         raise InputError(
             f"{source.path} is the output of a program that failed{said} before it logged a reward: give the log of a "
