@@ -346,3 +346,15 @@ def test_five_values_without_a_telling_name_are_asked_about(tmp_path: Path) -> N
     document = {f"step-{100 * step:06}": {"loose": rate, "strict": rate / 2} for step, rate in STEPS[:5]}
     log = write(tmp_path / "a.json", json.dumps(document))
     assert [each.name for each in candidates(log)] == ["loose", "strict"]
+
+
+def test_records_without_a_step_that_say_the_same_are_results(tmp_path: Path) -> None:
+    lines = [f"10:00 INFO Run {at:2} - accuracy: 100.00%, reward: 0.95, steps: {6 + at / 9:.2f}" for at in range(1, 11)]
+    assert "all are equal" in fault(write(tmp_path / "a.log", "\n".join(lines) + "\n"))
+
+
+def test_a_warning_with_a_traceback_is_no_crash(tmp_path: Path) -> None:
+    lines = [f"WARN {text}" for text in ("Traceback (most recent call last):", *["  File x"] * 9, "ImportError: no y")]
+    later = [f"loaded part number {at} of the model" for at in range(40)]
+    assert "failed" not in fault(write(tmp_path / "a.log", "\n".join([*lines, *later]) + "\n"))
+    assert "failed" in fault(write(tmp_path / "b.log", "\n".join(lines) + "\n"))

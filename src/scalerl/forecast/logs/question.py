@@ -157,15 +157,20 @@ def counts_rows(plan: Plan) -> bool:
 
 
 def refuse_few(plan: Plan, num: int) -> None:
-    """Raise InputError for so few values that no column orders: they are results, and no history."""
-    if plan["y"] and counts_rows(plan) and not plan.options.y and num < ENOUGH_STEPS:
+    """Raise InputError for values that no column orders: for so few, and for records of a text that say the same."""
+    if not plan["y"] or plan.options.y or not counts_rows(plan):
+        return
+    if num < ENOUGH_STEPS:
         raise InputError(_too_few(plan, num, "nothing that counts steps"))
+    if plan.kind == "console" and not evidence(plan.frame, plan["y"]).varies:
+        raise InputError(_too_few(plan, num, "nothing that counts steps, and all are equal"))
 
 
 def _too_few(plan: Plan, num: int, lack: str) -> str:
+    few = f", or too few rows of one, which needs {ENOUGH_STEPS} points" if 3 < num < ENOUGH_STEPS else ""
     return (
-        f"{plan.path} has {num} values of {plan['y']!r} and {lack}: these are results, and no history, or too few rows "
-        f"of one, which needs {ENOUGH_STEPS} points; give a log with a row for each step."
+        f"{plan.path} has {num} values of {plan['y']!r} and {lack}: these are results, and no history{few}; give a log "
+        "with a row for each step."
     )
 
 
