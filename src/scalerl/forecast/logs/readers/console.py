@@ -35,7 +35,7 @@ _MANY_RISES = 0.8
 # The share of what is said that is said again, if several processes print it.
 _MANY_ALIKE = 0.9
 # The words for a step, in the order in which a counter is taken for it.
-_STEPS = ("step", "iteration", "update", "updates", "checkpoint", "steps", "timesteps", "timesteps_total", "iterations")
+_STEPS = ("step", "iteration", "update", "updates", "checkpoint", "steps", "timesteps", "iterations")
 _COARSE = ("episode", "episodes", "epoch")
 
 
@@ -44,18 +44,21 @@ def console_tables(source: Source) -> Iterator[list[Table]]:
     printed = list(printed_lines(source))
     if not printed:
         return
+    is_open = not source.text.rstrip("\0").endswith(("\n", "\r"))
+    if is_open:
+        printed[-1] = printed[-1]._replace(text=_with_cut_number(printed[-1].text))
     lines = _lines(source, printed)
     table = longest_table(printed)
-    num_whole = sum(1 for line in lines if line.values and line.is_whole and not line.is_in_box)
-    is_summary = table is not None and num_whole > len(table.rows)
-    if table and not is_summary:
+    num_whole = sum(bool(line.values) and line.is_whole and not line.is_in_box for line in lines)
+    if table and num_whole <= len(table.rows):  # else it is a summary of what was printed before
         yield [table]
     habits = Habits(lines)
     for meant in habits.kinds:
         records = list(records_in(lines, habits, meant))
         source.budget.spend()
-        if _is_being_printed(source, lines, records):
-            records.pop()
+        is_block = any(record.num_lines > 1 for record in records)
+        if is_open and is_block and len(lines[-1].values) == 1 and not lines[-1].is_dict:
+            records.pop()  # its block may go on
         names = Counter(name for record in records for name in record.values)
         if max(names.values(), default=0) < 2:  # numbers by accident
             continue
@@ -67,16 +70,14 @@ def console_tables(source: Source) -> Iterator[list[Table]]:
 
 
 def _lines(source: Source, printed: list[Printed]) -> list[Line]:
-    """Return the lines that say something."""
-    is_whole = source.text.rstrip("\0").endswith(("\n", "\r"))
-    last = printed[-1]
+    """Return the lines that say something, and the last one."""
     lines: list[Line] = []
-    for line in printed:
-        text = line.text if is_whole or line is not last else _with_cut_number(line.text)
-        said = read_line(text, line.at, line.speaker)
-        source.budget.spend(len(said.values))
-        if said.values or said.counters or line is last or said.is_rule or said.evaluates or ends_evaluation(said):
-            lines.append(said)
+    for at, text in enumerate(printed, start=1):
+        line = read_line(text.text, text.at, text.speaker)
+        source.budget.spend(len(line.values))
+        is_told = line.values or line.counters or line.is_rule or line.evaluates or ends_evaluation(line)
+        if is_told or at == len(printed):
+            lines.append(line)
     return lines
 
 
@@ -84,13 +85,6 @@ def _with_cut_number(text: str) -> str:
     """Return a line that is being written with a number at its end that says nothing: digits of it may be missing."""
     last = _MARKS.split(text.rstrip())[-1]
     return f"{text.rstrip().removesuffix(last)}0x" if last else text
-
-
-def _is_being_printed(source: Source, lines: list[Line], records: list[Record]) -> bool:
-    """Return whether the last record is a block of lines that goes on in a line that is not written yet."""
-    is_whole = source.text.rstrip("\0").endswith(("\n", "\r"))
-    is_block = any(record.num_lines > 1 for record in records)
-    return not is_whole and is_block and len(lines[-1].values) == 1 and not lines[-1].is_dict
 
 
 def _is_loose(record: Record) -> bool:
@@ -146,11 +140,8 @@ def _main_name(records: list[Record]) -> str:
             num_beside.setdefault(name, []).append(len(names))
 
     def worth(name: str) -> tuple[bool, int, int]:
-        return (
-            len({*values[name]}) >= _MIN_ALIKE,
-            sorted(num_beside[name])[len(num_beside[name]) // 2],
-            len(values[name]),
-        )
+        others = sorted(num_beside[name])
+        return len({*values[name]}) >= _MIN_ALIKE, others[len(others) // 2], len(others)
 
     return max(values, key=worth, default="")
 
@@ -242,38 +233,32 @@ def _step(training: list[Record]) -> str:
     for name in training[-1].counters:
         # A bar may be drawn after the first record; another counter that comes later is not their step.
         if name in often or name[0] == "/" or name in training[0].counters:
-            counts = [record.counters.get(name, 0) for record in training]
-            rises[name] = _num_rises(counts, is_named=name in often)
-    most = max(rises.values(), default=0)
+            rises[name] = _num_rises([record.counters.get(name, 0) for record in training])
     usable: list[str] = []
     for name, num in rises.items():
         # A step that every record names may rise slowly.
-        is_slow_step = name in often and _word_of(name) < len(_STEPS)
+        is_slow_step = name in often and _rank(name) < len(_STEPS)
         least = 1 if is_slow_step else _MIN_RISES * (len(training) - 1)
-        if num >= max(least, _MANY_RISES * most):
+        if num >= max(least, _MANY_RISES * max(rises.values()), 1):
             usable.append(name)
-    return min(usable, key=lambda name: (names_evaluation(name), name not in often, *_order(name)), default="")
+    return min(usable, key=lambda name: (names_evaluation(name), name not in often, _rank(name), len(name)), default="")
 
 
-def _num_rises(counts: list[int], *, is_named: bool) -> int:
-    """Return how often a counter rises; -1 for one that often falls, unless lines of several runs are mixed."""
+def _num_rises(counts: list[int]) -> int:
+    """Return how often a counter rises; 0 for one that often falls, since it counts within each step."""
     num_rises = sum(map(int.__lt__, counts, counts[1:]))
     num_falls = sum(map(int.__gt__, counts, counts[1:]))
-    if num_falls <= _MAX_FALLS * num_rises:
-        return num_rises - num_falls
-    num_values = len({*counts})
-    return num_values - 1 if is_named and 4 * num_values > len(counts) else -1
+    return num_rises - num_falls if num_falls <= _MAX_FALLS * num_rises else 0
 
 
-def _order(name: str) -> tuple[int, bool, int, str]:
-    """Return how a counter is ordered among those that may be the step: steps, then other words, epochs, and bars."""
-    is_coarse = name.rpartition("_")[2] in _COARSE
-    return _word_of(name), is_coarse or name[0] == "/", len(name), name
-
-
-def _word_of(name: str) -> int:
-    """Return which word for a step a counter ends in, as global_step does; one more than there are for none."""
-    return next((at for at, word in enumerate(_STEPS) if f"_{name}".endswith(f"_{word}")), len(_STEPS))
+def _rank(name: str) -> int:
+    """Return the place of a counter among those that may be the step: steps, then other words, bars, and epochs."""
+    if name[0] == "/":
+        return len(_STEPS) + 1
+    word = name.removesuffix("_total").rpartition("_")[2]
+    if word in _COARSE:
+        return len(_STEPS) + 2
+    return _STEPS.index(word) if word in _STEPS else len(_STEPS)
 
 
 def _counted(records: list[Record], main: str) -> list[int]:

@@ -6,8 +6,6 @@ length, pairs of step and value, and a map from step to values. The keys that le
 
 import json
 import re
-from bisect import bisect
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -170,6 +168,7 @@ def _are_row_numbers(keys: Any, others: Any) -> bool:
 # One object after the other
 
 _LINE_END = re.compile(r"[ \t\r]*+(?:\n|$)")
+_DECODER = json.JSONDecoder()
 _MAX_TRIES = 50  # objects in a line that was cut
 
 
@@ -181,39 +180,40 @@ def line_tables(source: Source) -> Iterator[list[Table]]:
     text = source.text
     if not re.match(r'\s*+\{\s*+(?:"|\}|$)', text):
         return
-    rows, tries, end = _objects(source)
-    is_open = "{" in text[end:]  # the last line may be one that is being written
-    bad = sorted(tries)[: len(tries) - (is_open and bool(rows))]
-    if len(bad) > len(rows) or not rows:
-        raise InputError(f"{source.path}, line {min(tries, default=1)}: not JSON lines; repair or remove what is none.")
-    table = Table("jsonl", rows)
-    yield [table.with_fact("cut_lines", num=len(bad), line=bad[0]) if bad else table]
-
-
-def _objects(source: Source) -> tuple[Placed, Counter[int], int]:
-    """Return the objects that fill their lines, how many others begin in each line, and where the last object ends."""
-    text = source.text
-    decode = json.JSONDecoder().raw_decode
-    line_ends = [match.start() for match in re.finditer("\n", text)]
     rows: Placed = []
-    tries = Counter[int]()
-    at = end = 0
+    bad: dict[int, int] = {}
+    """How many braces of a line begin no object."""
+    is_open = False
+    line = 1
+    at = 0
     while (begin := text.find("{", at)) >= 0:
-        line = bisect(line_ends, begin) + 1
-        at = begin + 1
-        try:
-            row, stop = decode(text, begin)
-        except (ValueError, RecursionError):
-            row, stop = {}, begin
-        if stop > begin and _LINE_END.match(text, stop):
+        line += text.count("\n", at, begin)
+        row, end = _object_at(text, begin)
+        is_open = end == begin
+        if is_open:
+            source.budget.spend()
+            bad[line] = bad.get(line, 0) + 1
+            end = begin + 1
+            if bad[line] > _MAX_TRIES:
+                end += len(text[end:].partition("\n")[0])
+        else:
             cells = metrics_of(row)
             source.budget.spend(len(cells) + 1)
             rows.append((f"line {line}", cells))
-            at = end = stop
-            continue
-        source.budget.spend()
-        tries[line] += 1
-        if tries[line] > _MAX_TRIES:
-            following = text.find("\n", at)
-            at = len(text) if following < 0 else following
-    return rows, tries, end
+            line += text.count("\n", begin, end)
+        at = end
+    if is_open and rows:  # the last line may be one that is being written
+        bad.popitem()
+    if len(bad) > len(rows) or not rows:
+        raise InputError(f"{source.path}, line {min(bad, default=1)}: not JSON lines; repair or remove what is none.")
+    table = Table("jsonl", rows)
+    yield [table.with_fact("cut_lines", num=len(bad), line=min(bad)) if bad else table]
+
+
+def _object_at(text: str, begin: int) -> tuple[Row, int]:
+    """Return the object that begins at a place and ends with a line, and where it ends; there if it is none."""
+    try:
+        row, end = _DECODER.raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        return {}, begin
+    return (row, end) if _LINE_END.match(text, end) else ({}, begin)

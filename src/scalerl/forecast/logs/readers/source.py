@@ -104,34 +104,18 @@ def bounded_bytes(path: Path) -> bytes:
 
 def _piped(path: Path) -> bytes:
     """Return what comes through a pipe until it is closed. One that nobody writes to is empty."""
-    parts: list[bytes] = []
-    num_bytes = 0
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        while num_bytes <= _MAX_UNPACKED:
-            part = _next_part(path, descriptor)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-            num_bytes += len(part)
-    finally:
-        os.close(descriptor)
-    raise InputError(
-        f"{path} is a pipe, and more than {_MAX_UNPACKED >> 20} MiB came from it: write it to a file first."
-    )
-
-
-def _next_part(path: Path, descriptor: int) -> bytes:
-    """Return what a pipe holds now, or what comes next; empty where nobody writes to it."""
-    while True:
-        try:
-            return os.read(descriptor, _CHUNK)
-        except BlockingIOError:
-            is_ready, _, _ = select.select([descriptor], [], [], _MAX_WAIT_S)
-        if not is_ready:
-            raise InputError(
-                f"{path} is a pipe from which nothing came for {_MAX_WAIT_S:g} s: write the log to a file first."
-            )
+    data = bytearray()
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        while (part := pipe.read(_CHUNK)) != b"":
+            if part is not None:
+                data += part
+            elif not select.select([pipe], [], [], _MAX_WAIT_S)[0]:
+                silence = f"nothing came for {_MAX_WAIT_S:g} s"
+                raise InputError(f"{path} is a pipe from which {silence}: write the log to a file first.")
+            if len(data) > _MAX_UNPACKED:
+                most = f"{_MAX_UNPACKED >> 20} MiB"
+                raise InputError(f"{path} is a pipe, and more than {most} came from it: write it to a file first.")
+    return bytes(data)
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:
