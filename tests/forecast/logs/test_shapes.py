@@ -362,6 +362,37 @@ LOOPS = {
 }  # fmt: skip
 
 
+HER = "ddpg_params: {'pi_lr': 0.001, 'max_u': 1.0, 'gamma': 0.98}\nn_cycles: 50\n" * 4
+HER_BOX = """---------------------------------
+| epoch              | {step}          |
+| stats_o/mean       | 0.259      |
+| test/success_rate  | {reward}   |
+---------------------------------
+"""
+ALIGNED = """[trpo] epoch #{step} | Saving snapshot...
+-----------------------  ------------
+Evaluation/AverageReturn    {reward}
+Evaluation/NumTrajs         10
+-----------------------  ------------
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "loop", "y", "x"),
+    [
+        (HER, HER_BOX, "test/success_rate", "epoch"),
+        ("", ALIGNED, "Evaluation/AverageReturn", "epoch"),
+        ("", "After {step} episodes the mean reward was {reward} (std 3.2).", "the mean reward", "episodes"),
+        ("", "step {step} loss: nan reward: {reward}", "reward", "step"),
+        ("", "global_step={step}, episodic_return=[{reward}]", "episodic_return", "step"),
+    ],
+    ids=["boxes under settings", "aligned values", "prose", "not a number", "array"],
+)
+def test_more_loops_are_read(tmp_path: Path, above: str, loop: str, y: str, x: str) -> None:
+    [series] = read(write(tmp_path / "train.log", above + printed(loop)))
+    assert (series.y_label, series.x_label, points(series)) == (y, x, STEPS)
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_loop_is_read(tmp_path: Path, name: str) -> None:
     template, y, x = LOOPS[name]

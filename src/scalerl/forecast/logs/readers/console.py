@@ -130,18 +130,19 @@ def _row(record: Record, step: int) -> Row:
 
 
 def _main_name(records: list[Record]) -> str:
-    """Return the name that tells the records of training: of those that vary, one beside most others."""
+    """Return the name that tells the records of training: one that varies, no evaluation, beside most others."""
     values: dict[str, list[float]] = {}
     num_beside: dict[str, list[int]] = {}
     for record in records:
-        names = [name for name in record.values if not names_evaluation(name) and not is_counting(name)]
+        names = [name for name in record.values if not is_counting(name)]
         for name in names:
             values.setdefault(name, []).append(record.values[name])
             num_beside.setdefault(name, []).append(len(names))
 
-    def worth(name: str) -> tuple[bool, int, int]:
+    def worth(name: str) -> tuple[bool, bool, int, int]:
         others = sorted(num_beside[name])
-        return len({*values[name]}) >= _MIN_ALIKE, others[len(others) // 2], len(others)
+        is_varied = len({*values[name]}) >= _MIN_ALIKE
+        return is_varied, not names_evaluation(name), others[len(others) // 2], len(others)
 
     return max(values, key=worth, default="")
 
