@@ -393,6 +393,22 @@ def test_more_loops_are_read(tmp_path: Path, above: str, loop: str, y: str, x: s
     assert (series.y_label, series.x_label, points(series)) == (y, x, STEPS)
 
 
+def test_last_line_without_its_end_is_kept_where_no_digit_matters(tmp_path: Path) -> None:
+    long = [(step, reward + 1e-9) for step, reward in STEPS]
+    text = "\n".join(f"Episode: {step}, loss: 0.1, reward: {reward:.10f}" for step, reward in long)
+    [series] = read(write(tmp_path / "train.log", text))
+    assert points(series) == [(step, pytest.approx(reward)) for step, reward in long]
+
+
+def test_title_before_a_table_in_a_notebook_is_no_part_of_its_header(tmp_path: Path) -> None:
+    head = "".join(f"<th>{name}</th>" for name in ("Step", "Training Loss", "reward"))
+    rows = "".join(f"<tr><td>{step}</td><td>0.1</td><td>{reward}</td></tr>" for step, reward in STEPS)
+    html = f"<div>[40/40 53:42, Epoch 2/3]</div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    cell = {"outputs": [{"output_type": "display_data", "data": {"text/html": [html]}}]}
+    [series] = read(write(tmp_path / "a.ipynb", json.dumps({"cells": [cell], "nbformat": 4})))
+    assert (series.x_label, points(series)) == ("Step", STEPS)
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_loop_is_read(tmp_path: Path, name: str) -> None:
     template, y, x = LOOPS[name]

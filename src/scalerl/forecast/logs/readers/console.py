@@ -23,7 +23,9 @@ COUNTED_RECORDS = "the number of the record"
 # The name of one of several processes of a run.
 _PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process|pid)[-_ ]?\d+", re.IGNORECASE)
 _MAX_RUNS = 20
+# What stands before a number at the end of a line, and a number that is exact enough without its last digits.
 _MARKS = re.compile(r"[\s:=}\])]")
+_MANY_DIGITS = re.compile(r"-?\d+\.\d{6,}")
 # Fewer records say nothing about what a loop prints.
 _MIN_ALIKE = 3
 # A counter that falls more often, for each of its rises, counts within each step.
@@ -82,9 +84,11 @@ def _lines(source: Source, printed: list[Printed]) -> list[Line]:
 
 
 def _with_cut_number(text: str) -> str:
-    """Return a line that is being written with a number at its end that says nothing: digits of it may be missing."""
+    """Return a line that is being written with a number at its end that says nothing, if digits may be missing."""
     last = _MARKS.split(text.rstrip())[-1]
-    return f"{text.rstrip().removesuffix(last)}0x" if last else text
+    if not last or _MANY_DIGITS.fullmatch(last):
+        return text
+    return f"{text.rstrip().removesuffix(last)}0x"
 
 
 def _is_loose(record: Record) -> bool:

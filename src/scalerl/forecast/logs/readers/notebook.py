@@ -6,8 +6,8 @@ from typing import Any
 
 from scalerl.runfolder.json_text import parse_or_none
 
-# The ends of rows and cells of a table, and other markup.
-_ROW_END = re.compile("</tr>", re.IGNORECASE)
+# Where rows of a table begin and end, where its cells end, and other markup.
+_ROW = re.compile("<tr\\b|</tr>", re.IGNORECASE)
 _CELL_END = re.compile("</t[hd]>", re.IGNORECASE)
 _MARKUP = re.compile("<[^<>]*+>")
 
@@ -49,5 +49,5 @@ def _text(lines: Any) -> str:
 
 def _table(html: str) -> str:
     """Return the rows of tables in HTML as lines, with bars between their cells."""
-    rows = _ROW_END.sub("\n", " ".join(html.split()))
+    rows = _ROW.sub(r"\n\g<0>", " ".join(html.split()))
     return _MARKUP.sub("", _CELL_END.sub("|", rows))
