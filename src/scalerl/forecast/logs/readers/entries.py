@@ -178,8 +178,8 @@ def _form(between: str) -> Form:
     for token in _TOKEN.finditer(told):
         kind = str(token.lastgroup)
         reader.meet(kind, token[kind])
-    shape = " ".join(WORD.findall(_DIGITS.sub("", between)))
-    folder = _FOLDER.search(between)
+    shape = " ".join(WORD.findall(_DIGITS.sub("", between))) if any(reader.entries) else ""
+    folder = _FOLDER.search(between) if "_" in between or "-" in between else None
     return Form(tuple(reader.entries), shape, {"checkpoint": int(folder[1])} if folder else {})
 
 
@@ -206,7 +206,8 @@ class _Reader:
 
     def _begin(self) -> None:
         """Begin with a new name."""
-        self._words: list[str] = []
+        self._said = ""
+        """The words that stand before the next number."""
         self._name: list[str] = []
         """The name before a number that is said about it, as in: reward over 64 problems after step 20 was 0.7."""
         self._mark = ""
@@ -219,7 +220,9 @@ class _Reader:
 
     def meet(self, kind: str, said: str) -> None:
         if kind == "words":
-            self._meet_words(WORD.findall(said))
+            if self._mark or self._repeated or self._may_count:
+                said = self._after_number(said)
+            self._said = f"{self._said} {said}"
         elif kind == "place":
             self._meet_number(said)
         elif kind == "mark":
@@ -229,16 +232,21 @@ class _Reader:
         elif kind == "end" or self._name or _aside(self._words):
             self._begin()
 
-    def _meet_words(self, words: list[str]) -> None:
-        if self._may_count and _is_counter(words[0]):
-            self.entries[-1] = Entry(_counter(words[0]), is_counter=True)
-            words = words[1:]
-        self._may_count = False
-        if self._mark == "=" or (words and words[0].lower() in _NOTHING):  # set=gsm8k
-            words = words[1:]
+    @property
+    def _words(self) -> list[str]:
+        return WORD.findall(self._said)[-_MAX_WORDS:]
+
+    def _after_number(self, said: str) -> str:
+        """Return which words behind a mark or a number begin a new name."""
+        word, _, others = said.partition(" ")
+        is_used = self._mark == "=" or word.lower() in _NOTHING  # set=gsm8k
+        if self._may_count and _is_counter(word):
+            self.entries[-1] = Entry(_counter(word), is_counter=True)
+            is_used = True
         if self._mark or self._repeated:
             self._begin()
-        self._words = [*self._words, *words][-_MAX_WORDS:]
+        self._may_count = False
+        return others if is_used else said
 
     def _meet_number(self, place: str) -> None:
         if place == _SKIPPED[1]:
@@ -252,7 +260,7 @@ class _Reader:
         aside = words if self._name else _aside(words)
         if aside and not self._mark:
             self._name = self._name or words[: -len(aside)]
-            self._words = []
+            self._said = ""
             self.entries.append(Entry(_counter(aside[-1]), is_counter=True) if _is_counter(aside[-1]) else None)
             self._may_count = self.entries[-1] is None and aside[0].lower() in _PLACES
             return
