@@ -372,6 +372,12 @@ def test_table_of_finished_runs_is_refused(tmp_path: Path, header: str, rows: Ro
     )
 
 
+def test_line_for_each_finished_run_is_refused(tmp_path: Path) -> None:
+    text = "".join(f"2026-01-01 10:00:00 INFO Run {at + 1:2} - accuracy: {reward:.2%}, steps: {6 + hours}\n"
+                   for at, (_, _, hours, reward) in enumerate(SWEEP))  # fmt: skip
+    assert "one row per run" in fault(write(tmp_path / "results.log", text))
+
+
 @pytest.mark.parametrize(
     "header, row",
     [

@@ -22,6 +22,7 @@ COUNTED_RECORDS = "the number of the record"
 
 # The name of one of several processes of a run.
 _PROCESS = re.compile(r"(?:\w*rank|default|worker|gpu|node|device|process|pid)[-_ ]?\d+", re.IGNORECASE)
+_RUN = re.compile(r"(?:run|seed) \d+", re.IGNORECASE)
 _MAX_RUNS = 20
 # What stands before a number at the end of a line, and a number that is exact enough without its last digits.
 _MARKS = re.compile(r"[\s:=}\])]")
@@ -222,9 +223,10 @@ def _name_runs(records: list[Record], training: list[Record]) -> None:
 
 
 def _may_be_runs(times: Counter[str]) -> bool:
-    """Return whether words are names of a few runs; a number that moves from line to line is none."""
+    """Return whether words are names of runs; a number that moves from line to line is none, unless it is said so."""
     are_few = 1 < len(times) <= _MAX_RUNS and min(times.values()) >= _MIN_ALIKE
-    return are_few and not any(map(_PROCESS.fullmatch, times))
+    are_numbered = len(times) > 1 and all(map(_RUN.fullmatch, times))
+    return (are_few or are_numbered) and not any(map(_PROCESS.fullmatch, times))
 
 
 # The step
@@ -267,16 +269,16 @@ def _rank(name: str) -> int:
 
 
 def _counted(records: list[Record], main: str) -> list[int]:
-    """Return how many records of training there were until each; one whose bar has moved on is drawn again."""
+    """Return how many records of training its run has until each; one whose bar has moved on is drawn again."""
     steps: list[int] = []
-    num = 0
+    num = Counter[str]()
     drawn: dict[str, int] = {}
     for record in records:
         if main in record.values:
             counts = record.first.counters
-            num += not any(counts.get(name, 0) > count for name, count in drawn.items())
+            num[record.run] += not any(counts.get(name, 0) > count for name, count in drawn.items())
             drawn = {name: count for name, count in counts.items() if name[0] == "/"}
-        steps.append(num)
+        steps.append(num[record.run])
     return steps
 
 
