@@ -134,12 +134,10 @@ def fit(
 
     See also: forecast, compare; report for one page with all of them.
     """
-    from scalerl.forecast.logs.typed import compute_typed
-    from scalerl.forecast.report.analyse import analyse_forecast
+    from scalerl.forecast.report.analyse import analyse_fit
 
     series, options = read(common)
-    computes = [compute_typed(each, "at", series) for each in at or ()]
-    _print(common, analyse_forecast(series, options, computes, (), command="fit"))
+    _print(common, analyse_fit(series, options, at or ()))
 
 
 @shares_options()
@@ -163,9 +161,7 @@ def forecast(
 
     See also: more score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
-    from scalerl.forecast.logs.typed import compute_typed
     from scalerl.forecast.report.analyse import analyse_forecast
-    from scalerl.forecast.report.options import rewards_typed
 
     if seal is not None:
         from scalerl.forecast.report.seals import check_new_seal
@@ -175,8 +171,7 @@ def forecast(
             raise UsageError("--seal writes intervals, which --method paper does not have: leave out one of the two")
 
     series, options = read(common)
-    computes = [compute_typed(each, "at", series) for each in at or ()]
-    result = analyse_forecast(series, options, computes, rewards_typed(reach or (), "reach", series))
+    result = analyse_forecast(series, options, at or (), reach or ())
     _print(common, result)
     if seal is not None:
         from scalerl.forecast.report.seals import write_seal
@@ -219,14 +214,12 @@ def compare(
 
     See also: plan for which runs to continue; study to run the recipes; report for one page.
     """
-    from scalerl.forecast.logs.typed import compute_typed
     from scalerl.forecast.report.analyse import analyse_compare
 
     if at is not None and common.method == "paper":
         raise UsageError("--at compares by probabilities, which --method paper does not have: leave out one of the two")
     series, options = read(common)
-    compute = None if at is None else compute_typed(at, "at", series)
-    _print(common, analyse_compare(series, options, compute))
+    _print(common, analyse_compare(series, options, at))
 
 
 @shares_options("plot", "explain", "method")

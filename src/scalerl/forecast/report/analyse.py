@@ -30,9 +30,11 @@ from scalerl.forecast.curves import (
 )
 from scalerl.forecast.logs.frame import grouped
 from scalerl.forecast.logs.series import Series
+from scalerl.forecast.logs.typed import compute_typed
+from scalerl.forecast.logs.written import Typed
 from scalerl.forecast.report.axes import AXIS_LABELS, axis_label, check_one_axis, on_own_axis, unit_of
 from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.options import FitOptions
+from scalerl.forecast.report.options import FitOptions, rewards_typed
 from scalerl.forecast.report.results import AxisAnswer, Command, CurveResult, Result, Tested, curve_result, fits_of
 
 HALF = 0.5
@@ -53,7 +55,7 @@ def remember_fits(most: int) -> None:
     _most_fits = most
 
 
-def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
+def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[Typed] = ()) -> Result:
     """Fit every curve; with `at`, forecast the reward there too."""
     return analyse_forecast(series, options, at, (), command="fit")
 
@@ -61,23 +63,28 @@ def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[floa
 def analyse_forecast(
     series: Sequence[Series],
     options: FitOptions,
-    at: Sequence[float],
-    reach: Sequence[float],
+    at: Sequence[Typed],
+    reach: Sequence[Typed],
     *,
     command: Command = "forecast",
 ) -> Result:
-    """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
+    """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data.
+
+    Amounts are as they were typed: in the unit of the log, unless a unit is written.
+    """
+    asked_computes = [compute_typed(each, "at", series) for each in at]
+    rewards = rewards_typed(reach, "reach", series)
     result = _analysed(command, series, options, Window())
     is_unasked = command == "forecast" and not at and not reach
     done: list[CurveResult] = []
     for curve in result.curves:
-        computes = at
+        computes: Sequence[float] = asked_computes
         if is_unasked:
             computes = computes_ahead(curve.fit)
         if curve.usable and computes:
             curve = replace(curve, at=tuple(reward_at(curve.fit, computes)))
-        if curve.usable and reach:
-            curve = replace(curve, reach=tuple(compute_for(curve.fit, reach)))
+        if curve.usable and rewards:
+            curve = replace(curve, reach=tuple(compute_for(curve.fit, rewards)))
         done.append(curve)
     return replace(result, curves=tuple(done))
 
@@ -101,13 +108,15 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
     return replace(result, curves=tuple(done))
 
 
-def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
-    """Compare the curves of each evaluation set; raise InputError if no set has two."""
+def analyse_compare(series: Sequence[Series], options: FitOptions, at: Typed | None) -> Result:
+    """Compare the curves of each evaluation set at a compute, as it was typed; InputError if no set has two."""
+    if at is not None:
+        options = replace(options, at=compute_typed(at, "at", series))
     sets = grouped(series, lambda data: data.evaluation_set)
     if max(map(len, sets), default=0) < 2:
         raise InputError(_too_few_curves(series, num_sets=len(sets)))
     check_one_axis(series, "curves must be on one axis of compute to be compared")
-    return compared(_analysed("compare", series, replace(options, at=at)))
+    return compared(_analysed("compare", series, options))
 
 
 def _too_few_curves(series: Sequence[Series], *, num_sets: int) -> str:

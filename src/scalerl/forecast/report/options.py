@@ -89,10 +89,6 @@ def one_of(*choices: str) -> Callable[[Any, str], str]:
 # In the unit of the log -----------------------------------------------------------------------------------------------
 
 
-def computes_typed(typed: Iterable[Typed], name: str, series: Sequence[Series]) -> list[float]:
-    return [compute_typed(each, name, series) for each in typed]
-
-
 def rewards_typed(typed: Iterable[Typed], name: str, series: Sequence[Series]) -> tuple[float, ...]:
     """Return rewards in the unit of the log, whose scale is that of its first curve."""
     bounds = next((each.bounds for each in series if not each.problem), None)

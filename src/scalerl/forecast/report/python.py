@@ -11,16 +11,13 @@ from typing import Any
 from scalerl.errors import InputError, options_as_arguments, python_call
 from scalerl.forecast.curves import Value
 from scalerl.forecast.logs import Selection, Series, read
-from scalerl.forecast.logs.typed import compute_typed
 from scalerl.forecast.logs.written import number_and_unit
 from scalerl.forecast.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
 from scalerl.forecast.report.options import (
     FitOptions,
     changed_options,
-    computes_typed,
     each_typed,
     one_typed,
-    rewards_typed,
     share_given,
 )
 from scalerl.forecast.report.result_json import result_json
@@ -131,8 +128,7 @@ class Runs:
         `options` are those of `FitOptions`, such as level=0.8, worth="1%" or alone=True; here and below.
         """
         given = self._options("fit()", options, "at")
-        computes = self._computes(at)
-        return Answer(analyse_fit(self.series, given, computes))
+        return Answer(analyse_fit(self.series, given, each_typed(at, "at")))
 
     @python_call
     def forecast(self, at: Amounts = (), *, reach: Amounts = (), **options: Any) -> Answer:
@@ -141,9 +137,7 @@ class Runs:
         Numbers are in the unit of the log; another one can be written, as in "100B" or "65%".
         """
         given = self._options("forecast()", options, "at", "reach")
-        computes = self._computes(at)
-        rewards = rewards_typed(each_typed(reach, "reach"), "reach", self.series)
-        return Answer(analyse_forecast(self.series, given, computes, rewards))
+        return Answer(analyse_forecast(self.series, given, each_typed(at, "at"), each_typed(reach, "reach")))
 
     @python_call
     def compare(self, at: Amount | None = None, **options: Any) -> Answer:
@@ -151,7 +145,7 @@ class Runs:
         given = self._options("compare()", options, "at")
         budget = None
         if at is not None:
-            budget = compute_typed(one_typed(at, "at"), "at", self.series)
+            budget = one_typed(at, "at")
         return Answer(analyse_compare(self.series, given, budget))
 
     @python_call
@@ -188,9 +182,6 @@ class Runs:
     def _options(self, caller: str, given: Mapping[str, Any], *own: str) -> FitOptions:
         """Return the options that a method was given by name, in the unit of the log."""
         return changed_options(self.options, given, caller, own).in_unit_of(self.series)
-
-    def _computes(self, at: Amounts) -> list[float]:
-        return computes_typed(each_typed(at, "at"), "at", self.series)
 
 
 def read_runs(path: Any, columns: Mapping[str, Any], **given: Any) -> Runs:

@@ -20,12 +20,15 @@ def pool(fits: Mapping[str, Fit], call: Callable[..., Iterable[Fit]] = map) -> d
     own = {name: member(name, curve) for name, curve in fits.items() if can_be_pooled(curve)}
     if len(own) < LEAST_MEMBERS:
         return dict(fits)
-    return {**fits, **dict(zip(own, call(partial(_informed, fits, own), own), strict=True))}
+    # A worker is sent one fit, and of the others only what informs it.
+    alone = {name: fits[name].alone or fits[name] for name in own}
+    informed = call(partial(_informed, own), alone.items())
+    return {**fits, **dict(zip(own, informed, strict=True))}
 
 
-def _informed(fits: Mapping[str, Fit], own: Mapping[str, Member], name: str) -> Fit:
+def _informed(own: Mapping[str, Member], named: tuple[str, Fit]) -> Fit:
     """Fit one curve again under the prior that all others make."""
-    alone = fits[name].alone or fits[name]
+    name, alone = named
     others = [each for other, each in own.items() if other != name]
     return refit(alone, pool=learn_prior(others, alone))
 
