@@ -103,13 +103,8 @@ def renamed(columns: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def step_column(log: Log) -> str | None:
-    """Return the column of steps of a log; None if it has none."""
-    return renamed(list(log.frame.columns)).get("step")
-
-
-def log_columns(log: Log) -> dict[str, Array]:
-    """Return the columns of numbers of a log, with one entry per training step, in order of steps.
+def log_columns(log: Log) -> tuple[dict[str, Array], bool]:
+    """Return the columns of numbers of a log, with one entry per step in order, and whether it has a column of steps.
 
     Columns that we log too get our names. In a log without a column of steps, rows are counted; rows whose step is
     missing, or that have no number, are skipped.
@@ -139,7 +134,7 @@ def log_columns(log: Log) -> dict[str, Array]:
         # A trainer may write several rows for one step, such as one of losses and one of times: the last counts.
         made[key] = np.full(len(every), np.nan)
         made[key][place_of_row[known]] = values[has_number][known]
-    return made
+    return made, step_name is not None
 
 
 # What a page draws ----------------------------------------------------------------------------------------------------

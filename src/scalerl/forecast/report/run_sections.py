@@ -163,7 +163,8 @@ def _parts_of_log(log: Log, curves: Sequence[CurveResult], *, has_others: bool) 
             rows &= log.frame.words(column) == value
         if labels and rows.any():
             own = replace(log, frame=log.frame.take(rows))
-            parts.append(Logged(name=name, colour=colour, columns=log_columns(own)))
+            columns, _ = log_columns(own)
+            parts.append(Logged(name=name, colour=colour, columns=columns))
         elif not labels and not has_others and not is_evaluation(curve.y):
             parts.append(Logged(name=name, colour=colour, columns=_rewards_of(curve.series)))
     return parts

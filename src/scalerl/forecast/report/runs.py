@@ -19,7 +19,7 @@ from scalerl.forecast.logs.formats import Log, read_log
 from scalerl.forecast.logs.readers.objects import flatten
 from scalerl.forecast.report.alarms import Alarm, alarms, with_remedies
 from scalerl.forecast.report.document import Say, say
-from scalerl.forecast.report.metrics import Array, NumberColumns, log_columns, number, replaced, step_column
+from scalerl.forecast.report.metrics import Array, NumberColumns, log_columns, number, replaced
 from scalerl.forecast.report.run_series import Evaluations
 from scalerl.forecast.report.safe_files import json_lines, read_object
 from scalerl.forecast.report.sources import Source
@@ -56,6 +56,8 @@ class Run:
     status: str = "log"
     """The status in its folder; `unknown` or `waiting` if it has none, and `log` for a log."""
     reason: str = ""
+    step_word: str = "step"
+    """What `step` counts: `step`, or `row` for a log without a column of steps."""
     damage: Mapping[str, Say] = field(default_factory=dict)
     """What is wrong with its files, by their names."""
     repeated: Mapping[str, float] = field(default_factory=dict)
@@ -83,13 +85,6 @@ class Run:
     def hours_name(self) -> str:
         """The name of its device hours: CPU-hours or GPU-hours."""
         return store.hours_name(self.environment.get("device"))
-
-    @property
-    def step_word(self) -> str:
-        """What `step` counts, in words: `step`, or `row` for a log without a column of steps."""
-        if self.log is not None and step_column(self.log) is None:
-            return "row"
-        return "step"
 
     @property
     def is_over(self) -> bool:
@@ -169,6 +164,8 @@ class Run:
 
     def end_compute(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
+        if not self.recipe:
+            return None
         settings = self.settings
         last = self._last_row
         budget = {name: number(settings.get(f"budget.{name}")) for name in store.BUDGET_COLUMNS}
@@ -302,7 +299,8 @@ def read_source(source: Source) -> Run:
 
 
 def run_of_log(source: Source, log: Log) -> Run:
-    return Run(source=source, log=log, columns=log_columns(log))
+    columns, has_steps = log_columns(log)
+    return Run(source=source, log=log, columns=columns, step_word="step" if has_steps else "row")
 
 
 def hours_name(hours: Iterable[str]) -> str:
