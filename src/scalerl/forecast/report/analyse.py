@@ -179,7 +179,7 @@ def _on_other_prompts(curves: Sequence[CurveResult]) -> list[str]:
             prompts = frozenset(each.partition("@")[0] for each in curve.series.evaluation)
             known.setdefault(prompts, []).append(curve.name)
     usual = max(known.values(), key=len, default=[])
-    return sorted(name for names in known.values() for name in names if names is not usual)
+    return sorted(curve.name for curve in curves if curve.series.evaluation is not None and curve.name not in usual)
 
 
 def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:

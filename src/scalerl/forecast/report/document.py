@@ -86,6 +86,12 @@ class Drawn:
     strokes: tuple[Stroke, ...]
 
 
+def strokes_of(drawn: Iterable[Drawn]) -> Iterator[Stroke]:
+    """Yield the strokes of all curves."""
+    for each in drawn:
+        yield from each.strokes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
     """A chart of curves over compute."""

@@ -15,7 +15,7 @@ from scalerl.forecast.curves import tails
 from scalerl.forecast.curves.data import block_means
 from scalerl.forecast.curves.decide import course
 from scalerl.forecast.logs.names import num_shared
-from scalerl.forecast.report.document import Curves, Drawn, Range, Stroke, say
+from scalerl.forecast.report.document import Curves, Drawn, Range, Stroke, say, strokes_of
 from scalerl.forecast.report.results import CurveResult
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
@@ -55,7 +55,7 @@ def chart(curves: Sequence[CurveResult], key: str, *, at: float | None = None, n
     drawn = [replace(each, strokes=(*each.strokes, *_marks(curve))) for each, curve in zip(drawn, curves, strict=True)]
     limits = limits_of(drawn)
     inside = [replace(each, strokes=tuple(_inside(each.strokes, limits[1]))) for each in drawn]
-    kinds = {stroke.kind for each in inside for stroke in each.strokes}
+    kinds = {stroke.kind for stroke in strokes_of(inside)}
     note = say(
         "chart_note",
         level=curves[0].fit.level,
@@ -211,7 +211,7 @@ def limits_of(drawn: Sequence[Drawn]) -> tuple[Range, Range]:
 
 def _ends_of_computes(drawn: Sequence[Drawn]) -> Range:
     """Return the smallest and the largest compute that is drawn."""
-    computes = [stroke.compute for each in drawn for stroke in each.strokes if stroke.kind != "mark"]
+    computes = [stroke.compute for stroke in strokes_of(drawn) if stroke.kind != "mark"]
     if not computes:
         return 1.0, 10.0
     together = np.concatenate(computes)
@@ -246,7 +246,7 @@ def _limits_of_rewards(drawn: Sequence[Drawn]) -> Range:
 
 def _rewards(drawn: Iterable[Drawn], *kinds: str) -> np.ndarray:
     """Return the rewards of all strokes of these kinds."""
-    parts = [stroke.reward for each in drawn for stroke in each.strokes if stroke.kind in kinds]
+    parts = [stroke.reward for stroke in strokes_of(drawn) if stroke.kind in kinds]
     if parts:
         return np.concatenate(parts)
     return np.empty(0)

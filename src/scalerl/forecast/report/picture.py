@@ -15,7 +15,7 @@ from typing import Any
 from scalerl.errors import InputError, StoreError, option
 from scalerl.forecast.curves import Comparison
 from scalerl.forecast.logs.written import amount_text
-from scalerl.forecast.report.document import Curves, Stroke, say
+from scalerl.forecast.report.document import Curves, Stroke, say, strokes_of
 from scalerl.forecast.report.figures import MOST_BANDS, chart, compute_ticks, short_names
 from scalerl.forecast.report.results import CurveResult, Result
 from scalerl.runfolder.atomic_files import new_file
@@ -215,7 +215,7 @@ def draw_chart(axes: Any, chart: Curves) -> None:
     axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label, xlim=x_limits, ylim=y_limits)
     axes.set_xticks(ticks, map(amount_text, ticks))
     axes.set_xticks([], minor=True)
-    fitted = [stroke.compute[-1] for each in chart.drawn for stroke in each.strokes if stroke.kind == "line"]
+    fitted = [stroke.compute[-1] for stroke in strokes_of(chart.drawn) if stroke.kind == "line"]
     if len(chart.drawn) == len(fitted) == 1:
         axes.axvspan(fitted[0], x_limits[1], color="black", alpha=0.035, linewidth=0)
     if chart.at is not None:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scalerl.errors import InputError
-from scalerl.forecast.curves import Answer, Fit, Value
+from scalerl.forecast.curves import Answer
 from scalerl.forecast.report.axes import check_one_axis
 from scalerl.forecast.report.document import Document, Say, say, sections, table
-from scalerl.forecast.report.results import CurveResult, fits_of
+from scalerl.forecast.report.results import CurveResult
 from scalerl.forecast.report.wording import compute_text
 from scalerl.forecast.several.plan import Candidate, Planned, Reason
 
@@ -40,7 +40,6 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
 
 def plan_document(planned: Planned, curves: Sequence[CurveResult]) -> Document:
     """Return the plan: the decision first, then a line for each arm."""
-    fits = fits_of(curves)
     rows: list[tuple[Any, ...]] = []
     for arm in planned.arms:
         value = None
@@ -49,7 +48,7 @@ def plan_document(planned: Planned, curves: Sequence[CurveResult]) -> Document:
         advice = str(arm.action)
         if arm.reason is not None:
             advice = f"{advice} ({REASONS.get(arm.reason, arm.reason)})"
-        rows.append(({"alone": _alone(fits[arm.name], planned.target), "value": value, "advice": advice}, arm))
+        rows.append(({"value": value, "advice": advice}, arm))
     unit = curves[0].unit
     target = compute_text(planned.target)
     columns = {head.format(unit=unit, target=target): template for head, template in PLAN_COLUMNS.items()}
@@ -61,7 +60,6 @@ PLAN_COLUMNS = {
     "spent per run ({unit})": "{spent:c}",
     "P(best)": "{p_best:p}",
     "reward at {target} {unit}": "{reward_at_target:a}",
-    "alone": "{alone:a}",
     "until, per run ({unit})": "{until:c}",
     "one stage is worth": "{value:.2g}",
     "action": "{advice}",
@@ -92,12 +90,3 @@ def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
         names = tuple(arm.name for arm in planned.arms if arm.action != "continue" and arm.reason == reason)
         if names:
             yield say(f"plan_{reason.name.lower()}", names=names)
-
-
-def _alone(curve: Fit, target: float) -> Value | None:
-    """Return the reward at the target as the curve's own points forecast it, without the others."""
-    own = curve.alone or curve
-    if not own.has_intervals:
-        return None
-    low, high = own.curve_interval([target])
-    return Value(value=float(own.predict(target)), low=float(low[0]), high=float(high[0]))

@@ -49,7 +49,9 @@ def run_series(runs: Sequence[Evaluations], axis: str | None = None) -> list[Ser
                 facts = (fact("counted_in_flops", share=changed),)
     elif axis not in AXES:
         raise InputError(f"{option:x} {axis}: runs count their compute in {', '.join(AXES)}.")
-    sets = dict.fromkeys(_set_of(row) for run in runs for row in run.rows)
+    sets: dict[str, None] = {}
+    for run in runs:
+        sets |= dict.fromkeys(map(_set_of, run.rows))
     made: list[Series] = []
     for members in grouped(runs, lambda run: run.arm):
         own = facts
@@ -58,7 +60,9 @@ def run_series(runs: Sequence[Evaluations], axis: str | None = None) -> list[Ser
         for run in members:
             own = (*own, *run.facts)
         for name in sets:
-            rows = [(run.run, row) for run in members for row in run.rows if _set_of(row) == name]
+            rows: list[tuple[str, Mapping[str, Any]]] = []
+            for run in members:
+                rows += [(run.run, row) for row in run.rows if _set_of(row) == name]
             if rows:
                 made.append(_series(members[0].arm, name if len(sets) > 1 else None, rows, axis, own))
     return made
@@ -93,6 +97,11 @@ def _series(
     is_share = (reward[is_known] >= 0) & (reward[is_known] <= 1)
     scale: YScale = "1" if is_share.all() else "none"
     bounds = SCALES[scale]
+    axes: dict[str, Floats] = {}
+    for each in AXES:
+        spent = _column(rows, each)[points]
+        if np.isfinite(spent).any():
+            axes[each] = spent
     made = Series(
         name=name,
         compute=compute[points],
@@ -102,7 +111,7 @@ def _series(
         evaluation_set=evaluation_set,
         y_scale=scale,
         facts=facts,
-        axes={each: spent for each in AXES if np.isfinite(spent := _column(rows, each)[points]).any()},
+        axes=axes,
         problem=None if len(points) else f"{name} has no evaluation after its start.",
     )
     if len(set(labels[points])) > 1:
