@@ -289,7 +289,11 @@ def analysed(
     """Fit every series that has no problem."""
     curves = tuple(fitted_curves([data for data in series if not data.problem], options, window, call))
     left_out = tuple(data for data in series if data.problem)
-    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=pool_notes(curves))
+    num_informed = sum(curve.fit.alone is not None for curve in curves)
+    notes: tuple[Say, ...] = ()
+    if num_informed:
+        notes = (say("pooled", num=num_informed),)
+    return Result(command=command, curves=curves, options=options, left_out=left_out, notes=notes)
 
 
 def missing_say(curve: CurveResult) -> Say | None:
@@ -400,14 +404,6 @@ def decided(series: Sequence[Series], fits: Sequence[Fit], worth: float | None) 
             if fits[place].has_intervals or fits[place].lack is not None:
                 decisions[place] = decide(fits[place], threshold)
     return decisions
-
-
-def pool_notes(curves: Sequence[CurveResult]) -> tuple[Say, ...]:
-    """Return how many curves inform each other."""
-    num_informed = sum(curve.fit.alone is not None for curve in curves)
-    if num_informed:
-        return (say("pooled", num=num_informed),)
-    return ()
 
 
 # Back-tests -----------------------------------------------------------------------------------------------------------
