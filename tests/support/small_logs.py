@@ -126,7 +126,7 @@ RESULTS: dict[str, tuple[Callable[[Path], Result], set[str]]] = {
     "paper pair": (coarsely(several(rise(), rise(0.6, seed=1), options=PAPER)), {"paper_ceiling"}),
     "several axes": (several(rise(), rise(0.69, seed=1, midpoint=6.0), paces=(1.0, 8.0)), {"columns"}),
     "price": (one(rise(), FitOptions(price=2.5)), {"doubling"}),
-    "forecast": (forecast([200.0, 1e5], [0.5, 0.99]), {"forecast_at", "far"}),
+    "forecast": (forecast([200.0, 1e4], [0.5, 0.99]), {"forecast_at", "far"}),
     "back-test": (backtest, {"not_scored"}),
     "study": (study, {"take", "default_budget"}),
 }

@@ -318,7 +318,8 @@ def fitted_curves(
     Each is tested on its held-out rows, or else the forecast from a `window` of it. `call` applies a function to every
     series, here or in workers.
     """
-    alone, tests = [], []
+    alone: list[Fit] = []
+    tests: list[Tested | None] = []
     for curve, tested in call(partial(_fitted_and_tested, options=options, window=window), series):
         alone.append(curve)
         tests.append(tested)
