@@ -103,8 +103,8 @@ def said_in(text: str) -> Said:
         text = _PAIRED.sub("=", without_calls(text))
     parts = _NUMERAL.split(text)
     numerals = parts[1::2]
-    parts[1::2] = [_SHARE if _OF.fullmatch(numeral) else _NUMBER for numeral in numerals]
-    parts[0::2] = map(_near, parts[0::2])
+    parts[1::2] = [_SHARE if "/" in numeral and _OF.fullmatch(numeral) else _NUMBER for numeral in numerals]
+    parts[0::2] = [_near(part) if len(part) > _MAX_NEAR else part for part in parts[0::2]]
     form = _form("".join(parts))
     said = Said(dict(form.counters), {}, form.shape)
     for entry, numeral in zip(form.entries, numerals, strict=True):
