@@ -21,8 +21,10 @@ UP = list(range(1, 21))
         ([0, *UP, 0, *range(11, 31)], [0] * 42, [*range(11, 21), 0]),
         ([1, 11, 21, 31, 26, 36, 46], [0] * 7, [31]),
         (np.repeat(UP, 2).tolist(), [0] * 40, []),
+        ([*range(6001, 6021), *UP], [0] * 20 + [1] * 20, []),
+        ([*range(21, 41), *UP], [0] * 40, []),
     ],
-    ids=["one", "resumed", "anew", "equal", "again", "late", "first again", "between", "two each"],
+    ids=["one", "resumed", "anew", "equal", "again", "late", "first again", "between", "two each", "far", "first late"],
 )
 def test_attempts_of_a_run(steps: list[int], numbers: list[int], gone: list[int]) -> None:
     found = attempts(np.array(steps, dtype=float))

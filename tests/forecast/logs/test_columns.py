@@ -49,6 +49,12 @@ def test_rewards_of_the_first_baselines_in_both_spellings(name: str) -> None:
     assert reward_rank(name) is not None
 
 
+@pytest.mark.parametrize("name", ["win_pct", "win_percentage", "pass_percent", "accuracy_pct"])
+def test_percentages_are_rates(name: str) -> None:
+    assert reward_rank(name) == reward_rank("win_rate")
+    assert reward_rank("clip_pct") is None
+
+
 @pytest.mark.parametrize("names", [("metricName", "metricValue"), ("metricname", "metricvalue")])
 def test_one_metric_per_row_in_both_spellings(names: tuple[str, str]) -> None:
     assert (has_role(names[0], "metric"), has_role(names[1], "value")) == (True, True)

@@ -145,6 +145,25 @@ def test_runs_in_per_cent_beside_turns_are_asked_about(tmp_path: Path) -> None:
     assert [each.name for each in candidates(log)] == ["baseline", "ours", "turns"]
 
 
+def test_share_of_a_run_that_is_done_is_no_reward(tmp_path: Path) -> None:
+    rows = [(step, round(step / 200, 3), round(2 / (1 + step), 4)) for step in range(1, 201)]
+    with pytest.raises(InputError, match="no column recognised as reward"):
+        read(write(tmp_path / "log.csv", ("step,progress,nll", rows)))
+
+
+def test_counter_in_an_export_is_no_reward(tmp_path: Path) -> None:
+    header = '"evaluations","algo: A - _step","algo: A - generation","algo: B - _step","algo: B - generation"'
+    rows = [(60 * row, row, row + 1, row, row + 1) for row in range(40)]
+    with pytest.raises(InputError, match="no column recognised as reward"):
+        read(write(tmp_path / "log.csv", (header, rows)))
+
+
+def test_seed_of_its_own_in_each_row_is_no_run(tmp_path: Path) -> None:
+    rows = [(1 + row // 4, row, 10_000 + row, 0.3 + 0.002 * row) for row in range(200)]
+    [series] = read(write(tmp_path / "log.csv", ("update,episode,seed,return", rows)))
+    assert {*series.compute.tolist()} == {*range(1, 51)}
+
+
 def test_columns_that_move_apart_are_asked_about(tmp_path: Path) -> None:
     rows = [(step, reward, round(1 - reward, 4)) for step, reward in STEPS]
     log = write(tmp_path / "wide.csv", ("step,treffer,verlust", rows))

@@ -87,9 +87,11 @@ def _begin(run: Floats, part: Floats, gap: float) -> float | None:
     run_steps, part_steps = np.unique(run), np.unique(part)
     first, reached = run_steps[0], run_steps[-1]
     second = run_steps[1] if len(run_steps) > 1 else np.inf
-    # Rows between the others, or before them, that were only written late.
     if part_steps[-1] < reached and not np.isin(part, run).any():
-        return np.inf
+        # Rows between the others, or before them, were only written late, unless they count from the beginning and
+        # end before these begin.
+        is_apart = part_steps[-1] + 2 * gap < first
+        return None if is_apart and part_steps[0] <= 1 and len(part_steps) >= MIN_ROWS else np.inf
     begin = part_steps[0]
     if len(part_steps) == 1:
         # One step alone was evaluated again, unless training begins with it.

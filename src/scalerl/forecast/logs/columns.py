@@ -117,7 +117,8 @@ CLOCKS = ("seconds_per_step", "elapsed")
 
 # Rates from the closest to a pass rate on.
 _RATES = (
-    r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1|correct_?rate",
+    r"pass_?rate|solve_?rate|success(?:es)?(?:_?rate)?|win_?rate(?:_percent)?|pass(?:@|_at_|_)?1|correct_?rate"
+    r"|(?:win|pass|solve)_(?:pct|percent|percentage)",
     r"acc|accuracy|accuracies|correct|correctness|solved|exact_match|em",
     r"(?:avg|mean)@\d+",
     r"rewards?|rews?|returns?|rets?|fitness",
@@ -159,7 +160,7 @@ _BETWEEN_WORDS = re.compile(r"(?:[^\w@]|_)+")
 
 # val/ has statistics of the value function, too: there only the names of benchmarks tell.
 _BARE_EVALUATION = re.compile(r"(?:eval|test|validation)/[^/]+", re.IGNORECASE)
-_PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})(?:_pct|_percent)?")
+_PLAIN_RATE = re.compile(rf"(?:mean_|avg_)?(?:{'|'.join(_RATES[:3])})(?:_pct|_percent|_percentage)?")
 # What it is a rate of stands before it: hard_pass_rate, agent_success_rate.
 _RATE_OF = re.compile(r".*_(?:pass|solve|success|win)_?rate")
 _BENCHMARK = re.compile(

@@ -13,6 +13,10 @@ _MANY_RISES = 0.95
 _MAX_FALLS = 0.1
 # Counters that begin anew, or of which some rows are repeated, still go on by one at most rows.
 _MANY_EQUAL_RISES = 0.8
+# Numbers are rounded: the largest of even rises is this many times the usual one.
+_UNEVEN = 1.5
+# Fewer numbers may rise evenly by accident.
+_MANY_ROWS = 50
 # No share and no score of a benchmark is larger.
 _MAX_SCORE = 100.0
 
@@ -36,8 +40,16 @@ class Evidence(NamedTuple):
 
     @property
     def is_like_a_score(self) -> bool:
-        """Whether the numbers lie within the range of scores, differ and count nothing."""
-        return self.varies and not self.counts and bool(np.abs(self.values).max() <= _MAX_SCORE)
+        """Whether the numbers lie within the range of scores, differ and count nothing, as the part that is done."""
+        return self.varies and not (self.counts or self.is_even) and bool(np.abs(self.values).max() <= _MAX_SCORE)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the numbers rise by about one amount at each row, as the share of a run that is done."""
+        moves = np.diff(self.values)
+        usual = float(np.median(moves)) if len(moves) else 0.0
+        is_usual = (moves > usual / _UNEVEN) & (moves < usual * _UNEVEN)
+        return len(moves) >= _MANY_ROWS and int(np.count_nonzero(is_usual)) > _MANY_RISES * len(moves)
 
 
 def evidence(frame: Frame, name: str) -> Evidence:

@@ -123,9 +123,14 @@ def _are_told_apart(frame: Frame, labels: Sequence[str], progress: Floats) -> bo
         return False
     if len(progress):
         num_places = len({*progress.tolist()})
-        are_runs = frame.num_groups(with_role(labels, "run", "arm", "seed")) == len(frame)
-        may_be_answers = not are_runs and bool((np.diff(progress) >= 0).all())
-        return num_places == 1 or (num_places < len(progress) and not may_be_answers)
+        if num_places in (1, len(progress)):
+            return num_places == 1
+        # A seed of its own in each row may be that of an episode.
+        if frame.num_groups(with_role(labels, "seed")) == len(frame):
+            return False
+        if frame.num_groups(with_role(labels, "run", "arm", "seed")) == len(frame):
+            return True
+        return not (np.diff(progress) >= 0).all()
     return len(labels) > 1 and all(frame.num_groups([name]) < len(frame) for name in labels)
 
 

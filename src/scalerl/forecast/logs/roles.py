@@ -243,10 +243,12 @@ def asked_reward(plan: Plan) -> Choice | None:
 
 
 def of_the_export(plan: Plan) -> Choice | None:
-    """Choose the only metric of a table that had a column for each run, whatever its name."""
+    """Choose the only metric of a table that had a column for each run, whatever its name, unless it is compute."""
     metrics: list[str] = []
     for each in plan.facts:
-        metrics += [name for name in each.values.get("metrics", ()) if not name.startswith("_")]
+        for name in each.values.get("metrics", ()):
+            if not (name.startswith("_") or has_role(name, *AXES, *CLOCKS, "coarse")):
+                metrics.append(name)
     return Choice(metrics, "evaluation") if len(metrics) == 1 else None
 
 
