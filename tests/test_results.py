@@ -22,8 +22,8 @@ COUNTED = re.compile(
 )
 """Quick counts and means. Others fit curves, whose last digits may differ on another machine, or take seconds."""
 PAGES = sorted((ROOT / "docs/results").glob("*.md"))
-WITHOUT_PICTURE = ("speed", "transfer")
-"""Figures of machines, and of ends alone, have no curve."""
+WITHOUT_PICTURE = ("real-model", "speed", "transfer")
+"""Predictions, figures of machines, and of ends alone, have no curve."""
 SENTENCES = [
     (match["sentence"], match["command"])
     for match in re.finditer(
