@@ -34,6 +34,14 @@ def test_estimate_is_near_the_measured_step():
     assert 3.78 / 1.5 < pace().step_s < 3.78 * 1.5
 
 
+@pytest.mark.parametrize(("filtered", "seconds"), [(True, 5.6), (False, 6.4)])
+def test_estimate_with_longer_answers_is_near_the_measured_step(filtered: bool, seconds: float):
+    # The pilot of docs/results/real-model.md: ScaleRL, and the baseline, which trains on every group.
+    long = ["model.path=x", "length.max_length=768", "rollout.max_prompt_tokens=1024", "rollout.context=1792"]
+    recipe = load_recipe("math", [*long, f"filter.zero_variance={str(filtered).lower()}"])
+    assert seconds / 1.5 < pace_of(recipe, ModelSizes.from_config(QWEN), H200, 512).step_s < seconds * 1.5
+
+
 def test_whole_budget_counts_evaluations_and_every_gpu():
     one = pace("budget.steps=200")
     assert one.steps == 200

@@ -7,8 +7,8 @@
     evaluation  sampled like training, between steps
 
 Rates are those of the usual GPU of that size, times what was reached in measurements (docs/results/speed.md). How long
-answers get is unknown before a run: they are taken to have LENGTH of the limit on average. An estimate was within a
-third of the measured time where both exist; it is no promise.
+answers get is unknown before a run: they are taken to have LENGTH of the limit on average. Estimates were 0.75 to
+1.35 of the time of a step where both exist; they are no promise.
 """
 
 import math
